@@ -1,0 +1,382 @@
+"""The vocabulary of the rules: StableHLO operations with torch's shapes, dtypes and numbers."""
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import chlo
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings.dtypes import element_type, real_dtype, tensor_type, torch_dtype
+
+Value = ir.Value
+Number = bool | int | float | complex
+
+
+def shape_of(x: Value) -> tuple[int, ...]:
+    """The static shape of a value."""
+    return tuple(x.type.shape)
+
+
+def rank_of(x: Value) -> int:
+    """The number of dimensions of a value."""
+    return x.type.rank
+
+
+def dtype_of(x: Value) -> torch.dtype:
+    """The torch dtype of a value."""
+    return torch_dtype(x.type.element_type)
+
+
+def is_value(x: Any) -> bool:
+    """Whether an argument of a rule is a tensor (and not a number, None or a list)."""
+    return isinstance(x, ir.Value)
+
+
+def normalize_dim(dim: int, rank: int) -> int:
+    """A non-negative dimension; 0-d tensors accept 0 and -1, as in torch."""
+    return dim % max(rank, 1)
+
+
+def normalize_dims(dims: int | Sequence[int] | None, rank: int) -> list[int]:
+    """Non-negative dimensions; None and the empty list mean all of them, as in reductions."""
+    if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+        return list(range(rank))
+    listed = [dims] if isinstance(dims, int) else dims
+    return [normalize_dim(d, rank) for d in listed] if rank else []
+
+
+# --- constants ---------------------------------------------------------------------------------
+
+
+def _attribute(value: Number, dtype: torch.dtype) -> ir.Attribute:
+    type_ = element_type(dtype)
+    if dtype.is_complex:
+        raise AssertionError("complex constants are made by full()")
+    if dtype.is_floating_point:
+        return ir.FloatAttr.get(type_, float(value))
+    if dtype is torch.bool:
+        return ir.IntegerAttr.get(type_, int(bool(value)))
+    bits = torch.iinfo(dtype).bits
+    wrapped = int(value) % (1 << bits)  # torch wraps a scalar that does not fit
+    if wrapped >= 1 << (bits - 1):
+        wrapped -= 1 << bits  # the attribute holds bits; MLIR takes them as a signed number
+    if dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64):
+        return ir.IntegerAttr.get(type_, wrapped % (1 << bits)) if bits < 64 else (
+            ir.Attribute.parse(f"{wrapped % (1 << bits)} : ui64"))
+    return ir.IntegerAttr.get(type_, wrapped)
+
+
+def full(shape: Sequence[int], value: Number, dtype: torch.dtype) -> Value:
+    """A tensor filled with one number, which is cast to dtype as torch casts scalars."""
+    if dtype.is_complex:
+        part, number = real_dtype(dtype), complex(value)
+        return hlo.complex(full(shape, number.real, part), full(shape, number.imag, part))
+    if isinstance(value, complex):
+        value = value.real
+    splat = ir.DenseElementsAttr.get_splat(tensor_type(tuple(shape), dtype), _attribute(value, dtype))
+    return hlo.constant(splat)
+
+
+def full_like(x: Value, value: Number) -> Value:
+    """A tensor of x's shape and dtype filled with one number."""
+    return full(shape_of(x), value, dtype_of(x))
+
+
+def scalar(value: Number, dtype: torch.dtype) -> Value:
+    """A 0-d constant."""
+    return full((), value, dtype)
+
+
+def array(values: Any, dtype: torch.dtype) -> Value:
+    """A small constant tensor from (nested lists of) integers, floats or bools."""
+    if dtype is torch.bool:
+        bits = np.asarray(values, dtype=bool)
+        return hlo.compare(
+            array(bits, torch.int8), full(bits.shape, 0, torch.int8),
+            hlo.ComparisonDirectionAttr.get("NE"),
+        )
+    numpy_dtype = np.dtype(str(dtype).removeprefix("torch."))
+    data = np.ascontiguousarray(np.asarray(values, dtype=numpy_dtype))
+    return hlo.constant(
+        ir.DenseElementsAttr.get(data, type=element_type(dtype), shape=list(data.shape))
+    )
+
+
+def iota(shape: Sequence[int], dim: int, dtype: torch.dtype) -> Value:
+    """Counts 0, 1, 2, ... along one dimension."""
+    return hlo.iota(tensor_type(tuple(shape), dtype), dim)
+
+
+def lowest(dtype: torch.dtype) -> Number:
+    """The least value of a real dtype (-inf for floating point): the identity of max."""
+    if dtype is torch.bool:
+        return False
+    return -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def highest(dtype: torch.dtype) -> Number:
+    """The greatest value of a real dtype (inf for floating point): the identity of min."""
+    if dtype is torch.bool:
+        return True
+    return math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+# --- types and shapes --------------------------------------------------------------------------
+
+
+def cast(x: Value, dtype: torch.dtype) -> Value:
+    """x.to(dtype): complex to real keeps the real part, anything to bool compares with zero."""
+    source = dtype_of(x)
+    if source is dtype:
+        return x
+    if dtype is torch.bool:
+        return compare(x, full_like(x, 0), "NE")
+    if source.is_complex and not dtype.is_complex:
+        return cast(hlo.real(x), dtype)
+    if dtype.is_complex and not source.is_complex:
+        re = cast(x, real_dtype(dtype))
+        return hlo.complex(re, full_like(re, 0))
+    if source.is_floating_point and dtype in _NARROW:
+        # C++ goes through a wide integer and keeps its low bits (-1.0 is 255 in uint8); XLA's
+        # own conversion saturates.
+        x = hlo.convert(tensor_type(shape_of(x), torch.int64), x)
+    return hlo.convert(tensor_type(shape_of(x), dtype), x)
+
+
+_NARROW = (torch.int8, torch.int16, torch.uint8, torch.uint16, torch.uint32)
+
+
+def bitcast(x: Value, dtype: torch.dtype) -> Value:
+    """The same bits under another dtype of the same width."""
+    return hlo.bitcast_convert(tensor_type(shape_of(x), dtype), x)
+
+
+def reshape(x: Value, shape: Sequence[int]) -> Value:
+    """The same elements in row-major order under another shape (no -1)."""
+    if shape_of(x) == tuple(shape):
+        return x
+    return hlo.reshape(tensor_type(tuple(shape), dtype_of(x)), x)
+
+
+def expand_dims(x: Value, *dims: int) -> Value:
+    """Insert dimensions of size 1 at these (non-negative, ascending) places of the result."""
+    shape = list(shape_of(x))
+    for dim in dims:
+        shape.insert(dim, 1)
+    return reshape(x, shape)
+
+
+def transpose(x: Value, permutation: Sequence[int]) -> Value:
+    """x.permute(permutation), of non-negative dims."""
+    if list(permutation) == list(range(rank_of(x))):
+        return x
+    return hlo.transpose(x, list(permutation))
+
+
+def broadcast_in_dim(x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
+    """Dimension i of x becomes dimension dims[i] of the result; sizes of 1 are stretched."""
+    return hlo.broadcast_in_dim(tensor_type(tuple(shape), dtype_of(x)), x, list(dims))
+
+
+def broadcast_to(x: Value, shape: Sequence[int]) -> Value:
+    """x.expand(shape), with dimensions aligned at the right."""
+    if shape_of(x) == tuple(shape):
+        return x
+    lead = len(shape) - rank_of(x)
+    return broadcast_in_dim(x, shape, range(lead, len(shape)))
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The common shape of tensors that are broadcast together."""
+    return tuple(torch.broadcast_shapes(*shapes))
+
+
+def slice_(
+    x: Value, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None
+) -> Value:
+    """x[start:stop:step] with one entry a dimension, in bounds."""
+    return hlo.slice(x, list(start), list(stop), list(step or [1] * rank_of(x)))
+
+
+def slice_dim(x: Value, dim: int, start: int, stop: int, step: int = 1) -> Value:
+    """A slice along one dimension, in bounds."""
+    starts, stops, steps = [0] * rank_of(x), list(shape_of(x)), [1] * rank_of(x)
+    starts[dim], stops[dim], steps[dim] = start, stop, step
+    return slice_(x, starts, stops, steps)
+
+
+def pad(
+    x: Value,
+    value: Number | Value,
+    low: Sequence[int],
+    high: Sequence[int],
+    interior: Sequence[int] | None = None,
+) -> Value:
+    """Pad each dimension at its low and high end (negative amounts crop) and between elements."""
+    fill = value if is_value(value) else scalar(value, dtype_of(x))
+    return hlo.pad(x, fill, list(low), list(high), list(interior or [0] * rank_of(x)))
+
+
+def concatenate(values: Sequence[Value], dim: int) -> Value:
+    """torch.cat of values of one dtype."""
+    return values[0] if len(values) == 1 else hlo.concatenate(list(values), dim)
+
+
+# --- elementwise -------------------------------------------------------------------------------
+
+
+def compare(x: Value, y: Value, direction: str) -> Value:
+    """Compare two values of one type; direction is EQ, NE, LT, LE, GT or GE.
+
+    Floats compare as IEEE 754 demands: anything but NE is false with a NaN.
+    """
+    return hlo.compare(x, y, hlo.ComparisonDirectionAttr.get(direction))
+
+
+def where(condition: Value, x: Value, y: Value) -> Value:
+    """Select between two values of one type; a 0-d condition is fine too."""
+    return hlo.select(condition, x, y)
+
+
+def is_nan(x: Value) -> Value:
+    """Where x is NaN; a bool tensor."""
+    return compare(x, x, "NE")
+
+
+# --- contractions, reductions, loops -----------------------------------------------------------
+
+_REDUCERS: dict[str, tuple[Callable[[Value, Value], Value], Callable[[torch.dtype], Number]]] = {
+    "sum": (hlo.add, lambda dtype: 0),
+    "prod": (hlo.multiply, lambda dtype: 1),
+    "max": (hlo.maximum, lowest),
+    "min": (hlo.minimum, highest),
+    "and": (hlo.and_, lambda dtype: True if dtype is torch.bool else -1),
+    "or": (hlo.or_, lambda dtype: 0),
+}
+
+
+def region(owner_region: ir.Region, types: Sequence[ir.Type], body: Callable[..., Any]) -> None:
+    """Fill an operation's region with one block that returns what body(*arguments) returns."""
+    block = owner_region.blocks.append(*types)
+    with ir.InsertionPoint(block):
+        results = body(*block.arguments)
+        hlo.return_([results] if is_value(results) else list(results))
+
+
+def reduce(x: Value, dims: Sequence[int], kind: str) -> Value:
+    """Reduce away dims by "sum", "prod", "max", "min", "and" or "or"; max and min carry NaN."""
+    if not dims:
+        return x
+    build, identity = _REDUCERS[kind]
+    dtype = dtype_of(x)
+    kept = [size for d, size in enumerate(shape_of(x)) if d not in dims]
+    op = hlo.ReduceOp(
+        [tensor_type(kept, dtype)], [x], [scalar(identity(dtype), dtype)], sorted(dims)
+    )
+    region(op.regions[0], [tensor_type((), dtype)] * 2, build)
+    return op.results[0]
+
+
+def reduce_many(
+    xs: Sequence[Value],
+    identities: Sequence[Value],
+    dims: Sequence[int],
+    body: Callable[..., Sequence[Value]],
+) -> list[Value]:
+    """Reduce several tensors of one shape together: body(*accumulated, *next) -> accumulated."""
+    kept = [size for d, size in enumerate(shape_of(xs[0])) if d not in dims]
+    op = hlo.ReduceOp(
+        [tensor_type(kept, dtype_of(x)) for x in xs], list(xs), list(identities), sorted(dims)
+    )
+    region(op.regions[0], [tensor_type((), dtype_of(x)) for x in [*xs, *xs]], body)
+    return list(op.results)
+
+
+def reduce_window(
+    x: Value,
+    kind: str,
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int] | None = None,
+) -> Value:
+    """Reduce sliding windows (one entry a dimension); the padding holds the kind's identity."""
+    build, identity = _REDUCERS[kind]
+    dtype = dtype_of(x)
+    dilation = list(dilation or [1] * rank_of(x))
+    out = [
+        (size + low + high - dil * (win - 1) - 1) // stride + 1
+        for size, (low, high), dil, win, stride in zip(
+            shape_of(x), padding, dilation, window, strides, strict=True
+        )
+    ]
+    op = hlo.ReduceWindowOp(
+        [tensor_type(out, dtype)],
+        [x],
+        [scalar(identity(dtype), dtype)],
+        list(window),
+        window_strides=list(strides),
+        window_dilations=dilation,
+        padding=ir.DenseIntElementsAttr.get(np.asarray(padding, dtype=np.int64).reshape(-1, 2)),
+    )
+    region(op.regions[0], [tensor_type((), dtype)] * 2, build)
+    return op.results[0]
+
+
+def dot_general(
+    x: Value,
+    y: Value,
+    contract: tuple[Sequence[int], Sequence[int]],
+    batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    dtype: torch.dtype | None = None,
+) -> Value:
+    """Contract x with y; the result has the batch dims, x's free dims, then y's free dims.
+
+    Sub-32-bit floats accumulate in float32, as torch's kernels do, which on CPU is also the fast
+    form (bench: bf16 matmul).
+    """
+    result = dtype or dtype_of(x)
+    accumulate = torch.float32 if result in (torch.float16, torch.bfloat16) else result
+    free_x = [d for d in range(rank_of(x)) if d not in contract[0] and d not in batch[0]]
+    free_y = [d for d in range(rank_of(y)) if d not in contract[1] and d not in batch[1]]
+    shape = [shape_of(x)[d] for d in [*batch[0], *free_x]] + [shape_of(y)[d] for d in free_y]
+    numbers = hlo.DotDimensionNumbers.get(
+        list(batch[0]), list(batch[1]), list(contract[0]), list(contract[1])
+    )
+    return cast(hlo.dot_general(tensor_type(shape, accumulate), x, y, numbers), result)
+
+
+def while_loop(
+    carried: Sequence[Value],
+    condition: Callable[..., Value],
+    body: Callable[..., Sequence[Value]],
+) -> list[Value]:
+    """while condition(*carried): carried = body(*carried)."""
+    types = [x.type for x in carried]
+    op = hlo.WhileOp(types, list(carried))
+    region(op.regions[0], types, condition)
+    region(op.regions[1], types, body)
+    return list(op.results)
+
+
+def sort(
+    xs: Sequence[Value], dim: int, less: Callable[..., Value], *, stable: bool = True
+) -> list[Value]:
+    """Sort tensors together along dim; less(x0, y0, x1, y1, ...) says that x comes before y."""
+    op = hlo.SortOp([x.type for x in xs], list(xs), dimension=dim, is_stable=stable)
+    scalars = [tensor_type((), dtype_of(x)) for x in xs for _ in range(2)]
+    region(op.regions[0], scalars, less)
+    return list(op.results)
+
+
+def product(numbers: Sequence[int]) -> int:
+    """The product of sizes; 1 for none."""
+    return math.prod(int(operator.index(n)) for n in numbers)
+
+
+__all__ = [name for name in dir() if not name.startswith("_")]

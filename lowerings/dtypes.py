@@ -1,0 +1,82 @@
+"""torch dtypes to MLIR element types and back."""
+
+import functools
+from collections.abc import Callable
+
+import torch
+from jax.extend.mlir import ir
+
+from xla_dynamo.errors import UnsupportedDtype
+
+
+def _complex(part: type) -> Callable[[], ir.Type]:
+    return lambda: ir.ComplexType.get(part.get())
+
+
+def _unsigned(width: int) -> Callable[[], ir.Type]:
+    return lambda: ir.IntegerType.get_unsigned(width)
+
+
+def _signless(width: int) -> Callable[[], ir.Type]:
+    # StableHLO writes signed integers as MLIR's signless ones (spec, "Types").
+    return lambda: ir.IntegerType.get_signless(width)
+
+
+_ELEMENT_TYPES: dict[torch.dtype, Callable[[], ir.Type]] = {
+    torch.bool: _signless(1),
+    torch.int8: _signless(8),
+    torch.int16: _signless(16),
+    torch.int32: _signless(32),
+    torch.int64: _signless(64),
+    torch.uint8: _unsigned(8),
+    torch.uint16: _unsigned(16),
+    torch.uint32: _unsigned(32),
+    torch.uint64: _unsigned(64),
+    torch.float16: ir.F16Type.get,
+    torch.bfloat16: ir.BF16Type.get,
+    torch.float32: ir.F32Type.get,
+    torch.float64: ir.F64Type.get,
+    torch.complex64: _complex(ir.F32Type),
+    torch.complex128: _complex(ir.F64Type),
+    torch.float8_e4m3fn: ir.Float8E4M3FNType.get,
+    torch.float8_e5m2: ir.Float8E5M2Type.get,
+    torch.float8_e4m3fnuz: ir.Float8E4M3FNUZType.get,
+    torch.float8_e5m2fnuz: ir.Float8E5M2FNUZType.get,
+}
+
+SUPPORTED_DTYPES: tuple[torch.dtype, ...] = tuple(_ELEMENT_TYPES)
+
+
+def element_type(dtype: torch.dtype) -> ir.Type:
+    """The MLIR element type of a torch dtype, in the current MLIR context.
+
+    Raises:
+        UnsupportedDtype: StableHLO has no such type.
+    """
+    if dtype not in _ELEMENT_TYPES:
+        known = ", ".join(str(d).removeprefix("torch.") for d in SUPPORTED_DTYPES)
+        raise UnsupportedDtype(
+            f"{dtype} has no StableHLO type; cast the tensor to one of: {known}"
+        )
+    return _ELEMENT_TYPES[dtype]()
+
+
+@functools.cache
+def _dtypes_by_name() -> dict[str, torch.dtype]:
+    with ir.Context():
+        return {str(make()): dtype for dtype, make in _ELEMENT_TYPES.items()}
+
+
+def torch_dtype(type_: ir.Type) -> torch.dtype:
+    """The torch dtype of an MLIR element type."""
+    return _dtypes_by_name()[str(type_)]
+
+
+def tensor_type(shape: tuple[int, ...] | list[int], dtype: torch.dtype) -> ir.RankedTensorType:
+    """The ranked tensor type of a shape and a torch dtype, in the current MLIR context."""
+    return ir.RankedTensorType.get(list(shape), element_type(dtype))
+
+
+def real_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of one part of a complex dtype; any other dtype unchanged."""
+    return {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(dtype, dtype)

@@ -1,0 +1,1 @@
+"""Reads and writes at computed places: index, gather, scatter, embedding."""

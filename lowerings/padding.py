@@ -1,0 +1,1 @@
+"""Padding: constant, reflection, replication, circular."""

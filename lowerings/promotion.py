@@ -1,0 +1,61 @@
+"""Pointwise rules from one StableHLO builder: torch's type promotion and broadcasting around it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from torch._prims_common import elementwise_dtypes
+
+from xla_dynamo.lowerings.build import (
+    Value,
+    broadcast_shapes,
+    broadcast_to,
+    cast,
+    dtype_of,
+    full,
+    is_value,
+    shape_of,
+)
+from xla_dynamo.lowerings.table import Context, Rule
+
+
+def promote(ctx: Context, *args: Any, kind: KIND = KIND.DEFAULT) -> list[Value]:
+    """Bring a pointwise op's operands (values or numbers) to one shape and one dtype.
+
+    The dtype is torch's computation dtype for these operands, so that sub-32-bit floats are
+    computed in float32 as torch's kernels do. `args` must be the leading positional arguments of
+    the op: 0-d tensors and numbers weigh less than tensors in promotion, which `ctx.operands`
+    tells.
+    """
+    compute, _ = elementwise_dtypes(*ctx.operands[: len(args)], type_promotion_kind=kind)
+    return spread(args, compute)
+
+
+def spread(args: Any, dtype: torch.dtype) -> list[Value]:
+    """Cast values and numbers to dtype and broadcast them to their common shape."""
+    shape = broadcast_shapes(*[shape_of(a) for a in args if is_value(a)])
+    return [
+        broadcast_to(cast(a, dtype), shape) if is_value(a) else full(shape, a, dtype) for a in args
+    ]
+
+
+def pointwise(build: Callable[..., Value], kind: KIND = KIND.DEFAULT) -> Rule:
+    """The rule of a pointwise op whose arguments are all operands: promote, build, cast back.
+
+    >>> lowers(aten.atan2.default)(pointwise(hlo.atan2, KIND.INT_TO_FLOAT))
+    """
+
+    def rule(ctx: Context, *args: Any) -> Value:
+        return cast(build(*promote(ctx, *args, kind=kind)), ctx.out.dtype)
+
+    return rule
+
+
+def computed_in(x: Value) -> torch.dtype:
+    """The dtype torch's kernels compute in for operands of x's dtype: float32 for half types."""
+    dtype = dtype_of(x)
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+__all__ = ["KIND", "computed_in", "pointwise", "promote", "spread"]

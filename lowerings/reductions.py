@@ -1,0 +1,1 @@
+"""Reductions: sums, products, extrema, moments, norms, and softmax."""

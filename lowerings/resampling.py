@@ -1,0 +1,1 @@
+"""Upsampling, grid sampling, and other interpolation."""

@@ -1,0 +1,1 @@
+"""Running reductions along a dimension: cumsum, cumprod, cummax, logcumsumexp."""

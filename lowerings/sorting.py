@@ -1,0 +1,1 @@
+"""Sort, topk, order statistics, searches in sorted data."""

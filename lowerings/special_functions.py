@@ -1,0 +1,1 @@
+"""Special functions: gamma, Bessel, zeta, erf inverses, and other mathematical long tail."""

@@ -1,0 +1,67 @@
+"""The lowering table: ATen overloads to the rules that write them in StableHLO."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from jax.extend.mlir import ir
+
+Rule = Callable[..., Any]
+_R = TypeVar("_R", bound=Rule)
+
+TABLE: dict[torch._ops.OpOverload, Rule] = {}
+
+
+@dataclasses.dataclass(slots=True)
+class Context:
+    """What a rule may know beside its operands.
+
+    Attributes:
+        out: the node's promised result, `node.meta["val"]`: a fake tensor, a tuple of them (with
+            None for results nobody asked for), or a number. A rule reads `.shape` and `.dtype`.
+        operands: the node's positional arguments with fake tensors where the rule gets values.
+        platform: the PJRT platform the program is for: "cpu", "cuda", "tpu".
+        module: the MLIR module under construction, for rules that add a function to it.
+        functions: inlined functions by their key (see `from_jax`), so that each is added once.
+        random_key: makes a fresh ui64[2] key for a random op; a new one at each call.
+    """
+
+    out: Any
+    operands: tuple[Any, ...]
+    platform: str
+    module: ir.Module
+    functions: dict[Any, str]
+    random_key: Callable[[], ir.Value]
+
+
+def lowers(*ops: torch._ops.OpOverload) -> Callable[[_R], _R]:
+    """Register a rule for one or more operator overloads.
+
+    A rule takes a `Context` and then the operator's arguments, named and defaulted as in its
+    schema; tensors arrive as `ir.Value`, numbers and lists as they stand in the graph. It emits
+    StableHLO at the current insertion point and returns one value, or a tuple of values for an
+    operator of several results.
+
+    >>> @lowers(aten.permute.default)
+    ... def permute(ctx, x, dims):
+    ...     return hlo.transpose(x, [d % len(dims) for d in dims])
+
+    Raises:
+        TypeError: an argument is not an overload (`aten.add` instead of `aten.add.Tensor`).
+        ValueError: the overload has a rule already.
+    """
+    for op in ops:
+        if not isinstance(op, torch._ops.OpOverload):
+            raise TypeError(
+                f"lowers() takes operator overloads, not {op!r}: "
+                f"name one, such as {op}.default"
+            )
+        if op in TABLE:
+            raise ValueError(f"{op} has a rule already, in {TABLE[op].__module__}")
+
+    def register(rule: _R) -> _R:
+        TABLE.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return register

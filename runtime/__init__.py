@@ -1,0 +1,1 @@
+"""StableHLO modules and PJRT: clients, compile, buffers, executables, metrics."""

@@ -1,0 +1,27 @@
+"""torch tensors to PJRT buffers and back, without copies where the platform allows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+
+from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_from_dlpack, dlpack_from_buffer
+
+# The C functions behind torch.utils.dlpack, which make a capsule of a tensor that requires
+# gradients too (0.2 µs and 0.5 µs).
+capsule_of: Callable[[torch.Tensor], Any] = torch._C._to_dlpack
+tensor_of_capsule: Callable[[Any], torch.Tensor] = torch._C._from_dlpack
+
+
+def import_tensor(tensor: torch.Tensor, device: jax.Device, stream: int | None = None) -> Buffer:
+    """A PJRT buffer over a dense row-major tensor's memory, kept alive by the buffer.
+
+    Memory that is not aligned for the platform (64 bytes on CPU) is copied.
+    """
+    return buffer_from_dlpack(capsule_of(tensor), device, stream)
+
+
+def export_buffer(buffer: Buffer, stream: int | None = None) -> torch.Tensor:
+    """A tensor over a buffer's memory, which waits until the buffer has its value."""
+    return tensor_of_capsule(dlpack_from_buffer(buffer, stream))

@@ -1,0 +1,46 @@
+"""torch devices to PJRT devices."""
+
+import functools
+import os
+
+import jax
+import torch
+
+from xla_dynamo.errors import UnsupportedTensor
+
+_PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
+
+
+@functools.cache
+def pjrt_device(device_type: str, index: int) -> jax.Device:
+    """The PJRT device that shares its memory with a torch device.
+
+    Raises:
+        UnsupportedTensor: there is no PJRT plugin for this type of device.
+    """
+    if device_type not in _PLATFORMS:
+        known = ", ".join(_PLATFORMS)
+        raise UnsupportedTensor(
+            f"no PJRT platform for tensors on {device_type!r}; move the model and its inputs to "
+            f"one of: {known}"
+        )
+    # torch's own allocator lives on the same GPU; XLA's would otherwise claim three quarters of it.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    platform = _PLATFORMS[device_type]
+    try:
+        devices = jax.local_devices(backend=platform)
+    except RuntimeError as error:
+        raise UnsupportedTensor(
+            f"tensors on {device_type!r} need a PJRT plugin for {platform}, which is not "
+            f"installed: pip install 'xla-dynamo[{platform}]' ({error})"
+        ) from error
+    by_hardware_id = {d.local_hardware_id or 0: d for d in devices}
+    return by_hardware_id[index]
+
+
+def pjrt_device_of(device: torch.device) -> jax.Device:
+    """`pjrt_device` of a torch.device; no index means torch's current device of that type."""
+    index = device.index
+    if index is None:
+        index = torch.cuda.current_device() if device.type == "cuda" else 0
+    return pjrt_device(device.type, index)

@@ -1,0 +1,50 @@
+"""StableHLO modules to executables: PJRT compile, and the call with its errors translated."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+from jax.extend.mlir import ir
+
+from xla_dynamo.errors import CompileError
+from xla_dynamo.runtime import metrics
+from xla_dynamo.runtime.jaxlib_private import (
+    Buffer,
+    compile_and_load,
+    compile_options,
+    executor,
+)
+
+
+class Executable:
+    """A program compiled for one device.
+
+    Attributes:
+        device: the PJRT device it runs on.
+        compile_seconds: how long PJRT took.
+    """
+
+    __slots__ = ("_loaded", "compile_seconds", "device", "execute")
+
+    def __init__(
+        self, module: ir.Module, device: jax.Device, xla_options: Mapping[str, str] | None = None
+    ) -> None:
+        """Compile a module whose public function is `main`.
+
+        Raises:
+            CompileError: PJRT refused the module or an XLA option.
+        """
+        start = time.perf_counter()
+        try:
+            options = compile_options(dict(xla_options or {}), device.id)
+            self._loaded = compile_and_load(module, device, options)
+        except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
+            raise CompileError(f"PJRT could not compile the program for {device}: {error}") from error
+        self.device = device
+        self.compile_seconds = time.perf_counter() - start
+        self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)
+        metrics.add_time("CompileTime", self.compile_seconds)
+
+    def hlo_text(self) -> str:
+        """The optimized HLO that the platform runs."""
+        return "\n\n".join(m.to_string() for m in self._loaded.hlo_modules())

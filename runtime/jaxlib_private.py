@@ -1,0 +1,62 @@
+"""Every use of jaxlib's private parts: raw DLPack import and export, compile and execute.
+
+The public roads (`jax.dlpack.from_dlpack`, `jax.jit`) cost 30 µs a tensor and narrow 64-bit types.
+`tests/runtime/test_jaxlib_private.py` fails with a clear message when one of these moves.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.mlir import ir
+from jaxlib import _jax
+
+# A PJRT buffer as jaxlib hands it out. Not used as a jax.Array anywhere.
+Buffer = _jax.ArrayImpl
+
+# (DLPack capsule, device, stream) -> Buffer: no copy where the memory is aligned for the platform,
+# a copy otherwise.
+buffer_from_dlpack: Callable[[Any, Any, Any], Buffer] = _jax.dlpack_managed_tensor_to_buffer
+
+# (Buffer, stream) -> DLPack capsule: waits until the buffer has its value, never copies.
+dlpack_from_buffer: Callable[[Buffer, Any], Any] = _jax.buffer_to_dlpack_managed_tensor
+
+LoadedExecutable = _jax.LoadedExecutable
+
+
+def compile_options(debug_options: dict[str, str], device_id: int) -> _jax.CompileOptions:
+    """PJRT compile options for one device; keys are those of XLA's DebugOptions."""
+    options = _jax.CompileOptions()
+    options.num_replicas = 1
+    options.num_partitions = 1
+    options.device_assignment = _jax.DeviceAssignment.create(
+        np.array([[device_id]], dtype=np.int32)
+    )
+    if debug_options:
+        options.env_option_overrides = list(debug_options.items())
+    return options
+
+
+def compile_and_load(
+    module: ir.Module, device: jax.Device, options: _jax.CompileOptions
+) -> LoadedExecutable:
+    """Compile a StableHLO module for one device."""
+    return device.client.compile_and_load(module, _jax.DeviceList((device,)), options)
+
+
+def executor(
+    loaded: LoadedExecutable,
+) -> Callable[[Sequence[Buffer]], list[list[Buffer]]]:
+    """The cheapest call of a loaded single-device executable: buffers in, [[buffer], ...] out."""
+    execute_sharded = loaded.execute_sharded
+
+    def execute(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
+        return execute_sharded(buffers).disassemble_into_single_device_arrays()
+
+    return execute
+
+
+def buffer_address(buffer: Buffer) -> int:
+    """The memory address of a buffer's first byte."""
+    return buffer.unsafe_buffer_pointer()

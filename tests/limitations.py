@@ -1,0 +1,23 @@
+"""What does not work, and why: each row is a test that must fail, and a line in the docs."""
+
+import dataclasses
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class Limitation:
+    """An operator of torch's database that the backend does not get right at some dtypes.
+
+    Attributes:
+        op: the name in `op_db`, with ".variant" where it has one.
+        dtypes: where it fails; elsewhere it must pass.
+        reason: what stands in the way, for the person who would lift it.
+    """
+
+    op: str
+    dtypes: tuple[torch.dtype, ...]
+    reason: str
+
+
+LIMITATIONS: list[Limitation] = []

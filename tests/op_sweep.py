@@ -1,0 +1,184 @@
+"""torch's own operator database run through the backend, one operator and dtype at a time.
+
+As a command, for work on the rules: `python -m tests.op_sweep 'fft' --dtype float32 --all`.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils import _pytree as pytree
+
+# Values are drawn at random: shape, dtype and strides are compared, values are not.
+RANDOM = frozenset(
+    {
+        "bernoulli", "cauchy", "empty", "empty_like", "empty_permuted", "empty_strided",
+        "exponential", "geometric", "log_normal", "multinomial", "new_empty",
+        "new_empty_strided", "nn.functional.alpha_dropout", "nn.functional.dropout",
+        "nn.functional.dropout2d", "nn.functional.dropout3d",
+        "nn.functional.feature_alpha_dropout", "nn.functional.fractional_max_pool2d",
+        "nn.functional.fractional_max_pool3d", "nn.functional.rrelu",
+        "normal", "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform",
+    }
+)  # fmt: skip
+
+# (rtol, atol) where float32 needs more than torch.testing's own; from PyTorch's own tests of
+# Inductor on the CPU (test_torchinductor_opinfo.py) or tighter.
+TOLERANCES: dict[str, tuple[float, float]] = {
+    "svd_lowrank": (1e-4, 1e-4),
+}
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of one operator and dtype: "pass", "fail", or "unsupported" by torch itself."""
+
+    status: str
+    samples: int = 0
+    detail: str = ""
+
+
+def full_name(op: OpInfo) -> str:
+    """The operator's name with its variant, which is unique in the database."""
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+def operators(dtype: torch.dtype) -> list[OpInfo]:
+    """The operators that support a dtype on the CPU."""
+    return [op for op in op_db if dtype in op.supported_dtypes("cpu")]
+
+
+def samples(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[SampleInput]:
+    """Sample inputs; with a limit, spread over all of them, since the odd ones come late."""
+    torch.manual_seed(0)
+    every = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+    if limit is None or len(every) <= limit:
+        return iter(every)
+    chosen = {round(i * (len(every) - 1) / (limit - 1)) for i in range(limit)} if limit > 1 else {0}
+    return (every[i] for i in sorted(chosen))
+
+
+def _call(op: OpInfo, compiler: str | None, sample: SampleInput) -> Any:
+    leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def program(tensors: list[torch.Tensor]) -> Any:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        input_, args, kwargs = pytree.tree_unflatten(filled, spec)
+        return op.op(input_, *args, **kwargs)
+
+    tensors = [_copy(leaves[i]) for i in places]
+    torch.manual_seed(1)
+    if compiler is None:
+        return program(tensors)
+    torch._dynamo.reset()
+    return torch.compile(program, backend=compiler, fullgraph=True)(tensors)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that keeps the strides: what a sample is about may be just those."""
+    if tensor.layout is not torch.strided or torch._debug_has_internal_overlap(tensor) != 0:
+        return tensor
+    copy = torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return copy.copy_(tensor)
+
+
+def compare(expected: Any, actual: Any, *, values: bool, rtol: float | None, atol: float | None):
+    """Raise AssertionError unless two results agree in structure, types, strides and values."""
+    flat_e, spec_e = pytree.tree_flatten(expected)
+    flat_a, spec_a = pytree.tree_flatten(actual)
+    assert len(flat_e) == len(flat_a), f"structure: {spec_e} against {spec_a}"
+    for e, a in zip(flat_e, flat_a, strict=True):
+        if not isinstance(e, torch.Tensor):
+            assert type(e) is type(a), f"type: {type(e)} against {type(a)}"
+            assert not values or e == a or e != e, f"number: {e} against {a}"
+            continue
+        assert e.dtype == a.dtype, f"dtype: eager {e.dtype}, compiled {a.dtype}"
+        assert e.shape == a.shape, f"shape: eager {e.shape}, compiled {a.shape}"
+        assert same_strides(e, a), f"stride: eager {e.stride()}, compiled {a.stride()}"
+        if values:
+            e, a = (t.resolve_conj().resolve_neg() for t in (e, a))
+            torch.testing.assert_close(
+                a, e, equal_nan=True, rtol=rtol, atol=atol, check_stride=False
+            )
+
+
+def same_strides(e: torch.Tensor, a: torch.Tensor) -> bool:
+    """Strides agree where they mean something: not in sizes 0 and 1."""
+    if e.numel() == 0:
+        return True
+    pairs = zip(e.shape, e.stride(), a.stride(), strict=True)
+    return all(n == 1 or s == t for n, s, t in pairs)
+
+
+def check(op: OpInfo, dtype: torch.dtype, limit: int | None = None) -> Outcome:
+    """Run an operator's samples; samples that `aot_eager` cannot run either do not count."""
+    name = full_name(op)
+    rtol, atol = TOLERANCES.get(name, (None, None))
+    ran = 0
+    for sample in samples(op, dtype, limit):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                expected = _call(op, None, sample)
+            except Exception:
+                continue  # eager refuses the sample
+            try:
+                actual = _call(op, "openxla", sample)
+            except Exception as error:
+                try:
+                    _call(op, "aot_eager", sample)
+                except Exception:
+                    continue
+                text = "".join(traceback.format_exception_only(error))
+                return Outcome("fail", ran, f"raised on {sample.summary()}\n{text}")
+            try:
+                compare(
+                    expected, actual, values=op.name not in RANDOM, rtol=rtol, atol=atol
+                )
+            except AssertionError as error:
+                return Outcome("fail", ran, f"differs on {sample.summary()}\n{error}")
+            ran += 1
+    return Outcome("pass" if ran else "unsupported", ran)
+
+
+def main() -> None:
+    """Print a line for each operator that fails, and a count."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pattern", nargs="?", default="", help="regular expression of names")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--all", action="store_true", help="every sample, not the first few")
+    parser.add_argument("--limit", type=int, default=4)
+    parser.add_argument("--shard", default="0/1", help="i/n: every n-th operator from the i-th")
+    parser.add_argument("--verbose", action="store_true")
+    options = parser.parse_args()
+    dtype = getattr(torch, options.dtype)
+    index, count = map(int, options.shard.split("/"))
+    chosen = [op for op in operators(dtype) if re.search(options.pattern, full_name(op))]
+    tally: dict[str, int] = {}
+    for op in itertools.islice(chosen, index, None, count):
+        outcome = check(op, dtype, None if options.all else options.limit)
+        tally[outcome.status] = tally.get(outcome.status, 0) + 1
+        if outcome.status == "fail" or options.verbose:
+            lines = [line for line in outcome.detail.splitlines() if line.strip()]
+            shown = "\n    ".join(line[:300] for line in lines[: 12 if options.verbose else 6])
+            print(f"{outcome.status:12} {full_name(op)} {options.dtype}\n    {shown}", flush=True)
+    print(tally)
+    sys.exit(bool(tally.get("fail")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Dynamo's graph to a callable: AOTAutograd makes it ATen, `compile_graph` does the rest."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+
+from xla_dynamo.check_inputs import check_inputs
+from xla_dynamo.compile_graph import compile_graph
+from xla_dynamo.decompositions import decompositions
+from xla_dynamo.options import Options
+
+
+def openxla(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: dict[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The Dynamo backend behind `torch.compile(model, backend="openxla", options=...)`.
+
+    Raises:
+        OptionError: an option is unknown or has the wrong type.
+        UnsupportedTensor: an input is sparse, quantized or on a device without a PJRT plugin, or
+            the inputs are on several devices.
+        UnsupportedOperator: the graph has an operator without a rule.
+    """
+    parsed = Options.parse(options)
+    check_inputs(gm, example_inputs)
+    forward = functools.partial(compile_graph, options=parsed, keeps_static_inputs=True)
+    backend = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=functools.partial(compile_graph, options=parsed),
+        inference_compiler=forward,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )
+    return backend(gm, example_inputs)

@@ -1,0 +1,119 @@
+"""The one road: an ATen FX graph to a callable that runs on PJRT."""
+
+import collections
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from xla_dynamo.calls import BoundProgram
+from xla_dynamo.errors import CompileError
+from xla_dynamo.lower import lower
+from xla_dynamo.options import Options
+from xla_dynamo.runtime import metrics
+from xla_dynamo.runtime.clients import pjrt_device_of
+from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.sizes import is_symbolic, size_key, static_values, values_at
+from xla_dynamo.source_lines import describe
+
+log = logging.getLogger("xla_dynamo")
+
+
+class CompiledGraph:
+    """A graph as a callable in AOTAutograd's boxed convention: takes a list, and empties it.
+
+    A graph of static sizes is compiled at once. A symbolic one is compiled for each tuple of sizes
+    that it is called with, without being traced again; `options.max_executables` of them are kept.
+    """
+
+    # AOTAutograd looks for this mark on callables that free their inputs themselves.
+    _boxed_call = True
+
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        example_inputs: Sequence[Any],
+        options: Options,
+        static_inputs: frozenset[int],
+    ) -> None:
+        self._gm, self._options, self._static_inputs = gm, options, static_inputs
+        self._device = _device_of(gm, example_inputs)
+        self._lock = threading.Lock()
+        self._by_size: collections.OrderedDict[Any, BoundProgram] = collections.OrderedDict()
+        self._only: BoundProgram | None = None
+        if not is_symbolic(gm):
+            self._only = self._compile(static_values(gm))
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        program = self._only or self._at_sizes(args)
+        return program(args)
+
+    def _at_sizes(self, args: list[Any]) -> BoundProgram:
+        key = size_key(args)
+        with self._lock:
+            program = self._by_size.get(key)
+            if program is None:
+                program = self._by_size[key] = self._compile(values_at(self._gm, args))
+                if len(self._by_size) > self._options.max_executables:
+                    self._by_size.popitem(last=False)
+            else:
+                self._by_size.move_to_end(key)
+        return program
+
+    def _compile(self, values: dict[torch.fx.Node, Any]) -> BoundProgram:
+        start = time.perf_counter()
+        device = pjrt_device_of(self._device)
+        program = lower(self._gm, values, device.platform, self._options)
+        metrics.add_time("LoweringTime", time.perf_counter() - start)
+        metrics.increment("UncachedCompile")
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("StableHLO:\n%s", program.module)
+        executable = None
+        if program.results:
+            try:
+                executable = Executable(program.module, device, self._options.xla_flags())
+            except CompileError as error:
+                last = next(iter(reversed(list(self._gm.graph.nodes)))).prev
+                raise CompileError(f"{error}{describe(last)}") from error
+        return BoundProgram(program, executable, self._device, self._static_inputs, self._gm)
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options | None = None,
+    *,
+    keeps_static_inputs: bool = False,
+) -> CompiledGraph:
+    """Compile an ATen graph whose nodes carry fake values in `meta["val"]`.
+
+    Args:
+        gm: the graph: functional ATen overloads, with at most closing `copy_` into its inputs.
+        example_inputs: what it is called with: tensors (fake ones will do), numbers, sizes.
+        options: see `Options`.
+        keeps_static_inputs: the current tracing context says which inputs are parameters and
+            buffers; those are imported once, and known again by their address.
+
+    Raises:
+        UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
+    """
+    static = _static_input_indices() if keeps_static_inputs else frozenset()
+    return CompiledGraph(gm, example_inputs, options or Options(), static)
+
+
+def _static_input_indices() -> frozenset[int]:
+    """Which inputs of the graph AOTAutograd is compiling are parameters and buffers."""
+    tracing = torch._guards.TracingContext.try_get()
+    metadata = getattr(tracing, "fw_metadata", None)
+    return frozenset(getattr(metadata, "static_input_indices", None) or ())
+
+
+def _device_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> torch.device:
+    """The device of the inputs, else of whatever the graph makes, else the CPU."""
+    tensors = [a for a in example_inputs if isinstance(a, torch.Tensor)]
+    tensors += [v for n in gm.graph.nodes if isinstance(v := n.meta.get("val"), torch.Tensor)]
+    devices = [t.device for t in tensors]
+    return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))

@@ -1,0 +1,51 @@
+"""Every exception that xla_dynamo raises on purpose.
+
+    XlaDynamoError
+    ├── OptionError            an unknown or ill-typed key of torch.compile(options=...)
+    ├── UnsupportedError       the program asks for something the backend cannot express
+    │   ├── UnsupportedOperator    no rule in the lowering table
+    │   ├── UnsupportedDtype       a dtype StableHLO has no type for
+    │   └── UnsupportedTensor      sparse, quantized, mixed devices, a device with no PJRT plugin
+    ├── LoweringError          a rule failed, or emitted another type than it promised
+    ├── CompileError           PJRT refused the program
+    └── ExecutionError         PJRT failed while running it (out of memory, say)
+
+Dynamo wraps what a backend raises while compiling in `torch._dynamo.exc.BackendCompilerFailed`,
+whose `inner_exception` is one of these.
+"""
+
+
+class XlaDynamoError(RuntimeError):
+    """Root of the tree: catch this to catch whatever xla_dynamo raises on purpose."""
+
+
+class OptionError(XlaDynamoError, ValueError):
+    """An option of `torch.compile(options=...)` is unknown or has the wrong type."""
+
+
+class UnsupportedError(XlaDynamoError):
+    """The program asks for something that the backend cannot express."""
+
+
+class UnsupportedOperator(UnsupportedError):
+    """The lowering table has no rule for an operator of the graph."""
+
+
+class UnsupportedDtype(UnsupportedError):
+    """A tensor has a dtype that StableHLO has no type for."""
+
+
+class UnsupportedTensor(UnsupportedError):
+    """A tensor is sparse, quantized, on a device without a PJRT plugin, or on a second device."""
+
+
+class LoweringError(XlaDynamoError):
+    """A rule failed, or emitted a value of another type than the graph promised."""
+
+
+class CompileError(XlaDynamoError):
+    """PJRT refused the program."""
+
+
+class ExecutionError(XlaDynamoError):
+    """PJRT failed while running an executable."""

@@ -1,0 +1,331 @@
+"""An ATen FX graph to a StableHLO module: one pass over the nodes, one rule a node."""
+
+import dataclasses
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
+from jax.extend.mlir.dialects import stablehlo as hlo
+from jax.interpreters.mlir import make_ir_context
+
+from xla_dynamo.errors import LoweringError, UnsupportedDtype, UnsupportedOperator, XlaDynamoError
+from xla_dynamo.layouts import (
+    InputLayout,
+    OutputLayout,
+    input_layout,
+    inverse,
+    output_layout,
+    storage_length,
+)
+from xla_dynamo.lowerings import TABLE, Context, build
+from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.options import Options
+from xla_dynamo.source_lines import describe, source_line
+
+Node = torch.fx.Node
+
+
+@dataclasses.dataclass(slots=True)
+class Input:
+    """A program argument that is the graph's `index`-th input."""
+
+    index: int
+    layout: InputLayout
+
+
+@dataclasses.dataclass(slots=True)
+class Output:
+    """A graph output: a program result, an input handed back, or a number.
+
+    `result` and `input` are indices, or None.
+    """
+
+    result: int | None = None
+    layout: OutputLayout | None = None
+    input: int | None = None
+    number: Any = None
+
+
+@dataclasses.dataclass(slots=True)
+class Mutation:
+    """The graph's `index`-th input takes the value of an output when the call is over."""
+
+    index: int
+    output: Output
+
+
+@dataclasses.dataclass(slots=True)
+class Program:
+    """A StableHLO module and how a call binds to its arguments and results.
+
+    Arguments come in the order inputs, constants, seed (if it `draws` random numbers).
+    """
+
+    module: ir.Module
+    inputs: list[Input]
+    constants: list[torch.Tensor]
+    draws: bool
+    outputs: list[Output]
+    mutations: list[Mutation]
+    results: int
+
+
+def lower(
+    gm: torch.fx.GraphModule, values: Mapping[Node, Any], platform: str, options: Options
+) -> Program:
+    """Lower a graph whose nodes have the given fake values, of static sizes.
+
+    Raises:
+        UnsupportedOperator: a node has no rule.
+        LoweringError: a rule failed or emitted another type than the fake value's.
+    """
+    with make_ir_context(), ir.Location.unknown():
+        return _Lowering(gm, values, platform, options).run()
+
+
+class _Lowering:
+    def __init__(
+        self, gm: torch.fx.GraphModule, values: Mapping[Node, Any], platform: str, options: Options
+    ) -> None:
+        self.gm, self.values, self.platform, self.options = gm, values, platform, options
+        self.module = ir.Module.create()
+        self.env: dict[Node, Any] = {}
+        self.inputs: list[Input] = []
+        self.constants: list[torch.Tensor] = []
+        self.mutated: dict[Node, Node] = {}
+        self.input_index: dict[Node, int] = {}
+        self.functions: dict[Any, Any] = {}
+        self.seed: ir.Value | None = None
+        self.draws = 0
+        self.results: list[ir.Value] = []
+        self.result_index: dict[Any, int] = {}
+
+    def run(self) -> Program:
+        nodes = list(self.gm.graph.nodes)
+        with ir.InsertionPoint(self.module.body):
+            main = func.FuncOp("main", ([], []), visibility="public")
+        self.block = main.add_entry_block()
+        with ir.InsertionPoint(self.block):
+            for node in nodes:
+                if node.op == "placeholder":
+                    self.placeholder(node)
+            for node in nodes:
+                if node.op not in ("placeholder", "output"):
+                    with _location(node):
+                        self.env[node] = self.node(node)
+            outputs = [self.output(value) for value in nodes[-1].args[0]]
+            mutations = [
+                Mutation(self.input_index[target], self.output(value))
+                for target, value in self.mutated.items()
+            ]
+            func.ReturnOp(self.results)
+        self.order_arguments()
+        types = ir.FunctionType.get(
+            [a.type for a in self.block.arguments], [r.type for r in self.results]
+        )
+        main.attributes["function_type"] = ir.TypeAttr.get(types)
+        return Program(
+            self.module, self.inputs, self.constants, self.draws > 0, outputs, mutations,
+            len(self.results),
+        )
+
+    # --- arguments -----------------------------------------------------------------------------
+
+    def placeholder(self, node: Node) -> None:
+        index = self.input_index[node] = len(self.input_index)
+        example = self.values[node]
+        if not isinstance(example, torch.Tensor):
+            self.env[node] = example
+            return
+        if not node.users:
+            return
+        layout = input_layout(example)
+        shape = [example.shape[d] for d in layout.order]
+        argument = self.block.add_argument(
+            _checked(node, lambda: tensor_type(shape, example.dtype)), ir.Location.unknown()
+        )
+        self.inputs.append(Input(index, layout))
+        self.env[node] = build.transpose(argument, inverse(layout.order))
+
+    def constant(self, tensor: torch.Tensor) -> ir.Value:
+        tensor = tensor.detach()
+        real = tensor.dtype.is_floating_point or not tensor.dtype.is_complex
+        if tensor.numel() <= self.options.constant_limit and tensor.device.type == "cpu" and real:
+            if tensor.dtype.is_floating_point and tensor.dtype.itemsize < 4:
+                wide = build.array(tensor.float().tolist(), torch.float32)
+                return build.cast(build.reshape(wide, tensor.shape), tensor.dtype)
+            return build.reshape(build.array(tensor.tolist(), tensor.dtype), tensor.shape)
+        self.constants.append(tensor.contiguous())
+        type_ = tensor_type(tensor.shape, tensor.dtype)
+        return self.block.add_argument(type_, ir.Location.unknown())
+
+    def random_key(self) -> ir.Value:
+        if self.seed is None:
+            type_ = tensor_type([1], torch.uint64)
+            self.seed = self.block.add_argument(type_, ir.Location.unknown())
+        self.draws += 1
+        return build.concatenate([self.seed, build.full([1], self.draws, torch.uint64)], 0)
+
+    def order_arguments(self) -> None:
+        """The seed may have become an argument before the last constant: put it last."""
+        if self.seed is None:
+            return
+        number = self.seed.arg_number
+        last = self.block.add_argument(self.seed.type, ir.Location.unknown())
+        self.seed.replace_all_uses_with(last)
+        self.block.erase_argument(number)
+
+    # --- nodes ---------------------------------------------------------------------------------
+
+    def node(self, node: Node) -> Any:
+        if node.op == "get_attr":
+            attribute = operator.attrgetter(str(node.target))(self.gm)
+            if isinstance(attribute, torch.Tensor):
+                return _checked(node, lambda: self.constant(attribute))
+            return attribute
+        if node.target is operator.getitem:
+            sequence, index = node.args
+            return self.env[sequence][index]  # type: ignore[index]
+        promised = self.values.get(node)
+        if isinstance(promised, int | float | bool | complex):
+            return promised  # arithmetic on sizes, already done
+        if node.target is torch.ops.aten.copy_.default and node.args[0] in self.input_index:
+            self.mutated[node.args[0]] = node.args[1]  # type: ignore[assignment, index]
+            return self.env[node.args[1]]  # type: ignore[index]
+        rule = TABLE.get(node.target)  # type: ignore[arg-type]
+        if rule is None:
+            raise self.no_rule(node)
+        operands = torch.fx.map_arg(node.args, self.values.__getitem__)
+        ctx = Context(
+            promised, operands, self.platform, self.module, self.functions, self.random_key
+        )
+        args = torch.fx.map_arg(node.args, self.env.__getitem__)
+        kwargs = torch.fx.map_arg(node.kwargs, self.env.__getitem__)
+        result = _checked(node, lambda: rule(ctx, *args, **kwargs), self.signature)
+        self.check_type(node, result, promised)
+        return result
+
+    def check_type(self, node: Node, result: Any, promised: Any) -> None:
+        if isinstance(promised, tuple | list):
+            for part, value in zip(promised, result, strict=True):
+                self.check_type(node, value, part)
+        elif isinstance(promised, torch.Tensor) and result is not None:
+            wanted = tensor_type(tuple(promised.shape), promised.dtype)
+            if result.type != wanted:
+                raise LoweringError(
+                    f"the rule of {self.signature(node)} emitted {result.type} where the graph "
+                    f"promises {wanted}{describe(node)}\n  This is a fault of the rule "
+                    f"({TABLE[node.target].__module__}), not of the model."  # type: ignore[index]
+                )
+
+    def signature(self, node: Node) -> str:
+        def show(argument: Any) -> str:
+            if isinstance(argument, Node):
+                return _short_type(self.values.get(argument))
+            if isinstance(argument, list | tuple):
+                return "[" + ", ".join(map(show, argument)) + "]"
+            return repr(argument)
+
+        shown = [show(a) for a in node.args]
+        shown += [f"{key}={show(a)}" for key, a in node.kwargs.items()]
+        return f"{_name(node)}({', '.join(shown)})"
+
+    def no_rule(self, node: Node) -> UnsupportedOperator:
+        from torch._decomp import decomposition_table
+
+        if node.target in decomposition_table:
+            advice = "PyTorch has a decomposition: add it to xla_dynamo/decompositions.py"
+        else:
+            advice = "give it a rule with @xla_dynamo.lowers(op)"
+        return UnsupportedOperator(
+            f"no lowering for {self.signature(node)}{describe(node)}\n"
+            f"  {advice}\n  (docs/adding-a-lowering.md)"
+        )
+
+    # --- results -------------------------------------------------------------------------------
+
+    def output(self, node: Any) -> Output:
+        if not isinstance(node, Node):
+            return Output(number=node)
+        promised = self.values.get(node)
+        if not isinstance(promised, torch.Tensor):
+            return Output(number=self.env[node])
+        if node in self.input_index and node not in self.mutated:
+            return Output(input=self.input_index[node])
+        layout = output_layout(promised)
+        key = (node, tuple(promised.shape), tuple(promised.stride()))
+        if key not in self.result_index:
+            self.result_index[key] = len(self.results)
+            self.results.append(self.arrange(self.env[node], promised, layout))
+        return Output(result=self.result_index[key], layout=layout)
+
+    def arrange(self, x: ir.Value, promised: torch.Tensor, layout: OutputLayout) -> ir.Value:
+        """Bring a result into the form that crosses (see OutputLayout)."""
+        if layout.overlapping:
+            size, stride = tuple(promised.shape), tuple(promised.stride())
+            return flat_storage(x, size, stride)
+        for dim in layout.unexpanded:
+            x = build.slice_dim(x, dim, 0, 1)
+        return build.transpose(x, layout.order)
+
+
+def flat_storage(x: ir.Value, size: tuple[int, ...], stride: tuple[int, ...]) -> ir.Value:
+    """Write x's elements where a strided tensor keeps them; elements that share a place agree."""
+    places = build.full(size, 0, torch.int64)
+    for dim, step in enumerate(stride):
+        count = build.iota(size, dim, torch.int64)
+        places = hlo.add(places, hlo.multiply(count, build.full(size, step, torch.int64)))
+    n = build.product(size)
+    storage = build.full([storage_length(size, stride)], 0, build.dtype_of(x))
+    op = hlo.ScatterOp(
+        [storage.type],
+        [storage],
+        build.reshape(places, [n, 1]),
+        [build.reshape(x, [n])],
+        hlo.ScatterDimensionNumbers.get([], [0], [], [], [0], 1),
+    )
+    scalar = tensor_type((), build.dtype_of(x))
+    build.region(op.regions[0], [scalar, scalar], lambda old, new: new)
+    return op.results[0]
+
+
+def _location(node: Node) -> ir.Location:
+    line = source_line(node)
+    if line is None:
+        return ir.Location.name(node.name)
+    return ir.Location.name(node.name, ir.Location.file(line.file, line.line, 0))
+
+
+def _name(node: Node) -> str:
+    return str(node.target)
+
+
+def _checked(node: Node, emit: Any, signature: Any = _name) -> Any:
+    """Run emit() with the user's line added to whatever it raises."""
+    try:
+        return emit()
+    except UnsupportedDtype as error:
+        raise UnsupportedDtype(f"{signature(node)}: {error}{describe(node)}") from error
+    except XlaDynamoError as error:
+        raise type(error)(f"{error}{describe(node)}") from error
+    except Exception as error:
+        raise LoweringError(
+            f"the rule of {signature(node)} failed: {type(error).__name__}: {error}"
+            f"{describe(node)}"
+        ) from error
+
+
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+
+
+def _short_type(value: Any) -> str:
+    """f32[8,3] for a tensor, as MLIR and JAX print them."""
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    name = str(value.dtype).removeprefix("torch.")
+    stem = name.rstrip("0123456789")
+    short = _SHORT[stem] + name[len(stem) :] if stem in _SHORT else name
+    return f"{short}[{','.join(str(n) for n in value.shape)}]"

@@ -1,0 +1,61 @@
+"""The keys of `torch.compile(model, backend="openxla", options={...})`."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from xla_dynamo.errors import OptionError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """Validated options.
+
+    Attributes:
+        constant_limit: tensors of the graph (not parameters or buffers) of up to this many
+            elements are written into the program, where XLA can fold them; larger ones become
+            arguments.
+        xla_options: XLA's own debug options for these executables, as in
+            `{"xla_cpu_enable_fast_math": True}`.
+        max_executables: how many executables one graph keeps, one for each tuple of sizes it was
+            called with; the least recently used one goes first.
+    """
+
+    constant_limit: int = 64
+    xla_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    max_executables: int = 64
+
+    @classmethod
+    def parse(cls, options: Mapping[str, Any] | None) -> "Options":
+        """Check the user's dictionary.
+
+        Raises:
+            OptionError: a key is unknown or a value has the wrong type.
+        """
+        given = dict(options or {})
+        fields = {f.name: f for f in dataclasses.fields(cls)}
+        for key, value in given.items():
+            if key not in fields:
+                close = difflib.get_close_matches(str(key), fields, n=1)
+                hint = f"did you mean {close[0]!r}? " if close else ""
+                raise OptionError(
+                    f"unknown option {key!r} for backend 'openxla': {hint}"
+                    f"valid options are {', '.join(fields)}"
+                )
+            wanted = Mapping if key == "xla_options" else int
+            if not isinstance(value, wanted) or isinstance(value, bool):
+                raise OptionError(
+                    f"option {key!r} must be {'a dict' if wanted is Mapping else 'an integer'}, "
+                    f"not {type(value).__name__} ({value!r})"
+                )
+            if wanted is int and value < (key == "max_executables"):
+                raise OptionError(f"option {key!r} must not be {value}")
+        return cls(**given)
+
+    def xla_flags(self) -> dict[str, str]:
+        """`xla_options` in the form that PJRT reads."""
+        return {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in self.xla_options.items()
+        }

@@ -1,0 +1,59 @@
+"""Symbolic graphs to static ones: the fake value of every node at concrete sizes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+Node = torch.fx.Node
+
+
+def is_symbolic(gm: torch.fx.GraphModule) -> bool:
+    """Whether a graph was traced with sizes left open."""
+
+    def symbolic(value: Any) -> bool:
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return True
+        if isinstance(value, torch.Tensor):
+            return any(
+                isinstance(n, torch.SymInt)
+                for n in (*value.shape, *value.stride(), value.storage_offset())
+            )
+        return False
+
+    return any(symbolic(n.meta.get("val")) for n in gm.graph.nodes if n.op == "placeholder")
+
+
+def static_values(gm: torch.fx.GraphModule) -> dict[Node, Any]:
+    """The fake value of every node of a graph without symbolic inputs."""
+    return {node: node.meta.get("val") for node in gm.graph.nodes}
+
+
+def values_at(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[Node, Any]:
+    """The fake value of every node when a symbolic graph is called with these arguments."""
+    propagation = _Propagation(gm)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = [mode.from_tensor(a, static_shapes=True) if torch.is_tensor(a) else a for a in args]
+        with torch.no_grad():
+            propagation.run(*fake)
+    return propagation.values
+
+
+class _Propagation(torch.fx.Interpreter):
+    """Runs a graph on fake tensors and remembers every value."""
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        super().__init__(gm, garbage_collect_values=False)
+        self.values: dict[Node, Any] = {}
+
+    def run_node(self, n: Node) -> Any:
+        result = self.values[n] = super().run_node(n)
+        return result
+
+
+def size_key(args: Sequence[Any]) -> tuple[Any, ...]:
+    """What distinguishes two calls of a symbolic graph: numbers, and tensors' sizes and strides."""
+    return tuple(
+        (tuple(a.shape), a.stride()) if isinstance(a, torch.Tensor) else a for a in args
+    )
