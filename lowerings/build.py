@@ -227,6 +227,24 @@ def concatenate(values: Sequence[Value], dim: int) -> Value:
     return values[0] if len(values) == 1 else hlo.concatenate(list(values), dim)
 
 
+def reverse(x: Value, dims: Sequence[int]) -> Value:
+    """Turn dimensions back to front."""
+    return hlo.reverse(x, list(dims)) if dims else x
+
+
+def update_slice(x: Value, part: Value, dim: int, start: int) -> Value:
+    """Write part over x from `start` along one dimension; both agree in the others."""
+    starts = [scalar(start if d == dim else 0, torch.int64) for d in range(rank_of(x))]
+    return part if shape_of(part) == shape_of(x) else hlo.dynamic_update_slice(x, part, starts)
+
+
+def overlay(x: Value, part: Value, places: Sequence[tuple[int, int, int]]) -> Value:
+    """Write part over x where padding it with (low, high, interior) a dimension puts it."""
+    low, high, interior = zip(*places, strict=True)
+    written = pad(full(shape_of(part), True, torch.bool), False, low, high, interior)
+    return where(written, pad(part, 0, low, high, interior), x)
+
+
 # --- elementwise -------------------------------------------------------------------------------
 
 

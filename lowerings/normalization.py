@@ -1,1 +1,359 @@
-"""Batch, group and layer norm as whole operators."""
+"""Layer, group, batch and weight normalization, and their gradients.
+
+Everything is computed in float32 for half types, and each result is rounded once to the dtype that
+the graph promises for it: statistics of half inputs may be half or float32.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings import build
+from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.promotion import computed_in
+from xla_dynamo.lowerings.table import Context, lowers
+
+aten = torch.ops.aten
+
+
+def _wide(*values: Value | None) -> list[Value | None]:
+    """The values in the dtype of the computation."""
+    return [None if v is None else build.cast(v, computed_in(v)) for v in values]
+
+
+def _round(results: Sequence[Value | None], promised: Sequence[Any]) -> tuple[Value | None, ...]:
+    """Each result in the shape and dtype that the graph promises for it."""
+    return tuple(
+        r if r is None or p is None else build.cast(build.reshape(r, p.shape), p.dtype)
+        for r, p in zip(results, promised, strict=True)
+    )
+
+
+def _mean(x: Value, dims: Sequence[int]) -> Value:
+    count = build.product([build.shape_of(x)[d] for d in dims])
+    total = build.reduce(x, dims, "sum")
+    return hlo.divide(total, build.full_like(total, count))
+
+
+def _along(x: Value, like: Value, dims: Sequence[int]) -> Value:
+    """x, whose dimensions are the given ones of `like`, broadcast to like's shape and dtype."""
+    x = build.cast(x, build.dtype_of(like))
+    return build.broadcast_in_dim(x, build.shape_of(like), dims)
+
+
+def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+    """Mean and biased variance over dims, in two passes as torch's (no x**2 that cancels)."""
+    kept = [d for d in range(build.rank_of(x)) if d not in dims]
+    mean = _mean(x, dims)
+    centred = hlo.subtract(x, _along(mean, x, kept))
+    return mean, _mean(hlo.multiply(centred, centred), dims)
+
+
+def _reciprocal_std(variance: Value, eps: float) -> Value:
+    return hlo.rsqrt(hlo.add(variance, build.full_like(variance, eps)))
+
+
+def _standardize(x: Value, mean: Value, rstd: Value, dims: Sequence[int]) -> Value:
+    """(x - mean) * rstd, of statistics along dims."""
+    return hlo.multiply(hlo.subtract(x, _along(mean, x, dims)), _along(rstd, x, dims))
+
+
+def _scale_and_shift(
+    y: Value, weight: Value | None, bias: Value | None, dims: Sequence[int]
+) -> Value:
+    if weight is not None:
+        y = hlo.multiply(y, _along(weight, y, dims))
+    return y if bias is None else hlo.add(y, _along(bias, y, dims))
+
+
+def _standardize_gradient(g: Value, y: Value, rstd: Value, dims: Sequence[int]) -> Value:
+    """The gradient of y = _standardize(x) in x, of statistics along dims, given that in y."""
+    over = [d for d in range(build.rank_of(g)) if d not in dims]
+    centred = hlo.subtract(g, _along(_mean(g, over), g, dims))
+    slope = _mean(hlo.multiply(g, y), over)
+    return hlo.multiply(
+        hlo.subtract(centred, hlo.multiply(y, _along(slope, y, dims))), _along(rstd, y, dims)
+    )
+
+
+# --- layers and groups -------------------------------------------------------------------------
+
+
+@lowers(aten.native_layer_norm.default)
+def native_layer_norm(
+    ctx: Context,
+    x: Value,
+    normalized_shape: list[int],
+    weight: Value | None,
+    bias: Value | None,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    (x,) = _wide(x)
+    dims = list(range(build.rank_of(x)))
+    outer, inner = dims[: -len(normalized_shape)], dims[-len(normalized_shape) :]
+    mean, variance = _moments(x, inner)
+    rstd = _reciprocal_std(variance, eps)
+    y = _scale_and_shift(_standardize(x, mean, rstd, outer), weight, bias, inner)
+    return _round((y, mean, rstd), ctx.out)
+
+
+@lowers(aten.native_layer_norm_backward.default)
+def native_layer_norm_backward(
+    ctx: Context,
+    grad: Value,
+    x: Value,
+    normalized_shape: list[int],
+    mean: Value,
+    rstd: Value,
+    weight: Value | None,
+    bias: Value | None,
+    output_mask: list[bool],
+) -> tuple[Value | None, ...]:
+    grad, x, mean, rstd = _wide(grad, x, mean, rstd)
+    dims = list(range(build.rank_of(x)))
+    outer, inner = dims[: -len(normalized_shape)], dims[-len(normalized_shape) :]
+    mean, rstd = (build.reshape(s, [build.shape_of(x)[d] for d in outer]) for s in (mean, rstd))
+    y = _standardize(x, mean, rstd, outer)
+    grad_y = _scale_and_shift(grad, weight, None, inner)
+    grads = (
+        _standardize_gradient(grad_y, y, rstd, outer) if output_mask[0] else None,
+        build.reduce(hlo.multiply(grad, y), outer, "sum") if output_mask[1] else None,
+        build.reduce(grad, outer, "sum") if output_mask[2] else None,
+    )
+    return _round(grads, ctx.out)
+
+
+@lowers(aten.native_group_norm.default)
+def native_group_norm(
+    ctx: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    N: int,  # noqa: N803
+    C: int,  # noqa: N803
+    HxW: int,  # noqa: N803
+    group: int,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    (x,) = _wide(build.reshape(x, [N, group, C // group, HxW]))
+    mean, variance = _moments(x, [2, 3])
+    rstd = _reciprocal_std(variance, eps)
+    y = build.reshape(_standardize(x, mean, rstd, [0, 1]), [N, C, HxW])
+    return _round((_scale_and_shift(y, weight, bias, [1]), mean, rstd), ctx.out)
+
+
+@lowers(aten.native_group_norm_backward.default)
+def native_group_norm_backward(
+    ctx: Context,
+    grad: Value,
+    x: Value,
+    mean: Value,
+    rstd: Value,
+    weight: Value | None,
+    N: int,  # noqa: N803
+    C: int,  # noqa: N803
+    HxW: int,  # noqa: N803
+    group: int,
+    output_mask: list[bool],
+) -> tuple[Value | None, ...]:
+    split, flat = [N, group, C // group, HxW], [N, C, HxW]
+    grad, x, mean, rstd = _wide(build.reshape(grad, flat), build.reshape(x, split), mean, rstd)
+    y = _standardize(x, mean, rstd, [0, 1])
+    grad_y = build.reshape(_scale_and_shift(grad, weight, None, [1]), split)
+    by_channel = hlo.multiply(grad, build.reshape(y, flat))
+    grads = (
+        _standardize_gradient(grad_y, y, rstd, [0, 1]) if output_mask[0] else None,
+        build.reduce(by_channel, [0, 2], "sum") if output_mask[1] else None,
+        build.reduce(grad, [0, 2], "sum") if output_mask[2] else None,
+    )
+    return _round(grads, ctx.out)
+
+
+# --- batches -----------------------------------------------------------------------------------
+
+
+def _batch_norm(
+    x: Value, weight: Value | None, bias: Value | None, mean: Value, rstd: Value
+) -> Value:
+    """Normalize channels by one multiply and add an element, as torch's kernel does."""
+    (scale,) = _wide(rstd)
+    if weight is not None:
+        scale = hlo.multiply(scale, build.cast(weight, build.dtype_of(scale)))
+    shift = hlo.negate(hlo.multiply(build.cast(mean, build.dtype_of(scale)), scale))
+    if bias is not None:
+        shift = hlo.add(shift, build.cast(bias, build.dtype_of(scale)))
+    return _scale_and_shift(x, scale, shift, [1])
+
+
+def _updated(running: Value | None, batch: Value, momentum: float) -> Value | None:
+    if running is None:
+        return None
+    running = build.cast(running, build.dtype_of(batch))
+    return hlo.add(
+        hlo.multiply(running, build.full_like(running, 1 - momentum)),
+        hlo.multiply(batch, build.full_like(batch, momentum)),
+    )
+
+
+def _train(
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    momentum: float,
+    eps: float,
+) -> list[Value | None]:
+    """The normalized x, its mean and reciprocal deviation, and both running statistics."""
+    (x,) = _wide(x)
+    over = [0, *range(2, build.rank_of(x))]
+    mean, variance = _moments(x, over)
+    rstd = _reciprocal_std(variance, eps)
+    n = build.product([build.shape_of(x)[d] for d in over])
+    correction = n / (n - 1) if n != 1 else math.inf
+    unbiased = hlo.multiply(variance, build.full_like(variance, correction))
+    return [
+        _batch_norm(x, weight, bias, mean, rstd),
+        mean,
+        rstd,
+        _updated(running_mean, mean, momentum),
+        _updated(running_var, unbiased, momentum),
+    ]
+
+
+def _infer(
+    ctx: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    eps: float,
+) -> list[Value | None]:
+    """The normalized x and the statistics used, which eager leaves empty on the CPU."""
+    x, mean, variance = _wide(x, running_mean, running_var)
+    rstd = _reciprocal_std(variance, eps)
+    y = _batch_norm(x, weight, bias, mean, rstd)
+    promised = ctx.out[1]
+    if promised is not None and promised.numel() == 0:
+        mean = rstd = build.full([0], 0, promised.dtype)
+    return [y, mean, rstd]
+
+
+@lowers(aten._native_batch_norm_legit_functional.default)
+def _native_batch_norm_legit_functional(
+    ctx: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    if training:
+        results = _train(x, weight, bias, running_mean, running_var, momentum, eps)
+    else:
+        results = _infer(ctx, x, weight, bias, running_mean, running_var, eps)
+        results += [running_mean, running_var]
+    return _round(results, ctx.out)
+
+
+@lowers(aten._batch_norm_with_update_functional.default)
+def _batch_norm_with_update_functional(
+    ctx: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    y, mean, rstd, *running = _train(x, weight, bias, running_mean, running_var, momentum, eps)
+    reserve = build.full([0], 0, torch.uint8)  # what cuDNN would keep for its backward
+    return _round((y, mean, rstd, reserve, *running), ctx.out)
+
+
+@lowers(aten._native_batch_norm_legit_no_training.default)
+def _native_batch_norm_legit_no_training(
+    ctx: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    return _round(_infer(ctx, x, weight, bias, running_mean, running_var, eps), ctx.out)
+
+
+@lowers(aten._batch_norm_no_update.default)
+def _batch_norm_no_update(
+    ctx: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value,
+    running_var: Value,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    results = _infer(ctx, x, weight, bias, running_mean, running_var, eps)
+    return _round((*results, build.full([0], 0, torch.uint8)), ctx.out)
+
+
+@lowers(aten._native_batch_norm_legit.no_stats)
+def _native_batch_norm_legit_no_stats(
+    ctx: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    return _round(_train(x, weight, bias, None, None, momentum, eps)[:3], ctx.out)
+
+
+@lowers(aten._native_batch_norm_legit.default, aten.native_batch_norm.default)
+def _native_batch_norm_legit(
+    ctx: Context,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    running_mean: Value | None,
+    running_var: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Value | None, ...]:
+    if training:
+        if running_mean is not None:
+            # A rule has no way to write its operands; AOTAutograd rewrites this op in training.
+            raise ValueError("running statistics change in place; functionalize the graph first")
+        return _round(_train(x, weight, bias, None, None, momentum, eps)[:3], ctx.out)
+    return _round(_infer(ctx, x, weight, bias, running_mean, running_var, eps), ctx.out)
+
+
+# --- weights -----------------------------------------------------------------------------------
+
+
+@lowers(aten._weight_norm_interface_backward.default)
+def _weight_norm_interface_backward(
+    ctx: Context, grad: Value, v: Value, g: Value, norms: Value, dim: int
+) -> tuple[Value | None, ...]:
+    grad, v, g, norms = _wide(grad, v, g, norms)
+    rank = build.rank_of(v)
+    dim = build.normalize_dim(dim, rank)
+    g, norms = (build.reshape(s, [build.shape_of(v)[dim]]) for s in (g, norms))
+    over = [d for d in range(rank) if d != dim]
+    grad_g = hlo.divide(build.reduce(hlo.multiply(grad, v), over, "sum"), norms)
+    along_v = hlo.multiply(v, _along(hlo.divide(grad_g, norms), v, [dim]))
+    grad_v = hlo.multiply(hlo.subtract(grad, along_v), _along(hlo.divide(g, norms), v, [dim]))
+    return _round((grad_v, grad_g), ctx.out)

@@ -1,23 +1,63 @@
-"""Elementwise operators: arithmetic, comparison, rounding, logic."""
+"""Elementary functions of one variable: exponentials, logarithms, roots, trigonometry."""
+
+import math
 
 import torch
+from jax.extend.mlir.dialects import chlo
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.build import Value, full_like
-from xla_dynamo.lowerings.promotion import KIND, pointwise, promote
-from xla_dynamo.lowerings.build import cast
-from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.promotion import KIND, pointwise
+from xla_dynamo.lowerings.table import lowers
 
 aten = torch.ops.aten
 
-lowers(aten.relu.default)(pointwise(lambda x: hlo.maximum(x, full_like(x, 0))))
-lowers(aten.mul.Tensor)(pointwise(hlo.multiply))
-lowers(aten.cos.default)(pointwise(hlo.cosine, KIND.INT_TO_FLOAT))
+
+def reciprocal(x: Value) -> Value:
+    """1 / x."""
+    return hlo.divide(full_like(x, 1), x)
 
 
-@lowers(aten.add.Tensor, aten.add.Scalar)
-def add(ctx: Context, x: Value, other: Value, alpha: complex = 1) -> Value:
-    x, other = promote(ctx, x, other)
-    if alpha != 1:
-        other = hlo.multiply(other, full_like(other, alpha))
-    return cast(hlo.add(x, other), ctx.out.dtype)
+def log2(x: Value) -> Value:
+    """The logarithm to base 2."""
+    return hlo.divide(hlo.log(x), full_like(x, math.log(2)))
+
+
+def log10(x: Value) -> Value:
+    """The logarithm to base 10."""
+    return hlo.divide(hlo.log(x), full_like(x, math.log(10)))
+
+
+def exp2(x: Value) -> Value:
+    """2 to the power of x."""
+    return hlo.power(full_like(x, 2), x)
+
+
+for _op, _build in {
+    aten.exp.default: hlo.exponential,
+    aten.exp2.default: exp2,
+    aten.expm1.default: hlo.exponential_minus_one,
+    aten.log.default: hlo.log,
+    aten.log1p.default: hlo.log_plus_one,
+    aten.log2.default: log2,
+    aten.log10.default: log10,
+    aten.sqrt.default: hlo.sqrt,
+    aten.rsqrt.default: hlo.rsqrt,
+    aten.reciprocal.default: reciprocal,
+    aten.sin.default: hlo.sine,
+    aten.cos.default: hlo.cosine,
+    aten.tan.default: hlo.tan,
+    aten.asin.default: chlo.asin,
+    aten.acos.default: chlo.acos,
+    aten.atan.default: chlo.atan,
+    aten.sinh.default: chlo.sinh,
+    aten.cosh.default: chlo.cosh,
+    aten.tanh.default: hlo.tanh,
+    aten.asinh.default: chlo.asinh,
+    aten.acosh.default: chlo.acosh,
+    aten.atanh.default: chlo.atanh,
+    aten.sigmoid.default: hlo.logistic,
+    aten.erf.default: chlo.erf,
+    aten.erfc.default: chlo.erfc,
+}.items():
+    lowers(_op)(pointwise(_build, KIND.INT_TO_FLOAT))

@@ -17,6 +17,7 @@ from xla_dynamo.lowerings.build import (
     is_value,
     shape_of,
 )
+from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.table import Context, Rule
 
 
@@ -52,10 +53,22 @@ def pointwise(build: Callable[..., Value], kind: KIND = KIND.DEFAULT) -> Rule:
     return rule
 
 
+def pointwise_in_jax(function: Callable[..., Any], kind: KIND = KIND.DEFAULT) -> Rule:
+    """Like `pointwise`, of a module-level JAX function of arrays.
+
+    >>> lowers(aten.gcd.default)(pointwise_in_jax(jnp.gcd))
+    """
+
+    def rule(ctx: Context, *args: Any) -> Value:
+        return cast(call_jax(ctx, function, *promote(ctx, *args, kind=kind)), ctx.out.dtype)
+
+    return rule
+
+
 def computed_in(x: Value) -> torch.dtype:
     """The dtype torch's kernels compute in for operands of x's dtype: float32 for half types."""
     dtype = dtype_of(x)
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-__all__ = ["KIND", "computed_in", "pointwise", "promote", "spread"]
+__all__ = ["KIND", "computed_in", "pointwise", "pointwise_in_jax", "promote", "spread"]

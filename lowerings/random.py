@@ -1,1 +1,191 @@
-"""Random numbers: a key that is an input of the program, never a constant in it."""
+"""Random bits, uniform numbers and permutations.
+
+The key is an input of the program, never a constant in it.
+
+Bits are drawn in the shape of the result: on XLA:CPU a reshape after the generator takes four
+times as long as the generator.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jax.extend.mlir.dialects import chlo
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings.build import (
+    Number,
+    Value,
+    cast,
+    compare,
+    dtype_of,
+    full_like,
+    iota,
+    sort,
+)
+from xla_dynamo.lowerings.dtypes import real_dtype, tensor_type
+from xla_dynamo.lowerings.promotion import spread
+from xla_dynamo.lowerings.table import Context, lowers
+
+aten = torch.ops.aten
+
+# Bits of the significand, the implied one included: torch's uniform numbers are k / 2**digits.
+_DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
+
+
+# --- draws that the distributions are made of --------------------------------------------------
+
+
+def random_bits(ctx: Context, shape: Sequence[int], dtype: torch.dtype) -> Value:
+    """Uniform bits as torch.uint32 or torch.uint64."""
+    key = ctx.random_key()
+    result = tensor_type(list(shape), dtype)
+    algorithm = hlo.RngAlgorithmAttr.get("THREE_FRY")
+    return hlo.RngBitGeneratorOp(key.type, result, algorithm, key).results[1]
+
+
+def uniform_draws(ctx: Context, shape: Sequence[int], dtype: torch.dtype) -> Value:
+    """Uniform in [0, 1), a multiple of 2**-24 for float32, as torch's."""
+    return _fraction(ctx, shape, dtype, _DIGITS[dtype], 0)
+
+
+def open_uniform(ctx: Context, shape: Sequence[int], dtype: torch.dtype) -> Value:
+    """Uniform in (0, 1), symmetric about 1/2: neither end can make a logarithm infinite."""
+    return _fraction(ctx, shape, dtype, _DIGITS[dtype] - 1, 0.5)
+
+
+def _fraction(
+    ctx: Context, shape: Sequence[int], dtype: torch.dtype, digits: int, offset: float
+) -> Value:
+    bits = torch.uint64 if dtype is torch.float64 else torch.uint32
+    drawn = random_bits(ctx, shape, bits)
+    spare = torch.iinfo(bits).bits - digits
+    count = cast(hlo.shift_right_logical(drawn, full_like(drawn, spare)), dtype)
+    if offset:
+        count = hlo.add(count, full_like(count, offset))
+    return hlo.multiply(count, full_like(count, 2.0**-digits))
+
+
+def normal_draws(ctx: Context, shape: Sequence[int], dtype: torch.dtype) -> Value:
+    """Standard normal; complex numbers have variance one, half of it in each part."""
+    if dtype.is_complex:
+        parts = [normal_draws(ctx, shape, real_dtype(dtype)) for _ in range(2)]
+        return hlo.complex(*[hlo.multiply(p, full_like(p, math.sqrt(0.5))) for p in parts])
+    u = open_uniform(ctx, shape, working_dtype(dtype))
+    signed = hlo.subtract(hlo.add(u, u), full_like(u, 1))
+    return cast(hlo.multiply(chlo.erf_inv(signed), full_like(u, math.sqrt(2))), dtype)
+
+
+def working_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that a distribution's formula is computed in.
+
+    float32 for what fits, float64 for the rest (integers take torch's double).
+    """
+    if dtype in (torch.float16, torch.bfloat16, torch.float32):
+        return torch.float32
+    return torch.float64
+
+
+def affine(x: Value, scale: Number | Value, shift: Number | Value) -> Value:
+    """Return x * scale + shift in the dtype of x."""
+    scale, shift = (spread([x, y], dtype_of(x))[1] for y in (scale, shift))
+    return hlo.add(hlo.multiply(x, scale), shift)
+
+
+# --- uniform and integers ----------------------------------------------------------------------
+
+
+@lowers(aten.rand.default)
+def rand(ctx: Context, size: Sequence[int], **options: Any) -> Value:
+    dtype = ctx.out.dtype
+    if dtype.is_complex:
+        return hlo.complex(*[uniform_draws(ctx, size, real_dtype(dtype)) for _ in range(2)])
+    return uniform_draws(ctx, size, dtype)
+
+
+@lowers(aten.rand_like.default)
+def rand_like(ctx: Context, x: Value, **options: Any) -> Value:
+    return rand(ctx, ctx.out.shape)
+
+
+@lowers(aten.uniform.default)
+def uniform(ctx: Context, x: Value, from_: float = 0.0, to: float = 1.0, **kwargs: Any) -> Value:
+    # `from` is no name in Python: as a keyword it comes in kwargs.
+    low, high = kwargs.get("from", from_), to
+    u = rand(ctx, ctx.out.shape)
+    if dtype_of(u).is_complex:
+        raise ValueError("uniform is for real numbers")
+    return u if (low, high) == (0, 1) else affine(u, high - low, low)
+
+
+def integers(ctx: Context, shape: Sequence[int], low: int, high: int, dtype: torch.dtype) -> Value:
+    """Uniform integers in [low, high)."""
+    span = high - low
+    if span < 1 << 28:  # torch too takes 32 bits a number up to here
+        wide = cast(random_bits(ctx, shape, torch.uint32), torch.uint64)
+        drawn = hlo.multiply(wide, full_like(wide, span))
+        drawn = hlo.shift_right_logical(drawn, full_like(drawn, 32))
+    else:
+        drawn = random_bits(ctx, shape, torch.uint64)
+        if span < 1 << 64:
+            drawn = hlo.remainder(drawn, full_like(drawn, span))
+    signed = cast(drawn, torch.int64)
+    return cast(hlo.add(signed, full_like(signed, low)), dtype)
+
+
+@lowers(aten.randint.default)
+def randint(ctx: Context, high: int, size: Sequence[int], **options: Any) -> Value:
+    return integers(ctx, size, 0, high, ctx.out.dtype)
+
+
+@lowers(aten.randint.low)
+def randint_low(ctx: Context, low: int, high: int, size: Sequence[int], **options: Any) -> Value:
+    return integers(ctx, size, low, high, ctx.out.dtype)
+
+
+@lowers(aten.randint_like.default)
+def randint_like(ctx: Context, x: Value, high: int, **options: Any) -> Value:
+    return integers(ctx, ctx.out.shape, 0, high, ctx.out.dtype)
+
+
+@lowers(aten.randint_like.low_dtype)
+def randint_like_low(ctx: Context, x: Value, low: int, high: int, **options: Any) -> Value:
+    return integers(ctx, ctx.out.shape, low, high, ctx.out.dtype)
+
+
+@lowers(aten.randperm.default)
+def randperm(ctx: Context, n: int, **options: Any) -> Value:
+    # Random high halves over the numbers themselves, which break the rare ties: see sorting.py.
+    drawn = random_bits(ctx, [n], torch.uint64)
+    high = hlo.and_(drawn, full_like(drawn, ((1 << 32) - 1) << 32))
+    packed = hlo.or_(high, iota([n], 0, torch.uint64))
+    mixed = sort([packed], 0, lambda a, b: compare(a, b, "LT"), stable=False)[0]
+    return cast(hlo.and_(mixed, full_like(mixed, (1 << 32) - 1)), ctx.out.dtype)
+
+
+def _random(ctx: Context, low: int, high: int) -> Value:
+    return integers(ctx, ctx.out.shape, low, high, ctx.out.dtype)
+
+
+@lowers(aten.random.default)
+def random(ctx: Context, x: Value, **options: Any) -> Value:
+    dtype = ctx.out.dtype
+    if dtype is torch.bool:
+        return _random(ctx, 0, 2)
+    if dtype.is_floating_point:  # every integer that the type holds exactly
+        return _random(ctx, 0, (1 << _DIGITS[dtype]) + 1)
+    return _random(ctx, 0, torch.iinfo(dtype).max + (dtype is not torch.int64))
+
+
+@lowers(aten.random.to)
+def random_to(ctx: Context, x: Value, to: int, **options: Any) -> Value:
+    return _random(ctx, 0, to)
+
+
+@lowers(getattr(aten.random, "from"))
+def random_from(ctx: Context, x: Value, low: int, high: int | None, **options: Any) -> Value:
+    if high is None:
+        dtype = ctx.out.dtype
+        high = (1 << _DIGITS[dtype]) + 1 if dtype.is_floating_point else torch.iinfo(dtype).max + 1
+    return _random(ctx, low, high)

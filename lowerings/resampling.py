@@ -1,1 +1,239 @@
-"""Upsampling, grid sampling, and other interpolation."""
+"""Interpolation of images to another size: a sparse linear map along each dimension in turn.
+
+Which elements a result is made of, and with what weights, is known when the program is built, so
+that every mode is a table of places and weights, and a gradient is the transposed table.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings import build
+from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.gather_scatter import gather_rows
+from xla_dynamo.lowerings.promotion import computed_in
+from xla_dynamo.lowerings.table import Context, Rule, lowers
+
+aten = torch.ops.aten
+
+
+@dataclasses.dataclass(slots=True)
+class Taps:
+    """Result o is the sum over i of weights[o, i] * x[places[o, i]]; the place n counts as none.
+
+    Without weights there is one place a result, and the element is copied.
+    """
+
+    n: int
+    places: np.ndarray
+    weights: np.ndarray | None = None
+
+    def transposed(self) -> "Taps":
+        """The table of the gradient, from results to elements."""
+        out, width = self.places.shape
+        weights = np.ones_like(self.places, float) if self.weights is None else self.weights
+        rows, weights = np.repeat(np.arange(out), width), weights.reshape(-1)
+        columns = self.places.reshape(-1)
+        rows, weights, columns = (a[columns < self.n] for a in (rows, weights, columns))
+        order = np.argsort(columns, kind="stable")
+        rows, weights, columns = rows[order], weights[order], columns[order]
+        counts = np.bincount(columns, minlength=self.n)
+        slot = np.arange(len(columns)) - np.repeat(np.cumsum(counts) - counts, counts)
+        shape = (self.n, int(counts.max(initial=0)))
+        turned = Taps(out, np.full(shape, out), np.zeros(shape))
+        turned.places[columns, slot] = rows
+        turned.weights[columns, slot] = weights
+        return turned
+
+
+def apply_taps(x: Value, dim: int, taps: Taps) -> Value:
+    """The map along one dimension of x; x's dtype is the one to compute in."""
+    if taps.weights is None:
+        return _pick(x, dim, taps.places[:, 0])
+    columns = zip(taps.places.T, taps.weights.T, strict=True)
+    terms = [_term(x, dim, taps.n, *column) for column in columns]
+    if terms:
+        return functools.reduce(hlo.add, terms)
+    shape = list(build.shape_of(x))
+    shape[dim] = taps.places.shape[0]
+    return build.full(shape, 0, build.dtype_of(x))
+
+
+def _pick(x: Value, dim: int, places: np.ndarray) -> Value:
+    return gather_rows(x, [dim], [build.array(places, torch.int64)], dim)
+
+
+def _term(x: Value, dim: int, n: int, places: np.ndarray, weights: np.ndarray) -> Value:
+    picked = _pick(x, dim, np.minimum(places, n - 1))
+    weight = build.cast(build.array(weights, torch.float64), build.dtype_of(x))
+    product = hlo.multiply(picked, build.broadcast_in_dim(weight, build.shape_of(picked), [dim]))
+    if (places < n).all():
+        return product
+    # Select, since an infinity that does not belong to a result must not touch it.
+    inside = build.array(places < n, torch.bool)
+    inside = build.broadcast_in_dim(inside, build.shape_of(product), [dim])
+    return build.where(inside, product, build.full_like(product, 0))
+
+
+# --- tables ------------------------------------------------------------------------------------
+
+
+def _scale(n: int, out: int, align_corners: bool, scale: float | None, real: type) -> np.floating:
+    """Elements a result, in the precision that torch computes places in."""
+    if align_corners:
+        return real(n - 1) / real(out - 1) if out > 1 else real(0)
+    if scale is not None and scale > 0:
+        return real(1 / scale)
+    return real(n) / real(out)
+
+
+def _nearest(offset: float) -> Callable[..., Taps]:
+    def table(n: int, out: int, align_corners: bool, scale: float | None, real: type) -> Taps:
+        # torch places in float32, whatever the dtype of the image.
+        step = _scale(n, out, False, scale, np.float32)
+        places = np.floor((np.arange(out, dtype=np.float32) + np.float32(offset)) * step)
+        return Taps(n, np.minimum(places.astype(np.int64), n - 1)[:, None])
+
+    return table
+
+
+def _source(
+    n: int, out: int, align_corners: bool, scale: float | None, real: type, low: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where results lie among the elements: the element before, and the way to the next."""
+    step, index = _scale(n, out, align_corners, scale, real), np.arange(out, dtype=real)
+    half = real(0.5)
+    source = index * step if align_corners else np.maximum(step * (index + half) - half, real(low))
+    before = np.minimum(np.floor(source).astype(np.int64), n - 1)
+    return before, np.clip(source - before.astype(real), real(0), real(1))
+
+
+def _linear(n: int, out: int, align_corners: bool, scale: float | None, real: type) -> Taps:
+    if n == out:
+        before, way = np.arange(n), np.zeros(n, real)
+        after = before
+    else:
+        before, way = _source(n, out, align_corners, scale, real, 0)
+        after = np.minimum(before + 1, n - 1)
+    return Taps(n, np.stack([before, after], 1), np.stack([1 - way, way], 1))
+
+
+def _keys_cubic(x: np.ndarray, a: float) -> np.ndarray:
+    """The cubic convolution kernel (R. Keys, 1981) at distance x >= 0."""
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, 0))
+
+
+def _cubic(n: int, out: int, align_corners: bool, scale: float | None, real: type) -> Taps:
+    before, way = _source(n, out, align_corners, scale, real, -math.inf)
+    places = np.clip(before[:, None] + np.arange(-1, 3), 0, n - 1)
+    distances = np.stack([way + 1, way, 1 - way, 2 - way], 1)
+    return Taps(n, places, _keys_cubic(distances, -0.75))
+
+
+def _antialiased(support: float, kernel: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Taps]:
+    """Tables in which the kernel is stretched to cover the elements a result stands for."""
+
+    def table(n: int, out: int, align_corners: bool, scale: float | None, real: type) -> Taps:
+        step = _scale(n, out, align_corners, scale, real)
+        stretch = max(step, real(1))
+        reach = real(support) * stretch
+        half = real(0 if align_corners else 0.5)
+        delta = real(0.5) - half
+        centre = step * (np.arange(out, dtype=real) + half)
+        low = np.maximum((centre - reach + real(0.5) + delta).astype(np.int64), 0)
+        high = np.minimum((centre + reach + real(0.5) + delta).astype(np.int64), n)
+        width = min(int((high - low).max(initial=0)), math.ceil(reach) * 2 + 1)
+        places = low[:, None] + np.arange(width)
+        weights = kernel(np.abs((places - centre[:, None] + half) / stretch))
+        weights = np.where(places < high[:, None], weights, 0)
+        weights = weights / weights.sum(axis=1, keepdims=True)
+        return Taps(n, np.where(places < high[:, None], places, n), weights)
+
+    return table
+
+
+_TABLES: dict[str, Callable[..., Taps]] = {
+    "nearest": _nearest(0),
+    "nearest_exact": _nearest(0.5),
+    "linear": _linear,
+    "cubic": _cubic,
+    "linear_aa": _antialiased(1, lambda x: np.maximum(1 - x, 0)),
+    "cubic_aa": _antialiased(2, lambda x: _keys_cubic(x, -0.5)),
+    "lanczos_aa": _antialiased(3, lambda x: np.where(x < 3, np.sinc(x) * np.sinc(x / 3), 0)),
+}
+
+
+def _tables(
+    mode: str,
+    sizes: Sequence[int],
+    out: Sequence[int],
+    settings: Sequence[bool | float | None],
+    dtype: torch.dtype,
+) -> list[Taps]:
+    """A table a dimension. The settings are torch's: align_corners where there is one, scales."""
+    align_corners = bool(settings[0]) if "nearest" not in mode else False
+    scales = list(settings) if "nearest" in mode else list(settings[1:])
+    scales += [None] * (len(sizes) - len(scales))
+    real = np.float64 if dtype is torch.float64 else np.float32
+    return [
+        _TABLES[mode](n, o, align_corners, scale, real)
+        for n, o, scale in zip(sizes, out, scales, strict=True)
+    ]
+
+
+# --- rules -------------------------------------------------------------------------------------
+
+
+def _forward(mode: str) -> Rule:
+    def rule(ctx: Context, x: Value, output_size: list[int], *settings: float | None) -> Value:
+        sizes = build.shape_of(x)[2:]
+        y = x if "nearest" in mode else build.cast(x, computed_in(x))
+        for dim, taps in enumerate(_tables(mode, sizes, output_size, settings, build.dtype_of(x)), 2):
+            y = apply_taps(y, dim, taps)
+        return build.cast(y, ctx.out.dtype)
+
+    return rule
+
+
+def _backward(mode: str) -> Rule:
+    def rule(
+        ctx: Context,
+        grad: Value,
+        output_size: list[int],
+        input_size: list[int],
+        *settings: float | None,
+    ) -> Value:
+        y = build.cast(grad, computed_in(grad))
+        tables = _tables(mode, input_size[2:], output_size, settings, build.dtype_of(grad))
+        for dim, taps in enumerate(tables, 2):
+            y = apply_taps(y, dim, taps.transposed())
+        return build.cast(y, ctx.out.dtype)
+
+    return rule
+
+
+for _name, _mode in {
+    "upsample_nearest1d": "nearest",
+    "upsample_nearest2d": "nearest",
+    "upsample_nearest3d": "nearest",
+    "_upsample_nearest_exact1d": "nearest_exact",
+    "_upsample_nearest_exact2d": "nearest_exact",
+    "_upsample_nearest_exact3d": "nearest_exact",
+    "upsample_linear1d": "linear",
+    "upsample_bilinear2d": "linear",
+    "upsample_trilinear3d": "linear",
+    "upsample_bicubic2d": "cubic",
+    "_upsample_bilinear2d_aa": "linear_aa",
+    "_upsample_bicubic2d_aa": "cubic_aa",
+    "_upsample_lanczos2d_aa": "lanczos_aa",
+}.items():
+    if hasattr(aten, _name):  # one of them is newer than the oldest torch we support
+        lowers(getattr(aten, _name).default)(_forward(_mode))
+        lowers(getattr(aten, f"{_name}_backward").default)(_backward(_mode))

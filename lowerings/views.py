@@ -1,6 +1,7 @@
 """Shape operators: views and copies that only move elements."""
 
 import torch
+from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
@@ -9,6 +10,168 @@ from xla_dynamo.lowerings.table import Context, lowers
 aten = torch.ops.aten
 
 
-@lowers(aten.permute.default)
+@lowers(
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten._reshape_alias.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.view_copy.default,
+)
+def view(ctx: Context, x: Value, *_: object) -> Value:
+    return build.reshape(x, ctx.out.shape)
+
+
+@lowers(aten.alias.default, aten.detach.default)
+def alias(ctx: Context, x: Value) -> Value:
+    return x
+
+
+@lowers(aten.expand.default)
+def expand(ctx: Context, x: Value, size: list[int], *, implicit: bool = False) -> Value:
+    return build.broadcast_to(x, ctx.out.shape)
+
+
+@lowers(aten.permute.default, aten.permute_copy.default)
 def permute(ctx: Context, x: Value, dims: list[int]) -> Value:
-    return build.transpose(x, build.normalize_dims(dims, build.rank_of(x)))
+    return build.transpose(x, [build.normalize_dim(d, build.rank_of(x)) for d in dims])
+
+
+@lowers(aten.transpose.int)
+def transpose(ctx: Context, x: Value, dim0: int, dim1: int) -> Value:
+    order = list(range(build.rank_of(x)))
+    if order:
+        order[dim0], order[dim1] = order[dim1], order[dim0]
+    return build.transpose(x, order)
+
+
+@lowers(aten.t.default)
+def t(ctx: Context, x: Value) -> Value:
+    return build.transpose(x, range(build.rank_of(x))[::-1])
+
+
+@lowers(aten.select.int, aten.select_copy.int)
+def select(ctx: Context, x: Value, dim: int, index: int) -> Value:
+    dim = build.normalize_dim(dim, build.rank_of(x))
+    index %= build.shape_of(x)[dim]
+    return build.reshape(build.slice_dim(x, dim, index, index + 1), ctx.out.shape)
+
+
+@lowers(aten.select_scatter.default)
+def select_scatter(ctx: Context, x: Value, src: Value, dim: int, index: int) -> Value:
+    dim = build.normalize_dim(dim, build.rank_of(x))
+    src = build.expand_dims(build.cast(src, build.dtype_of(x)), dim)
+    return build.update_slice(x, src, dim, index % build.shape_of(x)[dim])
+
+
+@lowers(aten.slice.Tensor, aten.slice_copy.Tensor)
+def slice_(
+    ctx: Context,
+    x: Value,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Value:
+    dim = build.normalize_dim(dim, build.rank_of(x))
+    size = build.shape_of(x)[dim]
+    # Python's own slices clamp as torch's do; an end before the start means an empty slice.
+    low, high, _ = slice(start, end, step).indices(size)
+    return build.slice_dim(x, dim, low, max(low, high), step)
+
+
+@lowers(aten.slice_scatter.default)
+def slice_scatter(
+    ctx: Context,
+    x: Value,
+    src: Value,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Value:
+    dim, shape = build.normalize_dim(dim, build.rank_of(x)), build.shape_of(x)
+    low, high, _ = slice(start, end, step).indices(shape[dim])
+    count = len(range(low, high, step))
+    if count == 0:
+        return x
+    part = [*shape[:dim], count, *shape[dim + 1 :]]
+    src = build.broadcast_to(build.cast(src, build.dtype_of(x)), part)
+    if step == 1 or count == 1:
+        return build.update_slice(x, src, dim, low)
+    places = [(0, 0, 0)] * len(shape)
+    places[dim] = (low, shape[dim] - low - (count - 1) * step - 1, step - 1)
+    return build.overlay(x, src, places)
+
+
+@lowers(aten.diagonal.default)
+def diagonal(ctx: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    order, (*batch, rows, columns) = _diagonal_last(x, dim1, dim2)
+    length = ctx.out.shape[-1]
+    if length == 0:
+        return build.full(ctx.out.shape, 0, ctx.out.dtype)
+    # In row-major order the elements of a diagonal are columns + 1 apart.
+    first = offset if offset >= 0 else -offset * columns
+    flat = build.reshape(build.transpose(x, order), [*batch, rows * columns])
+    last = first + (length - 1) * (columns + 1)
+    return build.slice_dim(flat, len(batch), first, last + 1, columns + 1)
+
+
+@lowers(aten.diagonal_scatter.default)
+def diagonal_scatter(
+    ctx: Context, x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    order, (*batch, rows, columns) = _diagonal_last(x, dim1, dim2)
+    length = build.shape_of(src)[-1]
+    if 0 in build.shape_of(src):
+        return x
+    first = offset if offset >= 0 else -offset * columns
+    last = first + (length - 1) * (columns + 1)
+    flat = build.reshape(build.transpose(x, order), [*batch, rows * columns])
+    places = [(0, 0, 0)] * len(batch) + [(first, rows * columns - last - 1, columns)]
+    flat = build.overlay(flat, build.cast(src, build.dtype_of(x)), places)
+    moved = build.reshape(flat, [*batch, rows, columns])
+    return build.transpose(moved, [order.index(d) for d in range(len(order))])
+
+
+def _diagonal_last(x: Value, dim1: int, dim2: int) -> tuple[list[int], list[int]]:
+    """The permutation that puts dim1 and dim2 last, and the shape it gives."""
+    rank = build.rank_of(x)
+    last = [build.normalize_dim(dim1, rank), build.normalize_dim(dim2, rank)]
+    order = [d for d in range(rank) if d not in last] + last
+    return order, [build.shape_of(x)[d] for d in order]
+
+
+@lowers(aten.flip.default)
+def flip(ctx: Context, x: Value, dims: list[int]) -> Value:
+    return build.reverse(x, [build.normalize_dim(d, build.rank_of(x)) for d in dims])
+
+
+@lowers(aten.roll.default)
+def roll(ctx: Context, x: Value, shifts: list[int], dims: list[int] = ()) -> Value:  # type: ignore[assignment]
+    shape = build.shape_of(x)
+    if 0 in shape or not shape:
+        return x
+    if not dims:  # as if flat
+        flat = build.reshape(x, [build.product(shape)])
+        return build.reshape(roll(ctx, flat, shifts, [0]), shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        dim = build.normalize_dim(dim, len(shape))
+        if cut := -shift % shape[dim]:
+            tail = build.slice_dim(x, dim, cut, shape[dim])
+            x = build.concatenate([tail, build.slice_dim(x, dim, 0, cut)], dim)
+    return x
+
+
+@lowers(aten.repeat.default)
+def repeat(ctx: Context, x: Value, repeats: list[int]) -> Value:
+    shape = [1] * (len(repeats) - build.rank_of(x)) + list(build.shape_of(x))
+    if 0 in ctx.out.shape:
+        return build.full(ctx.out.shape, 0, ctx.out.dtype)
+    # A dimension is stretched in front of itself: [n] -> [times, n] -> [times * n].
+    pairs = [n for pair in zip(repeats, shape, strict=True) for n in pair]
+    x = build.broadcast_in_dim(build.reshape(x, shape), pairs, range(1, len(pairs), 2))
+    return build.reshape(x, ctx.out.shape)

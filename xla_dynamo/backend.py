@@ -1,6 +1,5 @@
 """Dynamo's graph to a callable: AOTAutograd makes it ATen, `compile_graph` does the rest."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,11 +28,20 @@ def openxla(
     """
     parsed = Options.parse(options)
     check_inputs(gm, example_inputs)
-    forward = functools.partial(compile_graph, options=parsed, keeps_static_inputs=True)
+
+    def compiler(*, keeps_static_inputs: bool) -> Callable[..., Any]:
+        def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            return compile_graph(
+                gm, inputs, parsed, keeps_static_inputs=keeps_static_inputs
+            ).call
+
+        return compile_aten
+
+    # What a backward graph gets was made by its forward, parameters included: nothing to keep.
     backend = aot_autograd(
-        fw_compiler=forward,
-        bw_compiler=functools.partial(compile_graph, options=parsed),
-        inference_compiler=forward,
+        fw_compiler=compiler(keeps_static_inputs=True),
+        bw_compiler=compiler(keeps_static_inputs=False),
+        inference_compiler=compiler(keeps_static_inputs=True),
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from xla_dynamo.calls import BoundProgram
+from xla_dynamo.calls import Call, bind
 from xla_dynamo.errors import CompileError
 from xla_dynamo.lower import lower
 from xla_dynamo.options import Options
@@ -23,14 +24,14 @@ log = logging.getLogger("xla_dynamo")
 
 
 class CompiledGraph:
-    """A graph as a callable in AOTAutograd's boxed convention: takes a list, and empties it.
+    """A graph and its executables.
+
+    Attributes:
+        call: runs the graph, in AOTAutograd's boxed convention: takes a list, and empties it.
 
     A graph of static sizes is compiled at once. A symbolic one is compiled for each tuple of sizes
     that it is called with, without being traced again; `options.max_executables` of them are kept.
     """
-
-    # AOTAutograd looks for this mark on callables that free their inputs themselves.
-    _boxed_call = True
 
     def __init__(
         self,
@@ -42,16 +43,20 @@ class CompiledGraph:
         self._gm, self._options, self._static_inputs = gm, options, static_inputs
         self._device = _device_of(gm, example_inputs)
         self._lock = threading.Lock()
-        self._by_size: collections.OrderedDict[Any, BoundProgram] = collections.OrderedDict()
-        self._only: BoundProgram | None = None
-        if not is_symbolic(gm):
-            self._only = self._compile(static_values(gm))
+        self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
+        if is_symbolic(gm):
+            self.call: Call = lambda args: self._at_sizes(args)(args)
+        else:
+            self.call = self._compile(static_values(gm))
+        # The mark of the boxed convention. On the function, since the wrapper that Dynamo puts
+        # around a backward graph copies its __dict__.
+        self.call._boxed_call = True  # type: ignore[attr-defined]
 
-    def __call__(self, args: list[Any]) -> list[Any]:
-        program = self._only or self._at_sizes(args)
-        return program(args)
+    def __call__(self, *args: Any) -> list[Any]:
+        """Run the graph on its inputs."""
+        return self.call(list(args))
 
-    def _at_sizes(self, args: list[Any]) -> BoundProgram:
+    def _at_sizes(self, args: list[Any]) -> Call:
         key = size_key(args)
         with self._lock:
             program = self._by_size.get(key)
@@ -63,10 +68,14 @@ class CompiledGraph:
                 self._by_size.move_to_end(key)
         return program
 
-    def _compile(self, values: dict[torch.fx.Node, Any]) -> BoundProgram:
+    # AOTAutograd calls us under its fake tensor mode; the graph's constants are real tensors.
+    @unset_fake_temporarily()
+    def _compile(self, values: dict[torch.fx.Node, Any]) -> Call:
         start = time.perf_counter()
         device = pjrt_device_of(self._device)
-        program = lower(self._gm, values, device.platform, self._options)
+        program = lower(
+            self._gm, values, device.platform, self._options, self._static_inputs
+        )
         metrics.add_time("LoweringTime", time.perf_counter() - start)
         metrics.increment("UncachedCompile")
         if log.isEnabledFor(logging.DEBUG):
@@ -78,7 +87,7 @@ class CompiledGraph:
             except CompileError as error:
                 last = next(iter(reversed(list(self._gm.graph.nodes)))).prev
                 raise CompileError(f"{error}{describe(last)}") from error
-        return BoundProgram(program, executable, self._device, self._static_inputs, self._gm)
+        return bind(program, executable, self._device, self._gm)
 
 
 def compile_graph(

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions
+from torch._decomp import core_aten_decompositions, get_decompositions
 
 aten = torch.ops.aten
+
+_SLICES = "slices, which move blocks, where torch's pieces gather or scatter elements"
 
 # Left whole, because one rule says it better than the pieces would.
 _KEPT: dict[Any, str] = {
@@ -15,13 +17,41 @@ _KEPT: dict[Any, str] = {
         "torch's decomposition returns another second result than its backward reads: wrong "
         "gradients"
     ),
+    aten.native_layer_norm_backward.default: "one rule, and part of the core ATen opset",
+    aten.native_group_norm_backward.default: "torch's pieces sum half types without widening them",
+    aten.mv.default: "a dot, not a product and a sum over a broadcast matrix",
+    aten.dot.default: "a dot, not a product and a sum",
+    aten.vdot.default: "a dot, not a product and a sum",
+    aten.baddbmm.default: "widens half types once around the whole",
+    aten.baddbmm.dtype: "widens half types once around the whole",
+    aten.roll.default: "two slices and a concatenation",
+    aten.reflection_pad1d.default: _SLICES,
+    aten.reflection_pad2d.default: _SLICES,
+    aten.reflection_pad3d.default: _SLICES,
+    aten.reflection_pad1d_backward.default: _SLICES,
+    aten.reflection_pad2d_backward.default: _SLICES,
+    aten.reflection_pad3d_backward.default: _SLICES,
+    aten.replication_pad1d.default: _SLICES,
+    aten.replication_pad2d.default: _SLICES,
+    aten.replication_pad3d.default: _SLICES,
+    aten.im2col.default: _SLICES,
+    aten.col2im.default: _SLICES,
+    aten.unfold_backward.default: _SLICES,
+    aten.embedding_dense_backward.default: "one scatter of rows, which drops the padding's rows",
+    aten.take.default: "torch's pieces read a 0-d index as a number, which is not known here",
 }
+
+# Outside of torch's core list, though torch has a decomposition.
+_ADDED = (
+    aten.narrow_copy.default,
+    aten.unbind_copy.int,
+)
 
 
 @functools.cache
 def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """torch's core ATen decompositions less the ones the table does better."""
+    """torch's core ATen decompositions less the ones the table does better, and some more."""
     table = dict(core_aten_decompositions())
     for op in _KEPT:
         table.pop(op, None)
-    return table
+    return table | get_decompositions(_ADDED)

@@ -13,6 +13,7 @@ from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.errors import LoweringError, UnsupportedDtype, UnsupportedOperator, XlaDynamoError
 from xla_dynamo.layouts import (
+    Finish,
     InputLayout,
     OutputLayout,
     input_layout,
@@ -23,9 +24,11 @@ from xla_dynamo.layouts import (
 from xla_dynamo.lowerings import TABLE, Context, build
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.options import Options
+from xla_dynamo.output_views import outputs_of_one_memory
 from xla_dynamo.source_lines import describe, source_line
 
 Node = torch.fx.Node
+with_effects = torch.ops.higher_order.with_effects
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,13 +41,13 @@ class Input:
 
 @dataclasses.dataclass(slots=True)
 class Output:
-    """A graph output: a program result, an input handed back, or a number.
+    """A graph output: a program result or a view of one, an input handed back, or a number.
 
-    `result` and `input` are indices, or None.
+    `result` and `input` are indices, or None; `view` is (size, stride, offset), or None.
     """
 
     result: int | None = None
-    layout: OutputLayout | None = None
+    view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
     input: int | None = None
     number: Any = None
 
@@ -58,32 +61,51 @@ class Mutation:
 
 
 @dataclasses.dataclass(slots=True)
+class Effect:
+    """An operator that torch runs on results when the program is over: a check, a print."""
+
+    op: torch._ops.OpOverload
+    args: list[Output]
+    kwargs: dict[str, Output]
+
+
+@dataclasses.dataclass(slots=True)
 class Program:
     """A StableHLO module and how a call binds to its arguments and results.
 
-    Arguments come in the order inputs, constants, seed (if it `draws` random numbers).
+    Arguments come in the order inputs, static inputs (parameters and buffers), constants, seed (if
+    it `draws` random numbers).
     """
 
     module: ir.Module
     inputs: list[Input]
+    static_inputs: list[Input]
     constants: list[torch.Tensor]
     draws: bool
     outputs: list[Output]
     mutations: list[Mutation]
+    effects: list[Effect]
     results: int
+    finishers: dict[int, Finish]
 
 
 def lower(
-    gm: torch.fx.GraphModule, values: Mapping[Node, Any], platform: str, options: Options
+    gm: torch.fx.GraphModule,
+    values: Mapping[Node, Any],
+    platform: str,
+    options: Options,
+    static_inputs: frozenset[int] = frozenset(),
 ) -> Program:
     """Lower a graph whose nodes have the given fake values, of static sizes.
+
+    `static_inputs` are the indices of the inputs that are parameters and buffers.
 
     Raises:
         UnsupportedOperator: a node has no rule.
         LoweringError: a rule failed or emitted another type than the fake value's.
     """
     with make_ir_context(), ir.Location.unknown():
-        return _Lowering(gm, values, platform, options).run()
+        return _Lowering(gm, values, platform, options).run(static_inputs)
 
 
 class _Lowering:
@@ -93,29 +115,35 @@ class _Lowering:
         self.gm, self.values, self.platform, self.options = gm, values, platform, options
         self.module = ir.Module.create()
         self.env: dict[Node, Any] = {}
-        self.inputs: list[Input] = []
         self.constants: list[torch.Tensor] = []
         self.mutated: dict[Node, Node] = {}
+        self.effects: list[Effect] = []
         self.input_index: dict[Node, int] = {}
         self.functions: dict[Any, Any] = {}
         self.seed: ir.Value | None = None
         self.draws = 0
+        self.shared: dict[Node, Node] = {}
         self.results: list[ir.Value] = []
         self.result_index: dict[Any, int] = {}
+        self.finishers: dict[int, Finish] = {}
 
-    def run(self) -> Program:
+    def run(self, static_inputs: frozenset[int]) -> Program:
         nodes = list(self.gm.graph.nodes)
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        self.input_index = {node: index for index, node in enumerate(placeholders)}
+        fresh = [n for n in placeholders if self.input_index[n] not in static_inputs]
+        static = [n for n in placeholders if self.input_index[n] in static_inputs]
         with ir.InsertionPoint(self.module.body):
             main = func.FuncOp("main", ([], []), visibility="public")
         self.block = main.add_entry_block()
         with ir.InsertionPoint(self.block):
-            for node in nodes:
-                if node.op == "placeholder":
-                    self.placeholder(node)
+            inputs = [i for node in fresh if (i := self.placeholder(node))]
+            statics = [i for node in static if (i := self.placeholder(node))]
             for node in nodes:
                 if node.op not in ("placeholder", "output"):
                     with _location(node):
                         self.env[node] = self.node(node)
+            self.shared = outputs_of_one_memory(nodes[-1].args[0], self.values)
             outputs = [self.output(value) for value in nodes[-1].args[0]]
             mutations = [
                 Mutation(self.input_index[target], self.output(value))
@@ -128,27 +156,37 @@ class _Lowering:
         )
         main.attributes["function_type"] = ir.TypeAttr.get(types)
         return Program(
-            self.module, self.inputs, self.constants, self.draws > 0, outputs, mutations,
+            self.module,
+            inputs,
+            statics,
+            self.constants,
+            self.draws > 0,
+            outputs,
+            mutations,
+            self.effects,
             len(self.results),
+            self.finishers,
         )
 
     # --- arguments -----------------------------------------------------------------------------
 
-    def placeholder(self, node: Node) -> None:
-        index = self.input_index[node] = len(self.input_index)
+    def placeholder(self, node: Node) -> Input | None:
         example = self.values[node]
         if not isinstance(example, torch.Tensor):
             self.env[node] = example
-            return
+            return None
         if not node.users:
-            return
+            return None
+        if all(user.target is with_effects and user.args[0] is node for user in node.users):
+            self.env[node] = None  # a token: it orders effects, and AOTAutograd passes None
+            return None
         layout = input_layout(example)
         shape = [example.shape[d] for d in layout.order]
         argument = self.block.add_argument(
             _checked(node, lambda: tensor_type(shape, example.dtype)), ir.Location.unknown()
         )
-        self.inputs.append(Input(index, layout))
         self.env[node] = build.transpose(argument, inverse(layout.order))
+        return Input(self.input_index[node], layout)
 
     def constant(self, tensor: torch.Tensor) -> ir.Value:
         tensor = tensor.detach()
@@ -195,6 +233,8 @@ class _Lowering:
         if node.target is torch.ops.aten.copy_.default and node.args[0] in self.input_index:
             self.mutated[node.args[0]] = node.args[1]  # type: ignore[assignment, index]
             return self.env[node.args[1]]  # type: ignore[index]
+        if node.target is with_effects:
+            return self.effect(node)
         rule = TABLE.get(node.target)  # type: ignore[arg-type]
         if rule is None:
             raise self.no_rule(node)
@@ -207,6 +247,16 @@ class _Lowering:
         result = _checked(node, lambda: rule(ctx, *args, **kwargs), self.signature)
         self.check_type(node, result, promised)
         return result
+
+    def effect(self, node: Node) -> tuple[Any, ...]:
+        """torch.ops.higher_order.with_effects(token, op, ...): (token, the op's results)."""
+        token, op, *args = node.args
+        if not isinstance(op, torch._ops.OpOverload) or op._schema.returns:
+            raise self.no_rule(node)
+        outputs = [self.output(a) for a in args]
+        kwargs = {name: self.output(a) for name, a in node.kwargs.items()}
+        self.effects.append(Effect(op, outputs, kwargs))
+        return (self.env[token], None)  # type: ignore[index]
 
     def check_type(self, node: Node, result: Any, promised: Any) -> None:
         if isinstance(promised, tuple | list):
@@ -255,12 +305,22 @@ class _Lowering:
             return Output(number=self.env[node])
         if node in self.input_index and node not in self.mutated:
             return Output(input=self.input_index[node])
-        layout = output_layout(promised)
-        key = (node, tuple(promised.shape), tuple(promised.stride()))
-        if key not in self.result_index:
-            self.result_index[key] = len(self.results)
-            self.results.append(self.arrange(self.env[node], promised, layout))
-        return Output(result=self.result_index[key], layout=layout)
+        root = self.shared.get(node, node)
+        result = self.result(root)
+        if root is node:
+            return Output(result)
+        offset = promised.storage_offset() - self.values[root].storage_offset()
+        return Output(result, (tuple(promised.shape), tuple(promised.stride()), offset))
+
+    def result(self, node: Node) -> int:
+        """The index of the program result that is this node's value."""
+        if node not in self.result_index:
+            index = self.result_index[node] = len(self.results)
+            layout = output_layout(self.values[node])
+            self.results.append(self.arrange(self.env[node], self.values[node], layout))
+            if layout.finish is not None:
+                self.finishers[index] = layout.finish
+        return self.result_index[node]
 
     def arrange(self, x: ir.Value, promised: torch.Tensor, layout: OutputLayout) -> ir.Value:
         """Bring a result into the form that crosses (see OutputLayout)."""

@@ -1,0 +1,129 @@
+"""Six real models with random weights: checked against eager, timed against eager and Inductor.
+
+`python -m bench.demo` (or `make demo`) prints a table; it exits with 1 if a model disagrees with
+eager by more than 1e-4 of its output's scale. `--models bert,vit` chooses, `--size tiny` is quick.
+"""
+
+import argparse
+import dataclasses
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bench.accuracy import relative_error
+from bench.models import MODELS, build
+from bench.timing import interleave, set_threads
+
+CHOSEN = ("resnet50", "mobilenet_v2", "vit", "bert", "gpt2", "llama")
+TOLERANCE = 1e-4
+
+
+@dataclasses.dataclass
+class Row:
+    """What was measured for one model: seconds, seconds, and a relative error."""
+
+    latency: dict[str, float]
+    compile: dict[str, float]
+    error: float
+
+
+def measure(name: str, size: str, batch: int, say: Callable[[str], None]) -> Row:
+    """Compile a model with both backends, check ours, and time all three in turn."""
+    torch._dynamo.reset()
+    say("building")
+    model = build(name, size)
+    torch.manual_seed(1)
+    inputs = MODELS[name].inputs(size, batch)
+    calls: dict[str, Callable[[], Any]] = {"eager": lambda: model(**inputs)}
+    compile_seconds: dict[str, float] = {}
+    error = float("nan")
+    with torch.no_grad():
+        expected = model(**inputs)
+        for backend in ("inductor", "openxla"):
+            say(f"compiling with {backend}")
+            compiled = torch.compile(model, backend=backend, fullgraph=True)
+            start = time.perf_counter()
+            result = compiled(**inputs)
+            compile_seconds[backend] = time.perf_counter() - start
+            calls[backend] = lambda f=compiled: f(**inputs)
+            if backend == "openxla":
+                error = relative_error(expected, result)
+        say("timing")
+        latency = interleave(calls, rounds=7, seconds=0.3)
+    return Row(latency, compile_seconds, error)
+
+
+def table(rows: dict[str, Row], batch: int) -> Table:
+    """The result, one line a model."""
+    shown = Table(
+        title=f"inference, float32, batch {batch}, {torch.get_num_threads()} torch threads",
+        caption="latency: median of interleaved rounds; compile: the first call, cold caches; "
+        "error: largest difference from eager on the output's scale",
+    )
+    shown.add_column("model")
+    for column in (
+        "eager ms", "inductor ms", "openxla ms", "openxla / inductor", "inductor compile s",
+        "openxla compile s", "error",
+    ):  # fmt: skip
+        shown.add_column(column, justify="right")
+    for name, row in rows.items():
+        shown.add_row(
+            name,
+            *(f"{row.latency[b] * 1e3:.1f}" for b in ("eager", "inductor", "openxla")),
+            f"{row.latency['openxla'] / row.latency['inductor']:.2f}",
+            *(f"{row.compile[b]:.1f}" for b in ("inductor", "openxla")),
+            f"{row.error:.0e}" if row.error <= TOLERANCE else f"[red]{row.error:.0e}[/red]",
+        )
+    return shown
+
+
+def main() -> None:
+    """Run the chosen models and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default=",".join(CHOSEN))
+    parser.add_argument("--size", choices=("full", "tiny"), default="full")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    names = options.models.split(",")
+    if unknown := set(names) - set(MODELS):
+        parser.error(f"unknown models {sorted(unknown)}; known: {', '.join(MODELS)}")
+    warnings.simplefilter("ignore")
+    set_threads(options.threads)
+    rows: dict[str, Row] = {}
+    console = Console(width=None if sys.stdout.isatty() else 132)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with (
+        tempfile.TemporaryDirectory() as cold,  # Inductor's disk cache would hide its compile time
+        Progress(*columns, console=console) as progress,
+    ):
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cold
+        for name in names:
+            task = progress.add_task(name, total=1)
+            rows[name] = measure(
+                name,
+                options.size,
+                options.batch,
+                lambda step, task=task, name=name: progress.update(
+                    task, description=f"{name}: {step}"
+                ),
+            )
+            progress.update(task, description=f"{name}: done", completed=1)
+    console.print(table(rows, options.batch))
+    wrong = [name for name, row in rows.items() if not row.error <= TOLERANCE]
+    if wrong:
+        console.print(f"[red]{', '.join(wrong)}: further than {TOLERANCE} from eager[/red]")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+"""Times that can be compared: interleaved rounds in one process, medians, ratios."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+
+def set_threads(count: int) -> None:
+    """Give torch this many threads. XLA's pool has one a core, whatever is set here.
+
+    Both pools are there in every run, so that what is compared is compared under the same load.
+    """
+    torch.set_num_threads(count)
+
+
+def calls_per_round(call: Callable[[], object], seconds: float) -> int:
+    """How many calls fill a round of about this length."""
+    start = time.perf_counter()
+    call()
+    once = max(time.perf_counter() - start, 1e-7)
+    return max(1, min(2000, round(seconds / once)))
+
+
+def interleave(
+    calls: Mapping[str, Callable[[], object]], *, rounds: int = 15, seconds: float = 0.1
+) -> dict[str, float]:
+    """Median seconds a call, over rounds in which every candidate takes its turn.
+
+    The first round warms up and does not count.
+    """
+    counts = {name: calls_per_round(call, seconds) for name, call in calls.items()}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for round_ in range(rounds + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            for _ in range(counts[name]):
+                call()
+            if round_:
+                samples[name].append((time.perf_counter() - start) / counts[name])
+    return {name: statistics.median(times) for name, times in samples.items()}

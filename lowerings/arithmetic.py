@@ -1,0 +1,152 @@
+"""Arithmetic: sums, products, quotients, remainders, powers."""
+
+import math
+
+import jax.numpy as jnp
+import torch
+from jax.extend.mlir.dialects import chlo
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings.build import (
+    Number,
+    Value,
+    cast,
+    compare,
+    dtype_of,
+    full_like,
+    where,
+)
+from xla_dynamo.lowerings.comparisons import UNSIGNED, is_inf, sign_bit
+from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.promotion import KIND, pointwise, pointwise_in_jax, promote, spread
+from xla_dynamo.lowerings.rounding import truncate
+from xla_dynamo.lowerings.table import Context, lowers
+
+aten = torch.ops.aten
+
+
+@lowers(aten.add.Tensor, aten.add.Scalar)
+def add(ctx: Context, x: Value, other: Value | Number, alpha: Number = 1) -> Value:
+    x, other = promote(ctx, x, other)
+    return cast(hlo.add(x, _scaled(other, alpha)), ctx.out.dtype)
+
+
+@lowers(aten.sub.Tensor, aten.sub.Scalar)
+def sub(ctx: Context, x: Value, other: Value | Number, alpha: Number = 1) -> Value:
+    x, other = promote(ctx, x, other)
+    return cast(hlo.subtract(x, _scaled(other, alpha)), ctx.out.dtype)
+
+
+def _scaled(x: Value, alpha: Number) -> Value:
+    return x if alpha == 1 else hlo.multiply(x, full_like(x, alpha))
+
+
+lowers(aten.mul.Tensor, aten.mul.Scalar)(pointwise(hlo.multiply))
+lowers(aten.div.Tensor, aten.div.Scalar)(pointwise(hlo.divide, KIND.INT_TO_FLOAT))
+
+
+@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def div(
+    ctx: Context, x: Value, other: Value | Number, rounding_mode: str | None = None
+) -> Value:
+    kind = KIND.DEFAULT if rounding_mode else KIND.INT_TO_FLOAT
+    x, other = promote(ctx, x, other, kind=kind)
+    rounded = {None: hlo.divide, "trunc": _divide_truncated, "floor": floor_divide}
+    return cast(rounded[rounding_mode](x, other), ctx.out.dtype)
+
+
+def _divide_truncated(x: Value, y: Value) -> Value:
+    return truncate(hlo.divide(x, y))
+
+
+def floor_divide(x: Value, y: Value) -> Value:
+    """Python's x // y, with torch's result where y is zero: x / y of floats."""
+    dtype = dtype_of(x)
+    if dtype in UNSIGNED:
+        return hlo.divide(x, y)
+    if not dtype.is_floating_point:
+        quotient = hlo.divide(x, y)
+        return where(_wrong_side(hlo.remainder(x, y), y), _minus_one(quotient), quotient)
+    # The exact multiple of y below x, not the floor of a rounded quotient: 1 // 0.1 is 9.
+    rest = hlo.remainder(x, y)
+    multiple = hlo.divide(hlo.subtract(x, rest), y)
+    multiple = where(_wrong_side(rest, y), _minus_one(multiple), multiple)
+    nearest = hlo.floor(multiple)
+    half = full_like(x, 0.5)
+    up = compare(hlo.subtract(multiple, nearest), half, "GT")
+    nearest = where(up, hlo.add(nearest, full_like(x, 1)), nearest)
+    return where(_is_zero(y), hlo.divide(x, y), nearest)
+
+
+def remainder(x: Value, y: Value) -> Value:
+    """Python's x % y: zero or of y's sign."""
+    rest = hlo.remainder(x, y)
+    if dtype_of(x) in UNSIGNED:
+        return rest
+    return where(_wrong_side(rest, y), hlo.add(rest, y), rest)
+
+
+def _wrong_side(rest: Value, y: Value) -> Value:
+    """Where C's remainder is not Python's: it is not zero and has the sign of the dividend."""
+    zero = full_like(y, 0)
+    differs = hlo.xor(compare(rest, zero, "LT"), compare(y, zero, "LT"))
+    return hlo.and_(compare(rest, zero, "NE"), differs)
+
+
+def _minus_one(x: Value) -> Value:
+    return hlo.subtract(x, full_like(x, 1))
+
+
+def _is_zero(x: Value) -> Value:
+    return compare(x, full_like(x, 0), "EQ")
+
+
+lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)(
+    pointwise(remainder)
+)
+lowers(aten.fmod.Tensor, aten.fmod.Scalar)(pointwise(hlo.remainder))
+lowers(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)(
+    pointwise(hlo.power, KIND.BOOL_TO_LONG)
+)
+lowers(aten.atan2.default)(pointwise(hlo.atan2, KIND.INT_TO_FLOAT))
+
+
+def hypot(x: Value, y: Value) -> Value:
+    """sqrt(x**2 + y**2) without overflow; infinite where either is, even beside a NaN."""
+    x, y = hlo.abs(x), hlo.abs(y)
+    large, small = hlo.maximum(x, y), hlo.minimum(x, y)
+    zero, one = full_like(x, 0), full_like(x, 1)
+    ratio = hlo.divide(small, where(compare(large, zero, "EQ"), one, large))
+    length = hlo.multiply(large, hlo.sqrt(hlo.add(one, hlo.multiply(ratio, ratio))))
+    return where(hlo.or_(is_inf(x), is_inf(y)), full_like(x, math.inf), length)
+
+
+def copysign(x: Value, y: Value) -> Value:
+    """|x| with the sign bit of y."""
+    size = hlo.abs(x)
+    return where(sign_bit(y), hlo.negate(size), size)
+
+
+lowers(aten.hypot.default)(pointwise(hypot))
+lowers(aten.copysign.Tensor, aten.copysign.Scalar)(pointwise(copysign, KIND.INT_TO_FLOAT))
+lowers(aten.gcd.default)(pointwise_in_jax(jnp.gcd))
+lowers(aten.lcm.default)(pointwise_in_jax(jnp.lcm))
+
+
+@lowers(aten.nextafter.default)
+def nextafter(ctx: Context, x: Value, other: Value) -> Value:
+    # Not promoted: the neighbour is one of the result's own dtype.
+    return chlo.next_after(*spread([x, other], ctx.out.dtype))
+
+
+@lowers(aten.ldexp.Tensor)
+def ldexp(ctx: Context, x: Value, other: Value) -> Value:
+    x, other = promote(ctx, x, other, kind=KIND.INT_TO_FLOAT)
+    return cast(hlo.multiply(x, hlo.power(full_like(other, 2), other)), ctx.out.dtype)
+
+
+@lowers(aten.frexp.Tensor)
+def frexp(ctx: Context, x: Value) -> tuple[Value, Value]:
+    (x,) = promote(ctx, x)
+    mantissa, exponent = call_jax(ctx, jnp.frexp, x)
+    return cast(mantissa, ctx.out[0].dtype), cast(exponent, torch.int32)

@@ -1,0 +1,189 @@
+"""as_strided: a tensor read or written through the storage of another.
+
+The graph's values have no storage. What eager would find in memory is told by the base's fake
+tensor: its sizes, strides and offset.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.errors import UnsupportedOperator
+from xla_dynamo.lowerings import build
+from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
+from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.windows import windows
+
+aten = torch.ops.aten
+
+Sizes = Sequence[int]
+
+
+@lowers(aten.as_strided.default, aten.as_strided_copy.default)
+def as_strided(
+    ctx: Context, x: Value, size: Sizes, stride: Sizes, storage_offset: int | None = None
+) -> Value:
+    base = ctx.operands[0]
+    if 0 in size:
+        return build.full(size, 0, build.dtype_of(x))
+    start = _start(base, storage_offset)
+    order = _storage_order(base)
+    end = start + _span(size, stride)
+    if order is None or start < 0 or end > base.numel():
+        places = _held_places(base, size, stride, start)
+        flat = build.reshape(x, [base.numel()])
+        return gather_rows(flat, [0], [build.array(places, torch.int64)], 0)
+    flat = build.reshape(build.transpose(x, order), [base.numel()])
+    return _view(build.slice_dim(flat, 0, start, end), size, stride)
+
+
+@lowers(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    ctx: Context,
+    x: Value,
+    src: Value,
+    size: Sizes,
+    stride: Sizes,
+    storage_offset: int | None = None,
+) -> Value:
+    base = ctx.operands[0]
+    if 0 in size:
+        return x
+    start = _start(base, storage_offset)
+    order = _storage_order(base)
+    length, end = base.numel(), start + _span(size, stride)
+    src = build.cast(src, build.dtype_of(x))
+    if order is None or start < 0 or end > length:
+        places = build.array(_held_places(base, size, stride, start), torch.int64)
+        flat = scatter_rows(build.reshape(x, [length]), [0], [places], 0, src, "set")
+        return build.reshape(flat, base.shape)
+    moved = build.transpose(x, order)
+    flat = build.reshape(moved, [length])
+    if _overlaps(size, stride):
+        places = _places(size, stride, start)
+        flat = scatter_rows(flat, [0], [places], 0, src, "set")
+    else:
+        around = [start], [length - end]
+        new = build.pad(_lay_out(src, stride), 0, *around)
+        written = _lay_out(build.full(size, True, torch.bool), stride)
+        full = build.product(size) == length
+        flat = new if full else build.where(build.pad(written, False, *around), new, flat)
+    return build.transpose(
+        build.reshape(flat, build.shape_of(moved)), [order.index(d) for d in range(len(order))]
+    )
+
+
+def _start(base: torch.Tensor, storage_offset: int | None) -> int:
+    """Where a view begins, counted from the base's first element."""
+    return 0 if storage_offset is None else storage_offset - base.storage_offset()
+
+
+def _span(size: Sizes, stride: Sizes) -> int:
+    """How many elements of storage a non-empty view reaches over."""
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def _storage_order(base: torch.Tensor) -> list[int] | None:
+    """The permutation that puts a dense tensor into storage order; None if it is not dense."""
+    order = sorted(range(base.dim()), key=lambda d: (-base.stride(d), -base.shape[d]))
+    expected = 1
+    for d in reversed(order):
+        if base.shape[d] != 1 and base.stride(d) != expected:
+            return None
+        expected *= base.shape[d]
+    return order
+
+
+def _descending(size: Sizes, stride: Sizes) -> list[int]:
+    """Dimensions that move through storage, from the longest stride to the shortest."""
+    moving = [d for d, n in enumerate(size) if n > 1 and stride[d] > 0]
+    return sorted(moving, key=lambda d: -stride[d])
+
+
+def _overlaps(size: Sizes, stride: Sizes) -> bool:
+    """Whether two elements share a place, or the dimensions interleave."""
+    order, reach = _descending(size, stride), 1
+    for d in reversed(order):
+        if stride[d] < reach:
+            return True
+        reach += (size[d] - 1) * stride[d]
+    return any(n > 1 and s == 0 for n, s in zip(size, stride, strict=True))
+
+
+def _view(flat: Value, size: Sizes, stride: Sizes) -> Value:
+    """The strided view of a flat span: one cut into (perhaps overlapping) windows a dimension."""
+    order = _descending(size, stride)
+    x = flat
+    for level, d in enumerate(order):
+        inner = order[level + 1 :]
+        reach = 1 + sum((size[i] - 1) * stride[i] for i in inner)
+        step, shape = stride[d], build.shape_of(x)
+        if reach <= step:
+            x = _fit(x, level, size[d] * step)
+            x = build.reshape(x, [*shape[:level], size[d], step])
+        else:
+            # Windows of whole rows of the next stride: sharing a divisor with the step, they are
+            # put together from few slices.
+            width = math.ceil(reach / stride[inner[0]]) * stride[inner[0]]
+            x = windows(_fit(x, level, (size[d] - 1) * step + width), level, width, step)
+        x = _fit(x, level + 1, reach)
+    x = build.reshape(x, [size[d] for d in order])
+    ascending = sorted(order)
+    x = build.transpose(x, [order.index(d) for d in ascending])
+    return build.broadcast_in_dim(x, size, ascending)
+
+
+def _fit(x: Value, dim: int, length: int) -> Value:
+    """Crop or zero-pad the end of a dimension to a length."""
+    high = [0] * build.rank_of(x)
+    high[dim] = length - build.shape_of(x)[dim]
+    return build.pad(x, 0, [0] * len(high), high) if high[dim] else x
+
+
+def _lay_out(x: Value, stride: Sizes) -> Value:
+    """The inverse of `_view` where nothing overlaps, with zeros (False) in the gaps."""
+    size = build.shape_of(x)
+    order = _descending(size, stride)
+    still = [d for d in range(len(size)) if d not in order]
+    x = build.reshape(build.transpose(x, order + still), [*(size[d] for d in order), 1])
+    for level in reversed(range(len(order))):
+        *outer, n, reach = build.shape_of(x)
+        step = stride[order[level]]
+        x = build.reshape(_fit(x, level + 1, step), [*outer, n * step])
+        x = _fit(x, level, (n - 1) * step + reach)
+    return x
+
+
+def _places(size: Sizes, stride: Sizes, start: int) -> Value:
+    """The place in storage of every element of a view."""
+    places = build.full(size, start, torch.int64)
+    for d, step in enumerate(stride):
+        count = build.iota(size, d, torch.int64)
+        places = hlo.add(places, hlo.multiply(count, build.full_like(count, step)))
+    return places
+
+
+def _held_places(base: torch.Tensor, size: Sizes, stride: Sizes, start: int) -> np.ndarray:
+    """Which elements of a base with gaps or repetitions stand at the places of a view.
+
+    Raises:
+        UnsupportedOperator: the view reaches memory outside of the base.
+    """
+
+    def places(size: Sizes, stride: Sizes, start: int) -> np.ndarray:
+        steps = [np.arange(n) * s for n, s in zip(size, stride, strict=True)]
+        return sum(np.ix_(*steps), start) if steps else np.asarray(start)
+
+    held, first = np.unique(places(base.shape, base.stride(), 0), return_index=True)
+    wanted = places(size, stride, start)
+    found = np.minimum(np.searchsorted(held, wanted), len(held) - 1)
+    if not len(held) or (held[found] != wanted).any():
+        raise UnsupportedOperator(
+            "as_strided reaches memory that the tensor it is called on does not show: call it "
+            "on the whole tensor, or use slicing"
+        )
+    return first[found]

@@ -1,0 +1,69 @@
+"""The parts of jaxlib that are not public are where we left them, and do what we rely on."""
+
+import jax
+import pytest
+import torch
+from jax.extend.mlir import ir
+from jax.interpreters.mlir import make_ir_context
+
+from xla_dynamo.runtime import jaxlib_private
+from xla_dynamo.runtime.buffers import export_buffer, import_tensor
+from xla_dynamo.runtime.clients import pjrt_device
+
+MOVED = "jaxlib changed: adapt xla_dynamo/runtime/jaxlib_private.py"
+
+ADD = """
+func.func public @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {
+  %c = stablehlo.add %a, %b : tensor<4xf32>
+  return %c : tensor<4xf32>
+}
+"""
+
+
+@pytest.fixture
+def cpu() -> jax.Device:
+    return pjrt_device("cpu", 0)
+
+
+def test_import_and_export_share_memory(cpu):
+    tensor = torch.randn(64)
+    buffer = import_tensor(tensor, cpu)
+    assert jaxlib_private.buffer_address(buffer) == tensor.data_ptr(), MOVED
+    assert export_buffer(buffer).data_ptr() == tensor.data_ptr(), MOVED
+
+
+def test_misaligned_memory_is_copied(cpu):
+    tensor = torch.randn(65)[1:]
+    buffer = import_tensor(tensor, cpu)
+    assert jaxlib_private.buffer_address(buffer) != tensor.data_ptr(), MOVED
+    torch.testing.assert_close(export_buffer(buffer), tensor)
+
+
+def test_compile_and_execute(cpu):
+    with make_ir_context():
+        module = ir.Module.parse(ADD)
+    options = jaxlib_private.compile_options({}, cpu.id)
+    loaded = jaxlib_private.compile_and_load(module, cpu, options)
+    execute = jaxlib_private.executor(loaded)
+    ones = import_tensor(torch.ones(4), cpu)
+    ((result,),) = execute([ones, ones])
+    assert export_buffer(result).tolist() == [2, 2, 2, 2], MOVED
+
+
+def test_xla_options_reach_the_compiler(cpu):
+    with make_ir_context():
+        module = ir.Module.parse(ADD)
+    options = jaxlib_private.compile_options({"no_such_xla_option": "1"}, cpu.id)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_xla_option"):
+        jaxlib_private.compile_and_load(module, cpu, options)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint16, torch.uint64, torch.complex128, torch.bfloat16, torch.float8_e5m2],
+)
+def test_dtypes_cross_without_a_copy(cpu, dtype):
+    tensor = torch.zeros(64, dtype=dtype)
+    back = export_buffer(import_tensor(tensor, cpu))
+    assert back.dtype is dtype
+    assert back.data_ptr() == tensor.data_ptr()

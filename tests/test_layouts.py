@@ -1,0 +1,82 @@
+"""Which strided tensors cross into XLA as they are, which permuted, and which copied."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xla_dynamo.layouts import (
+    input_layout,
+    inverse,
+    is_row_major,
+    output_layout,
+    row_major_order,
+)
+
+shapes = st.lists(st.integers(0, 4), max_size=4)
+
+
+@given(shapes, st.randoms())
+def test_every_permutation_of_a_dense_tensor_has_an_order(shape, random):
+    dims = list(range(len(shape)))
+    random.shuffle(dims)
+    tensor = torch.empty(shape).permute(dims)
+    order = row_major_order(tensor.shape, tensor.stride())
+    assert order is not None
+    assert tensor.permute(order).is_contiguous()
+
+
+@given(shapes)
+def test_row_major_agrees_with_torch(shape):
+    tensor = torch.empty(shape)
+    assert is_row_major(tensor.shape, tensor.stride()) == tensor.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.empty(4, 6)[:, ::2],
+        torch.empty(3, 1).expand(3, 4),
+        torch.empty(10).as_strided((4, 3), (2, 1)),
+    ],
+)
+def test_tensors_that_are_not_dense_are_copied(tensor):
+    layout = input_layout(tensor)
+    assert layout.prepare is not None
+    assert layout.prepare(tensor).is_contiguous()
+
+
+def test_dense_tensors_are_not_copied():
+    image = torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    layout = input_layout(image)
+    assert layout.order == [0, 2, 3, 1]
+    assert layout.prepare(image).data_ptr() == image.data_ptr()
+    assert input_layout(torch.empty(2, 3)).prepare is None
+
+
+def test_inverse():
+    assert inverse([2, 0, 1]) == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "promised",
+    [
+        torch.empty(2, 3, 4),
+        torch.empty(2, 3, 4).permute(2, 0, 1),
+        torch.empty(3, 1).expand(3, 4),
+        torch.empty(1).expand(2, 3),
+        torch.empty(4, 6)[:, ::2],
+        torch.empty(0, 3).t(),
+        torch.empty(1, 3, 1).as_strided((1, 3, 1), (7, 1, 9)),
+    ],
+)
+def test_outputs_have_the_promised_strides(promised):
+    layout = output_layout(promised)
+    array = torch.randn(promised.shape)
+    for dim in layout.unexpanded:
+        array = array.narrow(dim, 0, 1)
+    crossing = array.permute(layout.order).contiguous()
+    result = layout.finish(crossing) if layout.finish else crossing
+    assert result.shape == promised.shape
+    live = [d for d in range(promised.ndim) if promised.shape[d] > 1 and promised.numel()]
+    assert [result.stride(d) for d in live] == [promised.stride(d) for d in live]

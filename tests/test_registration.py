@@ -1,0 +1,89 @@
+"""The backend is there with no import of ours, and `import torch` does not pay for it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+def python(code: str, **env: str) -> str:
+    """Run code in a fresh interpreter and return what it printed."""
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_compile_by_name():
+    out = python("""
+        import torch
+        f = torch.compile(lambda x: x.relu() + 1, backend="openxla", fullgraph=True)
+        print(f(torch.tensor([-1.0, 2.0])).tolist())
+    """)
+    assert out == "[1.0, 3.0]"
+
+
+def test_options_by_name():
+    out = python("""
+        import torch
+        f = torch.compile(lambda x: x + 1, backend="openxla", options={"constant_limit": 8})
+        print(f(torch.tensor([1.0])).tolist())
+    """)
+    assert out == "[2.0]"
+
+
+def test_listed():
+    assert python("import torch; print('openxla' in torch._dynamo.list_backends())") == "True"
+
+
+def test_import_torch_imports_neither_jax_nor_dynamo():
+    out = python("""
+        import sys, torch
+        print([m for m in ("jax", "jaxlib", "torch._dynamo.backends.registry") if m in sys.modules])
+    """)
+    assert out == "[]"
+
+
+def test_import_torch_is_not_slower():
+    """What our entry point adds to `import torch`, by itself: well under 5 ms."""
+    out = python("""
+        import time
+        import importlib.metadata, difflib, typing, types  # torch has these already
+        start = time.perf_counter()
+        from xla_dynamo.registration import claim_openxla
+        claim_openxla()
+        print(time.perf_counter() - start)
+    """)
+    assert float(out) < 0.005
+
+
+def test_disabled_leaves_torch_alone():
+    out = python(
+        """
+        import torch
+        from torch._dynamo.backends.registry import lookup_backend
+        print(lookup_backend("openxla").__module__)
+        """,
+        XLA_DYNAMO_DISABLE="1",
+    )
+    assert "xla_dynamo" not in out
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_not_disabled(value):
+    out = python(
+        """
+        import torch
+        from torch._dynamo.backends.registry import lookup_backend
+        print(lookup_backend("openxla").__module__)
+        """,
+        XLA_DYNAMO_DISABLE=value,
+    )
+    assert out == "xla_dynamo.backend"

@@ -1,0 +1,56 @@
+"""Graph outputs that are views of one memory in eager, and must be again.
+
+Inside the program a view is a value like any other. When two outputs share memory (`y` and
+`y.view(-1)`), the program returns what they are views of, once, and both are made from it.
+"""
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from xla_dynamo.layouts import row_major_order
+
+Node = torch.fx.Node
+
+
+def _viewed(node: Node) -> Node | None:
+    """What a node is a view of, if it is one."""
+    if node.op != "call_function":
+        return None
+    if not isinstance(node.target, torch._ops.OpOverload):
+        # One of several views: a piece of split() or unbind().
+        source = node.args[0] if node.target.__name__ == "getitem" and node.args else None  # type: ignore[union-attr]
+        return _viewed(source) if isinstance(source, Node) else None
+    alias = node.target._schema.returns[0].alias_info if node.target._schema.returns else None
+    first = node.args[0] if node.args else None
+    return first if alias is not None and not alias.is_write and isinstance(first, Node) else None
+
+
+def _root(node: Node) -> Node:
+    while (viewed := _viewed(node)) is not None:
+        node = viewed
+    return node
+
+
+def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) -> dict[Node, Node]:
+    """Map each output that shares memory with another to the node whose memory it is.
+
+    Outputs that share the memory of an input are AOTAutograd's to make, and left alone.
+    """
+    groups: dict[Node, set[Node]] = collections.defaultdict(set)
+    for output in outputs:
+        if isinstance(output, Node) and isinstance(values.get(output), torch.Tensor):
+            groups[_root(output)].add(output)
+    shared: dict[Node, Node] = {}
+    for root, members in groups.items():
+        value = values.get(root)
+        if len(members) < 2 or root.op == "placeholder" or not isinstance(value, torch.Tensor):
+            continue
+        same_type = all(values[m].dtype is value.dtype for m in members)
+        if same_type and row_major_order(value.shape, value.stride()) is not None:
+            shared.update(dict.fromkeys(members, root))
+    return shared
+
+
