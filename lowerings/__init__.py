@@ -2,7 +2,7 @@
 
 import importlib
 
-from xla_dynamo.lowerings.table import TABLE, Context, lowers
+from xla_dynamo.lowerings.table import TABLE, Context, find_rule, lowers
 
 # In the order a newcomer may read them. Importing a family fills the table.
 FAMILIES = (
@@ -30,12 +30,14 @@ FAMILIES = (
     "searching",
     "histograms",
     "matmul",
+    "grouped_matmul",
     "convolution",
     "pooling",
     "adaptive_pooling",
     "normalization",
     "attention",
     "resampling",
+    "grid_sample",
     "random",
     "distributions",
     "matrix_decompositions",
@@ -52,4 +54,4 @@ FAMILIES = (
 for _family in FAMILIES:
     importlib.import_module(f"xla_dynamo.lowerings.{_family}")
 
-__all__ = ["FAMILIES", "TABLE", "Context", "lowers"]
+__all__ = ["FAMILIES", "TABLE", "Context", "find_rule", "lowers"]

@@ -18,6 +18,7 @@ from xla_dynamo.lowerings.build import (
 )
 from xla_dynamo.lowerings.comparisons import UNSIGNED, is_inf, sign_bit
 from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.pointwise import reciprocal
 from xla_dynamo.lowerings.promotion import KIND, pointwise, pointwise_in_jax, promote, spread
 from xla_dynamo.lowerings.rounding import truncate
 from xla_dynamo.lowerings.table import Context, lowers
@@ -105,9 +106,31 @@ lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tenso
     pointwise(remainder)
 )
 lowers(aten.fmod.Tensor, aten.fmod.Scalar)(pointwise(hlo.remainder))
-lowers(aten.pow.Tensor_Tensor, aten.pow.Tensor_Scalar, aten.pow.Scalar)(
-    pointwise(hlo.power, KIND.BOOL_TO_LONG)
-)
+lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)(pointwise(hlo.power, KIND.BOOL_TO_LONG))
+
+
+@lowers(aten.pow.Tensor_Scalar)
+def pow_scalar(ctx: Context, x: Value, exponent: Number) -> Value:
+    x, power = promote(ctx, x, exponent, kind=KIND.BOOL_TO_LONG)
+    special = not dtype_of(x).is_complex and _POWERS.get(exponent)
+    if not special or not (dtype_of(x).is_floating_point or exponent in (2, 3)):
+        return cast(hlo.power(x, power), ctx.out.dtype)
+    return cast(special(x), ctx.out.dtype)
+
+
+def _square(x: Value) -> Value:
+    return hlo.multiply(x, x)
+
+
+# Not only faster: pow(-inf, 0.5) is inf and sqrt(-inf), which is what torch computes, is NaN.
+_POWERS = {
+    0.5: hlo.sqrt,
+    2: _square,
+    3: lambda x: hlo.multiply(_square(x), x),
+    -0.5: lambda x: reciprocal(hlo.sqrt(x)),
+    -1: reciprocal,
+    -2: lambda x: reciprocal(_square(x)),
+}
 lowers(aten.atan2.default)(pointwise(hlo.atan2, KIND.INT_TO_FLOAT))
 
 

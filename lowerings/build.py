@@ -134,6 +134,7 @@ def cast(x: Value, dtype: torch.dtype) -> Value:
     source = dtype_of(x)
     if source is dtype:
         return x
+    element_type(dtype)  # raises for a dtype that StableHLO has not
     if dtype is torch.bool:
         return compare(x, full_like(x, 0), "NE")
     if source.is_complex and not dtype.is_complex:
@@ -141,14 +142,32 @@ def cast(x: Value, dtype: torch.dtype) -> Value:
     if dtype.is_complex and not source.is_complex:
         re = cast(x, real_dtype(dtype))
         return hlo.complex(re, full_like(re, 0))
-    if source.is_floating_point and dtype in _NARROW:
-        # C++ goes through a wide integer and keeps its low bits (-1.0 is 255 in uint8); XLA's
-        # own conversion saturates.
-        x = hlo.convert(tensor_type(shape_of(x), torch.int64), x)
+    if source.is_floating_point and not dtype.is_floating_point and not dtype.is_complex:
+        return _cast_to_whole(x, dtype)
+    if dtype is torch.float8_e4m3fn:
+        # torch saturates to the largest number where XLA makes NaN of what is too large.
+        x = hlo.clamp(scalar(-448, source), x, scalar(448, source))
     return hlo.convert(tensor_type(shape_of(x), dtype), x)
 
 
-_NARROW = (torch.int8, torch.int16, torch.uint8, torch.uint16, torch.uint32)
+def _cast_to_whole(x: Value, dtype: torch.dtype) -> Value:
+    """Floats to integers as x86 converts them; XLA saturates, and makes zero of NaN.
+
+    What does not fit, NaN included, becomes the least int32 or int64, and narrower types keep the
+    low bits of one of those: -1.0 is 255 in uint8, infinity is 0.
+    """
+    if dtype_of(x).itemsize == 1:
+        x = cast(x, torch.float32)
+    shape = shape_of(x)
+    if dtype is torch.uint64:
+        signed = hlo.convert(tensor_type(shape, dtype), _cast_to_whole(x, torch.int64))
+        return where(
+            compare(x, full_like(x, 0), "GT"), hlo.convert(tensor_type(shape, dtype), x), signed
+        )
+    via = torch.int64 if dtype in (torch.int64, torch.uint32) else torch.int32
+    inside = compare(x, full_like(x, 2.0 ** (torch.iinfo(via).bits - 1)), "LT")
+    whole = hlo.convert(tensor_type(shape, via), x)
+    return cast(where(inside, whole, full(shape, torch.iinfo(via).min, via)), dtype)
 
 
 def bitcast(x: Value, dtype: torch.dtype) -> Value:

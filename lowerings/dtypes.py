@@ -54,11 +54,13 @@ def element_type(dtype: torch.dtype) -> ir.Type:
         UnsupportedDtype: StableHLO has no such type.
     """
     if dtype not in _ELEMENT_TYPES:
-        known = ", ".join(str(d).removeprefix("torch.") for d in SUPPORTED_DTYPES)
-        raise UnsupportedDtype(
-            f"{dtype} has no StableHLO type; cast the tensor to one of: {known}"
-        )
+        raise _unsupported(dtype)
     return _ELEMENT_TYPES[dtype]()
+
+
+def _unsupported(dtype: torch.dtype) -> UnsupportedDtype:
+    known = ", ".join(str(d).removeprefix("torch.") for d in SUPPORTED_DTYPES)
+    return UnsupportedDtype(f"{dtype} has no StableHLO type; cast the tensor to one of: {known}")
 
 
 @functools.cache
@@ -78,5 +80,11 @@ def tensor_type(shape: tuple[int, ...] | list[int], dtype: torch.dtype) -> ir.Ra
 
 
 def real_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of one part of a complex dtype; any other dtype unchanged."""
+    """The dtype of one part of a complex dtype; any other dtype unchanged.
+
+    Raises:
+        UnsupportedDtype: StableHLO has no such complex type.
+    """
+    if dtype is torch.complex32:
+        raise _unsupported(dtype)
     return {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(dtype, dtype)

@@ -89,13 +89,15 @@ def _each_row(combine: Any, rows: Value, numbers: Value) -> Value:
 # --- bags --------------------------------------------------------------------------------------
 
 
-def _bag_of_each(offsets: Value, n: int) -> Value:
+def _bag_of_each(ctx: Context, offsets: Value, n: int) -> Value:
     """Which bag each of n indices is in: the last one that begins at or before it."""
-    shape = [n, *build.shape_of(offsets)]
-    position = build.iota(shape, 0, build.dtype_of(offsets))
-    begun = build.compare(build.broadcast_in_dim(offsets, shape, [1]), position, "LE")
-    count = build.reduce(build.cast(begun, build.dtype_of(offsets)), [1], "sum")
-    return hlo.subtract(count, build.full_like(count, 1))
+    if 0 in (n, *build.shape_of(offsets)):
+        return build.full([n], -1, build.dtype_of(offsets))
+    return build.cast(call_jax(ctx, _last_begun, offsets, n=n), build.dtype_of(offsets))
+
+
+def _last_begun(offsets: jnp.ndarray, n: int) -> jnp.ndarray:
+    return jnp.searchsorted(offsets, jnp.arange(n), side="right") - 1
 
 
 @lowers(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
@@ -118,7 +120,7 @@ def embedding_bag(
     """
     out, offset2bag, bag_size, max_indices = ctx.out
     bags, compute = out.shape[0], computed_in(weight)
-    bag = _bag_of_each(offsets, build.shape_of(indices)[0])
+    bag = _bag_of_each(ctx, offsets, build.shape_of(indices)[0])
     # Rows of the padding index go to a bag that does not exist: the scatter drops them.
     kept = bag
     if padding_idx >= 0:
@@ -188,7 +190,7 @@ def embedding_bag_backward(
         column = build.iota(build.shape_of(grad), 1, build.dtype_of(maximum_indices))
         total = scatter_rows(zeros, [0, 1], [maximum_indices, column], 0, grad, "sum")
         return build.cast(total, ctx.out.dtype)
-    bag = _bag_of_each(offsets, build.shape_of(indices)[0])
+    bag = _bag_of_each(ctx, offsets, build.shape_of(indices)[0])
     if mode == _MEAN:
         counts = build.slice_dim(bag_size, 0, 0, build.shape_of(grad)[0])
         counts = hlo.maximum(counts, build.full_like(counts, 1))
@@ -214,7 +216,7 @@ def embedding_bag_per_sample_weights_backward(
     padding_idx: int = -1,
 ) -> Value:
     compute = computed_in(grad)
-    bag = _bag_of_each(offsets, build.shape_of(indices)[0])
+    bag = _bag_of_each(ctx, offsets, build.shape_of(indices)[0])
     rows = build.cast(gather_rows(weight, [0], [indices], 0), compute)
     grads = build.cast(gather_rows(grad, [0], [bag], 0), compute)
     products = build.reduce(hlo.multiply(rows, grads), [1], "sum")

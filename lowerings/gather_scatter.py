@@ -38,7 +38,7 @@ def wrap_negative(index: Value, size: int) -> Value:
 
 
 def gather_rows(x: Value, dims: Sequence[int], indices: Sequence[Value], place: int) -> Value:
-    """x with the dimensions `dims` indexed by as many index tensors of one shape.
+    """X with the dimensions `dims` indexed by as many index tensors of one shape.
 
     The index tensors' dimensions stand at `place` of the result, x's others around them. What an
     index picks is copied as one block, which is what makes a gather fast.
@@ -104,7 +104,7 @@ def reduce_into(
     reduce: str,
     include_self: bool,
 ) -> Value:
-    """torch's reductions by `write(x, updates, combine)`, a scatter to places already fixed."""
+    """Torch's reductions by `write(x, updates, combine)`, a scatter to places already fixed."""
     combine = {"mean": "sum", "amax": "max", "amin": "min", "add": "sum", "multiply": "prod"}.get(
         reduce, reduce
     )
@@ -188,9 +188,7 @@ class _Along:
 
 
 @lowers(aten.gather.default)
-def gather(
-    ctx: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False
-) -> Value:
+def gather(ctx: Context, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
     if 0 in ctx.out.shape:
         return build.full(ctx.out.shape, 0, ctx.out.dtype)
     return build.reshape(_Along(dim, index, ctx.operands[2]).read(x), ctx.out.shape)

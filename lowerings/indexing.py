@@ -183,9 +183,7 @@ def take(ctx: Context, x: Value, index: Value) -> Value:
 
 
 @lowers(aten.put.default)
-def put(
-    ctx: Context, x: Value, index: Value, source: Value, accumulate: bool = False
-) -> Value:
+def put(ctx: Context, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
     shape = build.shape_of(x)
     flat = build.reshape(x, [build.product(shape)])
     places = wrap_negative(build.cast(index, torch.int64), build.product(shape))

@@ -22,7 +22,7 @@ def constant_pad_nd(ctx: Context, x: Value, pad: list[int], value: Number = 0) -
 
 
 def _by_dim(x: Value, padding: Sequence[int]) -> list[tuple[int, int, int]]:
-    """torch's flat list, which begins at the last dimension, as (dim, before, after)."""
+    """Torch's flat list, which begins at the last dimension, as (dim, before, after)."""
     last = build.rank_of(x) - 1
     return [(last - i, *padding[2 * i : 2 * i + 2]) for i in range(len(padding) // 2)]
 
@@ -47,9 +47,7 @@ def _replicate(x: Value, dim: int, before: int, after: int) -> Value:
     return build.concatenate([repeated(0, before), x, repeated(n - 1, after)], dim)
 
 
-@lowers(
-    aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default
-)
+@lowers(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
 def reflection_pad(ctx: Context, x: Value, padding: list[int]) -> Value:
     return _extend(x, padding, _reflect)
 
@@ -96,7 +94,7 @@ def _replicate_backward(grad: Value, dim: int, before: int, after: int) -> Value
 
 
 def _placed(x: Value, dim: int, start: int, length: int) -> Value:
-    """x from `start` of a dimension of `length`, zeros elsewhere."""
+    """X from `start` of a dimension of `length`, zeros elsewhere."""
     low, high = [0] * build.rank_of(x), [0] * build.rank_of(x)
     low[dim], high[dim] = start, length - start - build.shape_of(x)[dim]
     return build.pad(x, 0, low, high)
@@ -136,8 +134,6 @@ def _unextend(
     grad = build.cast(grad, computed_in(grad))
     for dim, before, after in _by_dim(grad, padding):
         cropped = max(-before, 0)
-        grad = _placed(
-            grad, dim, cropped, build.shape_of(grad)[dim] + cropped + max(-after, 0)
-        )
+        grad = _placed(grad, dim, cropped, build.shape_of(grad)[dim] + cropped + max(-after, 0))
         grad = backward(grad, dim, max(before, 0), max(after, 0))
     return build.cast(grad, ctx.out.dtype)

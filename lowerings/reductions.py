@@ -111,6 +111,13 @@ def var(
     return finish(ctx, variance(widened(x), normalize_dims(dim, rank_of(x)), correction))
 
 
+@lowers(aten.var.dim)
+def var_unbiased(
+    ctx: Context, x: Value, dim: Dims, unbiased: bool = True, keepdim: bool = False
+) -> Value:
+    return var(ctx, x, dim, correction=1 if unbiased else 0)
+
+
 @lowers(aten.var_mean.correction)
 def var_mean(
     ctx: Context,
@@ -203,7 +210,9 @@ def any_all(ctx: Context, x: Value) -> Value:
 
 @lowers(aten.any.dim, aten.any.dims)
 def any_(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
-    return finish(ctx, reduce(cast(x, torch.bool), normalize_dims(dim, rank_of(x)), "or"))
+    # Here alone an empty list means no dimension, not all of them.
+    dims = [] if dim == [] else normalize_dims(dim, rank_of(x))
+    return finish(ctx, reduce(cast(x, torch.bool), dims, "or"))
 
 
 # --- norms -------------------------------------------------------------------------------------

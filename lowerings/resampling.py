@@ -80,6 +80,20 @@ def _term(x: Value, dim: int, n: int, places: np.ndarray, weights: np.ndarray) -
     return build.where(inside, product, build.full_like(product, 0))
 
 
+def apply_taps_to_bytes(x: Value, dim: int, taps: Taps) -> Value:
+    """The map in torch's fixed-point numbers for uint8: weights of 16 bits, a rounded shift."""
+    assert taps.weights is not None
+    bits, most = 0, taps.weights.max(initial=0)
+    while bits < 22 and int(0.5 + most * (1 << (bits + 1))) < 1 << 15:
+        bits += 1
+    scaled = taps.weights * (1 << bits)
+    fixed = np.trunc(scaled + np.where(scaled < 0, -0.5, 0.5))
+    total = apply_taps(build.cast(x, torch.int32), dim, Taps(taps.n, taps.places, fixed))
+    total = hlo.add(total, build.full_like(total, 1 << (bits - 1)))
+    total = hlo.shift_right_arithmetic(total, build.full_like(total, bits))
+    return build.cast(hlo.clamp(build.scalar(0, torch.int32), total, build.scalar(255, torch.int32)), torch.uint8)
+
+
 # --- tables ------------------------------------------------------------------------------------
 
 
@@ -137,21 +151,26 @@ def _cubic(n: int, out: int, align_corners: bool, scale: float | None, real: typ
     return Taps(n, places, _keys_cubic(distances, -0.75))
 
 
-def _antialiased(support: float, kernel: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Taps]:
-    """Tables in which the kernel is stretched to cover the elements a result stands for."""
+def _filtered(
+    support: float, kernel: Callable[[np.ndarray], np.ndarray], *, antialias: bool
+) -> Callable[..., Taps]:
+    """Tables that evaluate a kernel at each element's distance and make the weights sum to one.
+
+    With antialias the kernel is stretched to cover the elements that a result stands for.
+    """
 
     def table(n: int, out: int, align_corners: bool, scale: float | None, real: type) -> Taps:
         step = _scale(n, out, align_corners, scale, real)
-        stretch = max(step, real(1))
-        reach = real(support) * stretch
-        half = real(0 if align_corners else 0.5)
-        delta = real(0.5) - half
-        centre = step * (np.arange(out, dtype=real) + half)
-        low = np.maximum((centre - reach + real(0.5) + delta).astype(np.int64), 0)
-        high = np.minimum((centre + reach + real(0.5) + delta).astype(np.int64), n)
+        stretch = max(step, real(1)) if antialias else real(1)
+        reach, half = real(support) * stretch, real(0.5)
+        # With antialias, torch counts from an element's edge under align_corners too.
+        delta = real(0.5 if align_corners and not antialias else 0)
+        centre = step * (np.arange(out, dtype=real) + half - delta)
+        low = np.maximum((centre - reach + half + delta).astype(np.int64), 0)
+        high = np.minimum((centre + reach + half + delta).astype(np.int64), n)
         width = min(int((high - low).max(initial=0)), math.ceil(reach) * 2 + 1)
         places = low[:, None] + np.arange(width)
-        weights = kernel(np.abs((places - centre[:, None] + half) / stretch))
+        weights = kernel(np.abs((places - centre[:, None] + half - delta) / stretch))
         weights = np.where(places < high[:, None], weights, 0)
         weights = weights / weights.sum(axis=1, keepdims=True)
         return Taps(n, np.where(places < high[:, None], places, n), weights)
@@ -159,14 +178,23 @@ def _antialiased(support: float, kernel: Callable[[np.ndarray], np.ndarray]) -> 
     return table
 
 
+def _triangle(x: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - x, 0)
+
+
 _TABLES: dict[str, Callable[..., Taps]] = {
     "nearest": _nearest(0),
     "nearest_exact": _nearest(0.5),
     "linear": _linear,
     "cubic": _cubic,
-    "linear_aa": _antialiased(1, lambda x: np.maximum(1 - x, 0)),
-    "cubic_aa": _antialiased(2, lambda x: _keys_cubic(x, -0.5)),
-    "lanczos_aa": _antialiased(3, lambda x: np.where(x < 3, np.sinc(x) * np.sinc(x / 3), 0)),
+    "linear_aa": _filtered(1, _triangle, antialias=True),
+    "cubic_aa": _filtered(2, lambda x: _keys_cubic(x, -0.5), antialias=True),
+    "lanczos_aa": _filtered(
+        3, lambda x: np.where(x < 3, np.sinc(x) * np.sinc(x / 3), 0), antialias=True
+    ),
+    # torch's kernels for bytes are another family, with numbers of their own.
+    "linear_bytes": _filtered(1, _triangle, antialias=False),
+    "cubic_bytes": _filtered(2, lambda x: _keys_cubic(x, -0.75), antialias=False),
 }
 
 
@@ -194,8 +222,15 @@ def _tables(
 def _forward(mode: str) -> Rule:
     def rule(ctx: Context, x: Value, output_size: list[int], *settings: float | None) -> Value:
         sizes = build.shape_of(x)[2:]
+        dtype = build.dtype_of(x)
+        if dtype is torch.uint8 and "nearest" not in mode and len(sizes) == 2:
+            exact = mode if mode.endswith("aa") else f"{mode}_bytes"
+            tables = _tables(exact, sizes, output_size, settings, torch.float64)
+            for dim, taps in reversed(list(enumerate(tables, 2))):
+                x = apply_taps_to_bytes(x, dim, taps)
+            return x
         y = x if "nearest" in mode else build.cast(x, computed_in(x))
-        for dim, taps in enumerate(_tables(mode, sizes, output_size, settings, build.dtype_of(x)), 2):
+        for dim, taps in enumerate(_tables(mode, sizes, output_size, settings, dtype), 2):
             y = apply_taps(y, dim, taps)
         return build.cast(y, ctx.out.dtype)
 

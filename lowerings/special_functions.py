@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,7 @@ def trigamma(x: Value) -> Value:
     left = compare(x, full_like(x, 0.5), "LT")
     sine = hlo.divide(hlo.sine(hlo.multiply(x, full_like(x, math.pi))), full_like(x, math.pi))
     right = chlo.zeta(two, where(left, hlo.subtract(one, x), x))
+    right = where(compare(x, full_like(x, math.inf), "EQ"), full_like(x, 0), right)
     return where(left, hlo.subtract(hlo.divide(one, hlo.multiply(sine, sine)), right), right)
 
 
@@ -47,8 +49,10 @@ def _zeta(s: jax.Array, q: jax.Array) -> jax.Array:
     total, rest = jax.lax.while_loop(
         lambda state: jnp.any(below(state)), add_term, (jnp.zeros_like(q), q)
     )
-    pole = (q <= 0) & (q == jnp.floor(q)) & (s > 1)
-    return jnp.where(pole, jnp.inf, total + jsp.zeta(s, rest))
+    pole = (q <= 0) & (q == jnp.floor(q)) & ~(s < 1)
+    value = total + jsp.zeta(s, rest)
+    limit = jnp.where(q < 1, jnp.inf, jnp.where(q > 1, 0, q))
+    return jnp.where(pole, jnp.inf, jnp.where(jnp.isposinf(s), limit, value))
 
 
 @lowers(aten.polygamma.default)
@@ -62,6 +66,52 @@ def polygamma(ctx: Context, n: int, x: Value) -> Value:
     return cast(value, ctx.out.dtype)
 
 
+def _igamma(a: jax.Array, x: jax.Array) -> jax.Array:
+    return _at_limits(a, x, jsp.gammainc, 0.0, 1.0)
+
+
+def _igammac(a: jax.Array, x: jax.Array) -> jax.Array:
+    return _at_limits(a, x, jsp.gammaincc, 1.0, 0.0)
+
+
+def _at_large_a(a: jax.Array, x: jax.Array, at_infinity: float) -> jax.Array:
+    """P (1 at infinity) or Q (0 there) of a > 10**6: DLMF 8.12.3 with the first term of 8.12.7."""
+    mu = (x - a) / a
+    near = jnp.abs(mu) < 1e-2
+    m = jnp.where(near, mu, 0)
+    eta = jnp.where(
+        near,
+        m * (1 - m / 3 + 7 * m**2 / 36 - 73 * m**3 / 540),
+        jnp.sign(mu) * jnp.sqrt(2 * (mu - jnp.log1p(mu))),
+    )
+    first = jnp.where(near, -1 / 3 + eta / 12 - 2 * eta**2 / 135, 1 / mu - 1 / eta)
+    side = -1 if at_infinity else 1
+    tail = jnp.exp(-a * eta**2 / 2) / jnp.sqrt(2 * math.pi * a) * first
+    return jsp.erfc(side * eta * jnp.sqrt(a / 2)) / 2 + side * tail
+
+
+def _at_limits(
+    a: jax.Array,
+    x: jax.Array,
+    inside: Callable[[jax.Array, jax.Array], jax.Array],
+    at_zero: float,
+    at_infinity: float,
+) -> jax.Array:
+    """The regularized incomplete gammas where an argument is zero or infinite, as in torch."""
+    both = jnp.isinf(a) & jnp.isinf(x)
+    # In float64 because near a = x the series lose half the digits of float32; and for large a they
+    # need ever more terms.
+    wide_a, wide_x = a.astype(jnp.float64), x.astype(jnp.float64)
+    large = wide_a > 1e6
+    series = inside(jnp.where(large, 1.0, wide_a), jnp.where(large, 1.0, wide_x))
+    value = jnp.where(large, _at_large_a(wide_a, wide_x, at_infinity), series).astype(a.dtype)
+    value = jnp.where(jnp.isinf(x), at_infinity, value)
+    value = jnp.where(jnp.isinf(a), jnp.where(both, jnp.nan, at_zero), value)
+    value = jnp.where(x == 0, at_zero, value)
+    value = jnp.where(a == 0, jnp.where(x > 0, at_infinity, jnp.nan), value)
+    return jnp.where((x < 0) | (a < 0), jnp.nan, value)
+
+
 for _op, _build in {
     aten.digamma.default: digamma,
     aten.lgamma.default: chlo.lgamma,
@@ -70,8 +120,8 @@ for _op, _build in {
     lowers(_op)(pointwise(_build, KIND.INT_TO_FLOAT))
 
 for _op, _function in {
-    aten.igamma.default: jsp.gammainc,
-    aten.igammac.default: jsp.gammaincc,
+    aten.igamma.default: _igamma,
+    aten.igammac.default: _igammac,
     aten.special_erfcx.default: jsp.erfcx,
     aten.special_ndtri.default: jsp.ndtri,
     aten.special_zeta.default: _zeta,

@@ -172,6 +172,7 @@ def _held_places(base: torch.Tensor, size: Sizes, stride: Sizes, start: int) -> 
 
     Raises:
         UnsupportedOperator: the view reaches memory outside of the base.
+
     """
 
     def places(size: Sizes, stride: Sizes, start: int) -> np.ndarray:

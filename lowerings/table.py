@@ -1,6 +1,7 @@
 """The lowering table: ATen overloads to the rules that write them in StableHLO."""
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,10 @@ Rule = Callable[..., Any]
 _R = TypeVar("_R", bound=Rule)
 
 TABLE: dict[torch._ops.OpOverload, Rule] = {}
+# Rules for operators of libraries that may not be imported: by `str(overload)`.
+NAMED: dict[str, Rule] = {}
+# The module that registered each of them, for messages and the generated page.
+REGISTERED_IN: dict[torch._ops.OpOverload | str, str] = {}
 
 
 @dataclasses.dataclass(slots=True)
@@ -35,8 +40,16 @@ class Context:
     random_key: Callable[[], ir.Value]
 
 
-def lowers(*ops: torch._ops.OpOverload) -> Callable[[_R], _R]:
+def find_rule(op: Any) -> Rule | None:
+    """The rule of an operator overload, or None."""
+    return TABLE.get(op) or NAMED.get(str(op))
+
+
+def lowers(*ops: torch._ops.OpOverload | str) -> Callable[[_R], _R]:
     """Register a rule for one or more operator overloads.
+
+    An operator of a library that may not be imported yet is given by name, as in
+    "namespace.operator.overload".
 
     A rule takes a `Context` and then the operator's arguments, named and defaulted as in its
     schema; tensors arrive as `ir.Value`, numbers and lists as they stand in the graph. It emits
@@ -51,17 +64,22 @@ def lowers(*ops: torch._ops.OpOverload) -> Callable[[_R], _R]:
         TypeError: an argument is not an overload (`aten.add` instead of `aten.add.Tensor`).
         ValueError: the overload has a rule already.
     """
+    module = sys._getframe(1).f_globals.get("__name__", "?")
     for op in ops:
-        if not isinstance(op, torch._ops.OpOverload):
+        if not isinstance(op, torch._ops.OpOverload | str):
             raise TypeError(
-                f"lowers() takes operator overloads, not {op!r}: "
-                f"name one, such as {op}.default"
+                f"lowers() takes operator overloads, not {op!r}: name one, such as {op}.default"
             )
-        if op in TABLE:
-            raise ValueError(f"{op} has a rule already, in {TABLE[op].__module__}")
+        if find_rule(op) is not None:
+            raise ValueError(f"{op} has a rule already, in {REGISTERED_IN[op]}")
 
     def register(rule: _R) -> _R:
-        TABLE.update(dict.fromkeys(ops, rule))
+        for op in ops:
+            REGISTERED_IN[op] = module
+            if isinstance(op, str):
+                NAMED[op] = rule
+            else:
+                TABLE[op] = rule
         return rule
 
     return register

@@ -1,7 +1,6 @@
 """Shape operators: views and copies that only move elements."""
 
 import torch
-from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value

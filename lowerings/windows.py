@@ -55,9 +55,7 @@ def overlap_add(x: Value, dim: int, length: int, step: int, dilation: int = 1) -
         flat = [*shape[:dim], size, *shape[dim + 2 :]]
         each = [build.reshape(build.slice_dim(x, dim, i, i + 1), flat) for i in range(count)]
         return _add_at(each, dim, [i * step for i in range(count)], dilation, length)
-    parts = [
-        build.slice_dim(x, dim + 1, i * block, (i + 1) * block) for i in range(size // block)
-    ]
+    parts = [build.slice_dim(x, dim + 1, i * block, (i + 1) * block) for i in range(size // block)]
     starts = [i * dilation for i in range(size // block)]
     used = ((count - 1) * step + (size - 1) * dilation) // block + 1
     total = _add_at(parts, dim, starts, step // block, used)
@@ -126,7 +124,7 @@ def im2col(
     padding: list[int],
     stride: list[int],
 ) -> Value:
-    *batch, channels, _, _ = build.shape_of(x)
+    batch = build.shape_of(x)[:-3]
     if 0 in ctx.out.shape:
         return build.full(ctx.out.shape, 0, ctx.out.dtype)
     x = build.reshape(x, [build.product(batch), *build.shape_of(x)[-3:]])

@@ -21,3 +21,8 @@ class Limitation:
 
 
 LIMITATIONS: list[Limitation] = []
+
+
+# Operators that torch itself cannot compile with fullgraph=True (`backend="aot_eager"` fails on
+# every sample too): mostly those whose result's size depends on the data. They count neither way.
+TORCH_STOPS: dict[torch.dtype, frozenset[str]] = {}

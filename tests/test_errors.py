@@ -64,11 +64,13 @@ def test_sparse_tensor():
 
 @pytest.mark.filterwarnings("ignore:.*quantize:UserWarning")
 def test_quantized_tensor():
+    """As with sparse tensors, Dynamo refuses first, and names the line."""
     x = torch.quantize_per_tensor(torch.randn(3), 0.1, 0, torch.quint8)
-    error = compile_error(lambda x: x.dequantize(), x)
-    assert isinstance(error, errors.UnsupportedTensor)
-    assert "dequantize" in str(error)
-    assert "test_errors.py" in str(error)
+    gm = torch.fx.symbolic_trace(lambda x: x * 2)
+    with pytest.raises(errors.UnsupportedTensor, match="dequantize"):
+        xla_dynamo.openxla(gm, [x])
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"(?s)quantized.*test_errors.py"):
+        torch.compile(lambda x: x.dequantize(), backend="openxla", fullgraph=True)(x)
 
 
 def test_mixed_devices():

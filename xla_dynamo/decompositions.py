@@ -11,6 +11,8 @@ aten = torch.ops.aten
 
 _SLICES = "slices, which move blocks, where torch's pieces gather or scatter elements"
 
+_TAPS = "one table of places and weights a dimension, shared with the gradient"
+
 # Left whole, because one rule says it better than the pieces would.
 _KEPT: dict[Any, str] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: (
@@ -24,6 +26,13 @@ _KEPT: dict[Any, str] = {
     aten.vdot.default: "a dot, not a product and a sum",
     aten.baddbmm.default: "widens half types once around the whole",
     aten.baddbmm.dtype: "widens half types once around the whole",
+    aten.upsample_nearest1d.default: _TAPS,
+    aten.upsample_nearest2d.default: _TAPS,
+    aten.upsample_nearest3d.default: _TAPS,
+    aten._upsample_nearest_exact1d.default: _TAPS,
+    aten._upsample_nearest_exact2d.default: _TAPS,
+    aten._upsample_nearest_exact3d.default: _TAPS,
+    aten.upsample_linear1d.default: _TAPS,
     aten.roll.default: "two slices and a concatenation",
     aten.reflection_pad1d.default: _SLICES,
     aten.reflection_pad2d.default: _SLICES,
@@ -43,6 +52,10 @@ _KEPT: dict[Any, str] = {
 
 # Outside of torch's core list, though torch has a decomposition.
 _ADDED = (
+    aten._addmm_activation.default,
+    aten.batch_norm_backward.default,
+    aten.dist.default,
+    aten.rrelu_with_noise_backward.default,
     aten.narrow_copy.default,
     aten.unbind_copy.int,
 )
@@ -50,7 +63,7 @@ _ADDED = (
 
 @functools.cache
 def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """torch's core ATen decompositions less the ones the table does better, and some more."""
+    """The core ATen decompositions less the ones the table does better, and some more."""
     table = dict(core_aten_decompositions())
     for op in _KEPT:
         table.pop(op, None)

@@ -21,7 +21,7 @@ from xla_dynamo.layouts import (
     output_layout,
     storage_length,
 )
-from xla_dynamo.lowerings import TABLE, Context, build
+from xla_dynamo.lowerings import Context, build, find_rule
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import outputs_of_one_memory
@@ -235,7 +235,7 @@ class _Lowering:
             return self.env[node.args[1]]  # type: ignore[index]
         if node.target is with_effects:
             return self.effect(node)
-        rule = TABLE.get(node.target)  # type: ignore[arg-type]
+        rule = find_rule(node.target)
         if rule is None:
             raise self.no_rule(node)
         operands = torch.fx.map_arg(node.args, self.values.__getitem__)
@@ -268,7 +268,7 @@ class _Lowering:
                 raise LoweringError(
                     f"the rule of {self.signature(node)} emitted {result.type} where the graph "
                     f"promises {wanted}{describe(node)}\n  This is a fault of the rule "
-                    f"({TABLE[node.target].__module__}), not of the model."  # type: ignore[index]
+                    f"({getattr(find_rule(node.target), '__module__', '?')}), not of the model."
                 )
 
     def signature(self, node: Node) -> str:
@@ -301,7 +301,7 @@ class _Lowering:
         if not isinstance(node, Node):
             return Output(number=node)
         promised = self.values.get(node)
-        if not isinstance(promised, torch.Tensor):
+        if not isinstance(promised, torch.Tensor) or self.env[node] is None:  # None: a token
             return Output(number=self.env[node])
         if node in self.input_index and node not in self.mutated:
             return Output(input=self.input_index[node])

@@ -1,0 +1,101 @@
+"""A BERT-base encoder at batch 4 x 128 tokens: latency and cold compile time against Inductor.
+
+`python -m bench.encoder` compiles each backend in a process of its own for the compile times, then
+both in one process for interleaved latencies, and prints the ratios.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bench.accuracy import relative_error
+from bench.models import randomize_constants
+from bench.timing import interleave, set_threads
+
+BACKENDS = ("inductor", "openxla")
+
+
+def encoder() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """A BertModel of the base size with random weights, and its inputs."""
+    import transformers
+
+    torch.manual_seed(0)
+    model = transformers.BertModel(transformers.BertConfig()).eval()
+    randomize_constants(model, 0)
+    ids = torch.randint(0, 30000, (4, 128))
+    return model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def first_call(backend: str) -> float:
+    """Seconds that the first call takes in this process, everything imported beforehand."""
+    model, inputs = encoder()
+    with torch.no_grad():
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2))
+        compiled = torch.compile(model, backend=backend, fullgraph=True)
+        start = time.perf_counter()
+        compiled(**inputs)
+        return time.perf_counter() - start
+
+
+def cold_compile(backend: str) -> float:
+    """`first_call` in a fresh process with empty caches."""
+    with tempfile.TemporaryDirectory() as cache:
+        result = subprocess.run(
+            [sys.executable, "-m", "bench.encoder", "--first-call", backend],
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return float(result.stdout.split()[-1])
+
+
+def latencies() -> tuple[dict[str, float], float]:
+    """Median seconds a call of eager and both backends, and our relative error."""
+    model, inputs = encoder()
+    with torch.no_grad():
+        calls = {"eager": lambda: model(**inputs)}
+        for backend in BACKENDS:
+            compiled = torch.compile(model, backend=backend, fullgraph=True)
+            result = compiled(**inputs)
+            calls[backend] = lambda f=compiled: f(**inputs)
+        error = relative_error(model(**inputs), result)
+        return interleave(calls, rounds=11, seconds=1.0), error
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first-call", choices=BACKENDS)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    set_threads(options.threads)
+    if options.first_call:
+        print(first_call(options.first_call))
+        return
+    compile_seconds = {backend: cold_compile(backend) for backend in BACKENDS}
+    latency, error = latencies()
+    table = Table(title=f"BERT-base encoder, 4 x 128 tokens, {options.threads} torch threads")
+    for column in ("", "eager", "inductor", "openxla", "openxla / inductor"):
+        table.add_column(column, justify="right" if column else "left")
+    ratio = latency["openxla"] / latency["inductor"]
+    table.add_row("latency, ms", *(f"{s * 1e3:.1f}" for s in latency.values()), f"{ratio:.2f}")
+    ratio = compile_seconds["openxla"] / compile_seconds["inductor"]
+    table.add_row(
+        "cold compile, s", "-", *(f"{s:.1f}" for s in compile_seconds.values()), f"{ratio:.2f}"
+    )
+    table.add_row("error against eager", "-", "-", f"{error:.0e}", "")
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+if __name__ == "__main__":
+    main()

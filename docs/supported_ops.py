@@ -1,0 +1,118 @@
+"""Write docs/supported-ops.md and README's support table from the lowering table.
+
+`make docs` runs it; `tests/test_structure.py` fails when what it would write is not what is there.
+"""
+
+import importlib
+import pathlib
+
+import torch
+from torch._decomp import decomposition_table
+
+from tests.limitations import LIMITATIONS
+from xla_dynamo.decompositions import decompositions
+from xla_dynamo.lowerings import FAMILIES
+from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
+from xla_dynamo.lowerings.table import NAMED, REGISTERED_IN, TABLE
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGE, README = ROOT / "docs" / "supported-ops.md", ROOT / "README.md"
+BEGIN, END = "<!-- support table: `make docs` writes it -->", "<!-- end of the support table -->"
+
+
+def by_family() -> dict[str, list[str]]:
+    """The names of the overloads with a rule, by the file the rule is in."""
+    families: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for op in [*TABLE, *NAMED]:
+        family = REGISTERED_IN[op].rpartition(".")[2]
+        families.setdefault(family, []).append(str(op))
+    return {family: sorted(names) for family, names in families.items()}
+
+
+def core_overloads() -> list[torch._ops.OpOverload]:
+    """Every ATen overload that this PyTorch tags `core`."""
+    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
+    packets = [p for p in packets if isinstance(p, torch._ops.OpOverloadPacket)]
+    ops = [getattr(p, o) for p in packets for o in p.overloads()]
+    return sorted((op for op in ops if torch.Tag.core in op.tags), key=str)
+
+
+def purpose(family: str) -> str:
+    """The first line of a family file's docstring."""
+    module = importlib.import_module(f"xla_dynamo.lowerings.{family}")
+    return (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def summary() -> str:
+    """README's table: one line a family."""
+    families = by_family()
+    lines = ["| family | operators | overloads |", "|---|---|---:|"]
+    lines += [
+        f"| [{family}](lowerings/{family}.py) | {purpose(family)} | {len(names)} |"
+        for family, names in families.items()
+        if names
+    ]
+    total = sum(map(len, families.values()))
+    core = core_overloads()
+    covered = sum(op in TABLE for op in core)
+    lines += [
+        "",
+        f"{total} overloads have a rule, {covered} of the {len(core)} that PyTorch tags `core` "
+        f"among them; torch decomposes {len(decompositions())} more into these. The whole list: "
+        "[docs/supported-ops.md](docs/supported-ops.md).",
+    ]
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """The page of all operators and all limitations."""
+    dtypes = ", ".join(f"`{str(d).removeprefix('torch.')}`" for d in SUPPORTED_DTYPES)
+    lines = [
+        "# Supported operators",
+        "",
+        "Written by `make docs` from the lowering table and `tests/limitations.py`; do not edit.",
+        "",
+        f"Dtypes: {dtypes}.",
+        "",
+        "## Limitations",
+        "",
+        "Operators of torch's own database (`op_db`) that are not right, or not lowered, at some "
+        "dtypes. Each row is a test that must fail.",
+        "",
+        "| operator | dtypes | why |",
+        "|---|---|---|",
+    ]
+    for row in sorted(LIMITATIONS, key=lambda row: row.op):
+        names = ", ".join(str(d).removeprefix("torch.") for d in row.dtypes)
+        lines.append(f"| `{row.op}` | {names} | {row.reason} |")
+    without = [op for op in core_overloads() if op not in TABLE]
+    lines += ["", "## Core overloads without a rule of their own", ""]
+    lines += [f"- `{op}`: {_why_not(op)}" for op in without] or ["None."]
+    for family, names in by_family().items():
+        if names:
+            lines += ["", f"## {family}", "", purpose(family) + ".", ""]
+            lines += [f"- `{name}`" for name in names]
+    return "\n".join(lines) + "\n"
+
+
+def _why_not(op: torch._ops.OpOverload) -> str:
+    if op in decompositions() or op in decomposition_table:
+        return "torch decomposes it"
+    return "its result is a size or a number of the graph, or its shape depends on the data"
+
+
+def readme() -> str:
+    """README with its table up to date."""
+    text = README.read_text()
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n\n{summary()}\n\n{END}{rest.split(END)[1]}"
+
+
+def main() -> None:
+    """Write both files."""
+    PAGE.write_text(page())
+    README.write_text(readme())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Matrix products of rows sorted by group, as mixtures of experts use them."""
+
+import torch
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings import build
+from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.table import Context, lowers
+
+
+def _members(offs: Value, rows: int) -> Value:
+    """bool[rows, groups]: whether a row belongs to a group; offs are the groups' ends."""
+    groups = build.shape_of(offs)[0]
+    ends = build.cast(offs, torch.int64)
+    starts = build.concatenate(
+        [build.full([1], 0, torch.int64), build.slice_dim(ends, 0, 0, groups - 1)], 0
+    )
+    shape = [rows, groups]
+    row = build.iota(shape, 0, torch.int64)
+    after = build.compare(row, build.broadcast_in_dim(starts, shape, [1]), "GE")
+    before = build.compare(row, build.broadcast_in_dim(ends, shape, [1]), "LT")
+    return hlo.and_(after, before)
+
+
+def _masked(x: Value, members: Value, dims: list[int]) -> Value:
+    """x where its row is in the group, else 0; dims are the places of rows and groups in x."""
+    mask = build.broadcast_in_dim(members, build.shape_of(x), dims)
+    return build.where(mask, x, build.full_like(x, 0))
+
+
+def grouped_product(x: Value, weight: Value, members: Value, contract: int) -> Value:
+    """Each row of x times its group's matrix; zero for rows in no group.
+
+    Every row meets every group's matrix, in one product, and its own is selected: StableHLO has no
+    product of ragged groups. With G groups that is G times the arithmetic of the ragged form.
+    """
+    every = build.dot_general(x, weight, ([1], [contract]))  # [rows, groups, out]
+    return build.reduce(_masked(every, members, [0, 1]), [1], "sum")
+
+
+@lowers("transformers.grouped_mm_fallback.default")
+def grouped_mm_fallback(ctx: Context, input: Value, weight: Value, offs: Value) -> Value:
+    members = _members(offs, build.shape_of(input)[0])
+    return grouped_product(input, weight, members, contract=1)
+
+
+@lowers("transformers.grouped_mm_fallback_backward.default")
+def grouped_mm_fallback_backward(
+    ctx: Context, input: Value, weight: Value, offs: Value, grad_output: Value
+) -> tuple[Value, Value]:
+    members = _members(offs, build.shape_of(input)[0])
+    grad_input = grouped_product(grad_output, weight, members, contract=2)
+    rows, groups = build.shape_of(members)
+    width = build.shape_of(input)[1]
+    spread = build.broadcast_in_dim(input, [rows, groups, width], [0, 2])
+    grad_weight = build.dot_general(_masked(spread, members, [0, 1]), grad_output, ([0], [0]))
+    return grad_input, grad_weight
