@@ -132,9 +132,7 @@ _register(
     {"width_coefficient": 0.25, "depth_coefficient": 0.5, "hidden_dim": 320, "image_size": 64},
     _images(224, 64),
 )  # fmt: skip
-_register(
-    "vit", "ViTConfig", "ViTForImageClassification", {}, _VISION, _images(224, 30)
-)
+_register("vit", "ViTConfig", "ViTForImageClassification", {}, _VISION, _images(224, 30))
 _register(
     "deit", "DeiTConfig", "DeiTForImageClassificationWithTeacher", {}, _VISION, _images(224, 30)
 )

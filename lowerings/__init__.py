@@ -36,6 +36,7 @@ FAMILIES = (
     "adaptive_pooling",
     "normalization",
     "attention",
+    "fused_attention",
     "resampling",
     "grid_sample",
     "random",

@@ -86,9 +86,7 @@ def _window_sizes(like: Value, sizes: Sequence[int]) -> Value:
     for dim, n in enumerate(sizes, build.rank_of(like) - len(sizes)):
         w = AdaptiveWindows(n, build.shape_of(like)[dim])
         count = build.cast(build.array(w.ends() - w.starts(), torch.int32), build.dtype_of(like))
-        counts = hlo.multiply(
-            counts, build.broadcast_in_dim(count, build.shape_of(like), [dim])
-        )
+        counts = hlo.multiply(counts, build.broadcast_in_dim(count, build.shape_of(like), [dim]))
     return counts
 
 
@@ -97,7 +95,9 @@ def _adaptive_avg_pool_backward(grad: Value, x: Value, rank: int) -> Value:
     total = build.cast(grad, computed_in(grad))
     total = hlo.divide(total, _window_sizes(total, sizes))
     for dim, n in enumerate(sizes, build.rank_of(x) - rank):
-        total = build.reduce(_picked(total, dim, _covering(n, build.shape_of(grad)[dim]), 0), [dim + 1], "sum")
+        total = build.reduce(
+            _picked(total, dim, _covering(n, build.shape_of(grad)[dim]), 0), [dim + 1], "sum"
+        )
     return build.cast(total, build.dtype_of(x))
 
 
@@ -124,8 +124,15 @@ def _adaptive_avg_pool3d_backward(ctx: Context, grad: Value, x: Value) -> Value:
 def fractional_max_pool(
     ctx: Context, x: Value, kernel_size: list[int], output_size: list[int], random_samples: Value
 ) -> tuple[Value, Value]:
+    if 0 in ctx.out[0].shape:
+        return tuple(build.full(promised.shape, 0, promised.dtype) for promised in ctx.out)
     return call_jax(
-        ctx, _fractional_max_pool, x, random_samples, kernel=tuple(kernel_size), out=tuple(output_size)
+        ctx,
+        _fractional_max_pool,
+        x,
+        random_samples,
+        kernel=tuple(kernel_size),
+        out=tuple(output_size),
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import torch
 from jax.extend.mlir.dialects import chlo
@@ -16,9 +17,9 @@ from xla_dynamo.lowerings.build import (
     full_like,
     where,
 )
-from xla_dynamo.lowerings.comparisons import UNSIGNED, is_inf, sign_bit
+from xla_dynamo.lowerings.comparisons import UNSIGNED, is_inf
 from xla_dynamo.lowerings.from_jax import call_jax
-from xla_dynamo.lowerings.pointwise import reciprocal
+from xla_dynamo.lowerings.pointwise import reciprocal, sqrt
 from xla_dynamo.lowerings.promotion import KIND, pointwise, pointwise_in_jax, promote, spread
 from xla_dynamo.lowerings.rounding import truncate
 from xla_dynamo.lowerings.table import Context, lowers
@@ -47,9 +48,7 @@ lowers(aten.div.Tensor, aten.div.Scalar)(pointwise(hlo.divide, KIND.INT_TO_FLOAT
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div(
-    ctx: Context, x: Value, other: Value | Number, rounding_mode: str | None = None
-) -> Value:
+def div(ctx: Context, x: Value, other: Value | Number, rounding_mode: str | None = None) -> Value:
     kind = KIND.DEFAULT if rounding_mode else KIND.INT_TO_FLOAT
     x, other = promote(ctx, x, other, kind=kind)
     rounded = {None: hlo.divide, "trunc": _divide_truncated, "floor": floor_divide}
@@ -106,15 +105,43 @@ lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tenso
     pointwise(remainder)
 )
 lowers(aten.fmod.Tensor, aten.fmod.Scalar)(pointwise(hlo.remainder))
-lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)(pointwise(hlo.power, KIND.BOOL_TO_LONG))
+
+
+def _power_of_integers(x: jax.Array, exponent: jax.Array) -> jax.Array:
+    """x**exponent with wrap-around, by squaring; hlo.power is wrong from an exponent of 64 on."""
+
+    def multiply(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
+        result, base, rest = state
+        return jnp.where(rest & 1 == 1, result * base, result), base * base, rest >> 1
+
+    start = (jnp.ones_like(x), x, jnp.maximum(exponent, 0))
+    result = jax.lax.while_loop(lambda state: jnp.any(state[2] != 0), multiply, start)[0]
+    if not jnp.issubdtype(x.dtype, jnp.signedinteger):
+        return result
+    inverse = jnp.where(jnp.abs(x) == 1, jnp.where(exponent & 1 == 1, x, 1), 0)
+    return jnp.where(exponent < 0, inverse, result)
+
+
+@lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def pow_(ctx: Context, x: Value | Number, exponent: Value) -> Value:
+    x, exponent = promote(ctx, x, exponent, kind=KIND.BOOL_TO_LONG)
+    return cast(_power(ctx, x, exponent), ctx.out.dtype)
+
+
+def _power(ctx: Context, x: Value, exponent: Value) -> Value:
+    dtype = dtype_of(x)
+    if dtype.is_floating_point or dtype.is_complex:
+        return hlo.power(x, exponent)
+    return call_jax(ctx, _power_of_integers, x, exponent)
 
 
 @lowers(aten.pow.Tensor_Scalar)
 def pow_scalar(ctx: Context, x: Value, exponent: Number) -> Value:
     x, power = promote(ctx, x, exponent, kind=KIND.BOOL_TO_LONG)
-    special = not dtype_of(x).is_complex and _POWERS.get(exponent)
-    if not special or not (dtype_of(x).is_floating_point or exponent in (2, 3)):
-        return cast(hlo.power(x, power), ctx.out.dtype)
+    special = _POWERS.get(exponent)
+    whole = not dtype_of(x).is_floating_point and not dtype_of(x).is_complex
+    if special is None or (whole and exponent not in (2, 3)):
+        return cast(_power(ctx, x, power), ctx.out.dtype)
     return cast(special(x), ctx.out.dtype)
 
 
@@ -124,10 +151,10 @@ def _square(x: Value) -> Value:
 
 # Not only faster: pow(-inf, 0.5) is inf and sqrt(-inf), which is what torch computes, is NaN.
 _POWERS = {
-    0.5: hlo.sqrt,
+    0.5: sqrt,
     2: _square,
     3: lambda x: hlo.multiply(_square(x), x),
-    -0.5: lambda x: reciprocal(hlo.sqrt(x)),
+    -0.5: lambda x: reciprocal(sqrt(x)),
     -1: reciprocal,
     -2: lambda x: reciprocal(_square(x)),
 }
@@ -144,16 +171,28 @@ def hypot(x: Value, y: Value) -> Value:
     return where(hlo.or_(is_inf(x), is_inf(y)), full_like(x, math.inf), length)
 
 
-def copysign(x: Value, y: Value) -> Value:
-    """|x| with the sign bit of y."""
-    size = hlo.abs(x)
-    return where(sign_bit(y), hlo.negate(size), size)
-
-
 lowers(aten.hypot.default)(pointwise(hypot))
-lowers(aten.copysign.Tensor, aten.copysign.Scalar)(pointwise(copysign, KIND.INT_TO_FLOAT))
-lowers(aten.gcd.default)(pointwise_in_jax(jnp.gcd))
-lowers(aten.lcm.default)(pointwise_in_jax(jnp.lcm))
+
+
+def _gcd(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Euclid's algorithm; jnp.gcd never ends where one of the two is the least integer."""
+
+    def divide(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        a, b = pair
+        rest = jax.lax.rem(a, jnp.where(b == 0, 1, b))
+        return jnp.where(b == 0, a, b), jnp.where(b == 0, 0, rest)
+
+    start = (jnp.abs(b), jnp.abs(a))
+    return jax.lax.while_loop(lambda pair: jnp.any(pair[1] != 0), divide, start)[0]
+
+
+def _lcm(a: jax.Array, b: jax.Array) -> jax.Array:
+    gcd = _gcd(a, b)
+    return jnp.abs(jax.lax.div(a, jnp.where(gcd == 0, 1, gcd)) * b)
+
+
+lowers(aten.gcd.default)(pointwise_in_jax(_gcd))
+lowers(aten.lcm.default)(pointwise_in_jax(_lcm))
 
 
 @lowers(aten.nextafter.default)

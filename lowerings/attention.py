@@ -27,7 +27,7 @@ def scale_of(query: Value, scale: float | None) -> float:
 def attention_scores(
     query: Value, key: Value, is_causal: bool, mask: Value | None, scale: float | None
 ) -> Value:
-    """query @ key.mT * scale with masked places at -inf, in the dtype of the computation.
+    """Scaled query @ key.mT with masked places at -inf, in the dtype of the computation.
 
     A boolean mask says where to attend, another one is added. Causal means that query i sees the
     keys 0 to i, also where there are more keys than queries.

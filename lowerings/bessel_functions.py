@@ -7,6 +7,7 @@ series cancel.
 """
 
 import math
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from xla_dynamo.lowerings.promotion import KIND, pointwise_in_jax
 from xla_dynamo.lowerings.table import lowers
 
 aten = torch.ops.aten
-Array = jax.Array
+Array: TypeAlias = jax.Array
 
 _SWITCH = 4.0  # series below, integral above
 _TERMS = np.arange(28)
@@ -142,7 +143,9 @@ def _scaled_bessel_k1(x: Array) -> Array:
 def _spherical_bessel_j0(x: Array) -> Array:
     near = jnp.abs(x) < 0.5
     square = jnp.where(near, x * x, 0)
-    series = _polynomial(np.array([(-1.0) ** k / math.factorial(2 * k + 1) for k in range(8)]), square)
+    series = _polynomial(
+        np.array([(-1.0) ** k / math.factorial(2 * k + 1) for k in range(8)]), square
+    )
     ratio = jnp.where(jnp.isinf(x), 0, jnp.sin(x) / jnp.where(near, 1, x))
     return jnp.where(near, series, ratio).astype(x.dtype)
 

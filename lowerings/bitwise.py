@@ -20,7 +20,7 @@ for _packet, _build in {
 
 
 def shift_right(x: Value, places: Value) -> Value:
-    """x >> places; by a negative number or the whole width or more, only the sign is left."""
+    """X >> places; by a negative number or the whole width or more, only the sign is left."""
     if dtype_of(x).is_signed:
         return hlo.shift_right_arithmetic(x, places)
     return hlo.shift_right_logical(x, places)

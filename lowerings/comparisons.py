@@ -67,8 +67,8 @@ for _op, _build in {
 def clamp(
     ctx: Context,
     x: Value,
-    min: Value | Number | None = None,  # noqa: A002
-    max: Value | Number | None = None,  # noqa: A002
+    min: Value | Number | None = None,
+    max: Value | Number | None = None,
 ) -> Value:
     # hlo.clamp leaves open which bound wins where they cross; in torch it is max.
     bounds = [bound for bound in (min, max) if bound is not None]
@@ -81,9 +81,7 @@ def clamp(
 @lowers(aten.where.self)
 def where_(ctx: Context, condition: Value, x: Value, other: Value) -> Value:
     condition, x, other = (broadcast_to(v, ctx.out.shape) for v in (condition, x, other))
-    return where(
-        cast(condition, torch.bool), cast(x, ctx.out.dtype), cast(other, ctx.out.dtype)
-    )
+    return where(cast(condition, torch.bool), cast(x, ctx.out.dtype), cast(other, ctx.out.dtype))
 
 
 def is_inf(x: Value) -> Value:

@@ -6,7 +6,6 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.build import (
     Value,
-    cast,
     compare,
     concatenate,
     dtype_of,
@@ -49,28 +48,36 @@ lowers(aten.resolve_conj.default, aten.resolve_neg.default)(pointwise(lambda x: 
 lowers(aten._neg_view.default, aten._neg_view_copy.default)(pointwise(hlo.negate))
 lowers(aten.real.default)(pointwise(hlo.real))
 lowers(aten.imag.default)(pointwise(hlo.imag))
-lowers(aten.angle.default)(pointwise(angle, KIND.COMPLEX_TO_FLOAT))
+lowers(aten.angle.default)(pointwise(angle, KIND.INT_TO_FLOAT))
 lowers(aten.complex.default)(pointwise(hlo.complex))
 
 
 @lowers(aten.polar.default)
-def polar(ctx: Context, abs: Value, angle: Value) -> Value:  # noqa: A002
+def polar(ctx: Context, abs: Value, angle: Value) -> Value:
     build = pointwise(
-        lambda r, a: hlo.complex(
-            hlo.multiply(r, hlo.cosine(a)), hlo.multiply(r, hlo.sine(a))
-        )
+        lambda r, a: hlo.complex(hlo.multiply(r, hlo.cosine(a)), hlo.multiply(r, hlo.sine(a)))
     )
     return build(ctx, abs, angle)
 
 
-@lowers(aten.view_as_real.default, aten.view_as_real_copy.default)
-def view_as_real(ctx: Context, x: Value) -> Value:
+def split_parts(x: Value) -> Value:
+    """The real and the imaginary part along a new last dimension."""
     last = rank_of(x)
     return concatenate([expand_dims(hlo.real(x), last), expand_dims(hlo.imag(x), last)], last)
 
 
-@lowers(aten.view_as_complex.default, aten.view_as_complex_copy.default)
-def view_as_complex(ctx: Context, x: Value) -> Value:
+def join_parts(x: Value) -> Value:
+    """Complex numbers from the pairs in the last dimension."""
     last = rank_of(x) - 1
     parts = (slice_dim(x, last, i, i + 1) for i in range(2))
     return hlo.complex(*(reshape(part, shape_of(x)[:-1]) for part in parts))
+
+
+@lowers(aten.view_as_real.default, aten.view_as_real_copy.default)
+def view_as_real(ctx: Context, x: Value) -> Value:
+    return split_parts(x)
+
+
+@lowers(aten.view_as_complex.default, aten.view_as_complex_copy.default)
+def view_as_complex(ctx: Context, x: Value) -> Value:
+    return join_parts(x)

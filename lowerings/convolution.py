@@ -8,6 +8,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
+from xla_dynamo.lowerings import convolution_on_cpu as on_cpu
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.promotion import computed_in
@@ -42,6 +43,17 @@ def convolution(
         bias = build.cast(bias, build.dtype_of(y))
         y = hlo.add(y, build.broadcast_in_dim(bias, build.shape_of(y), [1]))
     return build.cast(y, ctx.out.dtype)
+
+
+@lowers(aten.conv_tbc.default)
+def conv_tbc(ctx: Context, x: Value, weight: Value, bias: Value, pad: int = 0) -> Value:
+    """A convolution of [time, batch, channel] by a kernel [window, in, out]."""
+    time, batch, features = ctx.out.shape
+    image, kernel = build.transpose(x, [1, 2, 0]), build.transpose(weight, [2, 1, 0])
+    y = forward(ctx, image, kernel, [batch, features, time], [1], [pad], [1], 1)
+    y = build.transpose(y, [2, 0, 1])
+    bias = build.broadcast_to(build.cast(bias, build.dtype_of(y)), build.shape_of(y))
+    return build.cast(hlo.add(y, bias), ctx.out.dtype)
 
 
 @lowers(aten.convolution_backward.default)
@@ -85,7 +97,7 @@ def forward(
     dilation: Sequence[int],
     groups: int,
 ) -> Value:
-    """out[n, o, i] = sum over c and k of x[n, c, i * stride + k * dilation - padding] w[o, c, k]."""
+    """Sum x[n, c, i * stride + k * dilation - padding] * w[o, c, k] over c and k: out[n, o, i]."""
     pads = [(p, p) for p in padding]
     return _convolve(
         ctx, x, weight, shape, stride, pads, [1] * len(pads), dilation, feature_groups=groups
@@ -105,9 +117,7 @@ def input_gradient(
     """The transpose of `forward` in x: a transposed convolution of grad to the given shape."""
     kernel, out, inner = build.shape_of(weight)[2:], shape[2:], build.shape_of(grad)[2:]
     low = [d * (k - 1) - p for k, p, d in zip(kernel, padding, dilation, strict=True)]
-    high = [
-        o - (n - 1) * s - 1 + p for o, n, s, p in zip(out, inner, stride, padding, strict=True)
-    ]
+    high = [o - (n - 1) * s - 1 + p for o, n, s, p in zip(out, inner, stride, padding, strict=True)]
     flipped = hlo.reverse(weight, list(range(2, build.rank_of(weight)))) if kernel else weight
     # [groups * a, b, ...] to [a, groups * b, ...]: now the groups divide the output features.
     split = [groups, build.shape_of(weight)[0] // groups, *build.shape_of(weight)[1:]]
@@ -138,6 +148,12 @@ def weight_gradient(
     groups: int,
 ) -> Value:
     """The transpose of `forward` in the weight: x is convolved with grad, summed over images."""
+    if ctx.platform == "cpu" and 0 not in (*build.shape_of(x), *build.shape_of(grad)):
+        dtype, channels = computed_in(x), build.shape_of(x)[1]
+        if on_cpu.is_depthwise(channels, shape[0], groups, shape[2:]):
+            return on_cpu.depthwise_weights(x, grad, shape, stride, padding, dilation, dtype)
+        if groups == 1 and on_cpu.is_pointwise(shape[2:], [(p, p) for p in padding], [1]):
+            return on_cpu.pointwise_weights(x, grad, shape, stride, dtype)
     spatial = zip(
         shape[2:],
         build.shape_of(grad)[2:],
@@ -185,6 +201,18 @@ def _convolve(
     dtype = build.dtype_of(x)
     if ctx.platform == "cpu":
         dtype = computed_in(x)  # a half result is rounded once, after the bias
+        window = build.shape_of(kernel)[2:]
+        features = build.shape_of(kernel)[kernel_dims[0]]
+        plain = 0 not in shape and 0 not in build.shape_of(x) and batch_groups == 1
+        channels = build.shape_of(x)[image_dims[1]]
+        if plain and on_cpu.is_depthwise(channels, features, feature_groups, window):
+            kernel = build.reshape(kernel, [channels, *window])
+            return on_cpu.depthwise(
+                x, kernel, shape, stride, padding, image_dilation, kernel_dilation, dtype
+            )
+        in_place = image_dims == out_dims == _BATCH_FIRST and feature_groups == 1
+        if plain and in_place and on_cpu.is_pointwise(window, padding, image_dilation):
+            return on_cpu.pointwise(x, kernel, stride, kernel_dims, dtype)
     numbers = hlo.ConvDimensionNumbers.get(
         image_dims[0],
         image_dims[1],

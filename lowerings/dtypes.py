@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jax.extend.mlir import ir
@@ -9,7 +10,7 @@ from jax.extend.mlir import ir
 from xla_dynamo.errors import UnsupportedDtype
 
 
-def _complex(part: type) -> Callable[[], ir.Type]:
+def _complex(part: Any) -> Callable[[], ir.Type]:
     return lambda: ir.ComplexType.get(part.get())
 
 

@@ -61,9 +61,7 @@ def _grid_sample_gradients(
     return jax.vjp(sample, x, grid)[1](grad)
 
 
-def _grid_sample(
-    x: jax.Array, grid: jax.Array, mode: int, padding: int, align: bool
-) -> jax.Array:
+def _grid_sample(x: jax.Array, grid: jax.Array, mode: int, padding: int, align: bool) -> jax.Array:
     """x[n, c, *sizes] at grid[n, *out, rank], whose last dim counts x's dims from the last."""
     sizes = x.shape[2:]
     places = [

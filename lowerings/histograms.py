@@ -17,18 +17,15 @@ from xla_dynamo.lowerings.table import Context, lowers
 aten = torch.ops.aten
 
 
-def _range_of(x: jax.Array, low: float, high: float, margin: float) -> tuple[jax.Array, jax.Array]:
-    """The given range, or the data's if it is empty; with a margin if that is empty too."""
+def _histc(x: jax.Array, bins: int, low: float, high: float) -> jax.Array:
+    x = x.reshape(-1)
     first, last = jnp.asarray(low, x.dtype), jnp.asarray(high, x.dtype)
     if low == high and x.size:
         first, last = x.min(), x.max()
-    same = first == last
-    return jnp.where(same, first - margin, first), jnp.where(same, last + margin, last)
-
-
-def _histc(x: jax.Array, bins: int, low: float, high: float) -> jax.Array:
-    x = x.reshape(-1)
-    first, last = _range_of(x, low, high, 1)
+    first, last = (
+        jnp.where(first == last, first - 1, first),
+        jnp.where(first == last, last + 1, last),
+    )
     inside = (x >= first) & (x <= last)
     place = ((x - first) * bins / (last - first)).astype(jnp.int64)
     place = jnp.where(inside, jnp.minimum(place, bins - 1), bins)
@@ -42,14 +39,18 @@ def histc(ctx: Context, x: Value, bins: int = 100, min: Number = 0, max: Number 
     return cast(counts, ctx.out.dtype)
 
 
-def _edges(x: jax.Array, bins: int, low: float, high: float) -> jax.Array:
-    first, last = _range_of(x, low, high, 0.5)
-    return jnp.linspace(first, last, bins + 1, dtype=x.dtype)
+def _edges(x: jax.Array, bins: int, span: Sequence[float]) -> jax.Array:
+    """Even edges over a range, that of the data if none is given; an empty one is widened."""
+    if not span and x.size:
+        first, last = x.min(), x.max()
+    else:
+        first, last = (jnp.asarray(end, x.dtype) for end in span or (0.0, 1.0))
+    margin = jnp.where(first == last, 0.5, 0).astype(x.dtype)
+    return jnp.linspace(first - margin, last + margin, bins + 1, dtype=x.dtype)
 
 
 def _all_edges(points: jax.Array, bins: Sequence[int], span: Sequence[float]) -> list[jax.Array]:
-    ends = span or (0.0, 0.0) * len(bins)
-    return [_edges(points[:, d], count, *ends[2 * d : 2 * d + 2]) for d, count in enumerate(bins)]
+    return [_edges(points[:, d], n, span[2 * d : 2 * d + 2]) for d, n in enumerate(bins)]
 
 
 def _counts(points: jax.Array, *rest: jax.Array, weighted: bool, density: bool) -> jax.Array:

@@ -48,9 +48,7 @@ def _solve_triangular(
 def linalg_solve_triangular(
     ctx: Context, self: Value, B: Value, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Value:
-    return call_jax(
-        ctx, _solve_triangular, self, B, upper=upper, left=left, unit=unitriangular
-    )
+    return call_jax(ctx, _solve_triangular, self, B, upper=upper, left=left, unit=unitriangular)
 
 
 @lowers(aten.triangular_solve.default)

@@ -14,7 +14,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def matrix_product(ctx: Context, x: Value, y: Value, dtype: torch.dtype) -> Value:
-    """x @ y for [m, k] @ [k, n], the same with one batch dimension, or [m, k] @ [k], in dtype."""
+    """The product [m, k] @ [k, n], with or without a batch dimension, or [m, k] @ [k], in dtype."""
     rank = build.rank_of(x)
     batch = list(range(rank - 2))
     inner = (rank - 1, max(rank - 2, 0))
@@ -31,7 +31,7 @@ def _is_vector(x: Value, y: Value) -> bool:
 
 
 def _multiply_and_sum(x: Value, y: Value, dtype: torch.dtype) -> Value:
-    """x @ y as a fused product and sum in float32.
+    """A product as a fused multiplication and sum in float32.
 
     XLA:CPU widens a whole half-type matrix in memory before a matrix-vector dot; fused, it reads
     the matrix once (bench: bf16 matrix-vector).
@@ -48,7 +48,7 @@ def _multiply_and_sum(x: Value, y: Value, dtype: torch.dtype) -> Value:
 
 
 def blend(ctx: Context, added: Value, product: Value, beta: Number, alpha: Number) -> Value:
-    """beta * added + alpha * product in the product's dtype, rounded once.
+    """The sum beta * added + alpha * product in the product's dtype, rounded once.
 
     With beta 0 torch does not read `added`, so that its NaN does not spread.
     """
@@ -106,3 +106,31 @@ def addbmm(
 ) -> Value:
     product = build.dot_general(x, y, ([0, 2], [0, 1]), dtype=computed_in(x))
     return blend(ctx, added, product, beta, alpha)
+
+
+@lowers(aten._trilinear.default)
+def _trilinear(
+    ctx: Context,
+    i1: Value,
+    i2: Value,
+    i3: Value,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> Value:
+    expanded = zip((i1, i2, i3), (expand1, expand2, expand3), strict=True)
+    factors = [build.expand_dims(x, *sorted(dims)) for x, dims in expanded]
+    x, y, z = spread(factors, computed_in(i1))
+    product = hlo.multiply(hlo.multiply(x, y), z)
+    return build.cast(build.reduce(product, sumdim, "sum"), ctx.out.dtype)
+
+
+@lowers(aten._weight_int8pack_mm.default)
+def _weight_int8pack_mm(ctx: Context, x: Value, weight: Value, scales: Value) -> Value:
+    """The product x @ weight.T * scales, of int8 weights with one scale a row."""
+    weight = build.cast(weight, build.dtype_of(x))
+    product = matrix_product(ctx, x, build.transpose(weight, [1, 0]), computed_in(x))
+    product = hlo.multiply(*spread([product, scales], build.dtype_of(product)))
+    return build.cast(product, ctx.out.dtype)

@@ -116,7 +116,7 @@ def lu_unpack(
 
 
 def _unwanted_empty(ctx: Context, parts: Any, wanted: Any) -> tuple[Value, ...]:
-    """torch returns an empty tensor for a factor that the call does not ask for."""
+    """Give an empty tensor, as torch does, for a factor that the call does not ask for."""
     return tuple(
         part if want else full(promised.shape, 0, promised.dtype)
         for part, want, promised in zip(parts, wanted, ctx.out, strict=True)
@@ -203,9 +203,7 @@ def linalg_eigh(
 
 
 def _eig(a: jax.Array, *, vectors: bool) -> list[jax.Array]:
-    return linalg.eig(
-        a, compute_left_eigenvectors=False, compute_right_eigenvectors=vectors
-    )
+    return linalg.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=vectors)
 
 
 @lowers(aten.linalg_eig.default)

@@ -7,6 +7,7 @@ and 1 from a certain degree on.
 
 import dataclasses
 from collections.abc import Callable
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from xla_dynamo.lowerings.promotion import KIND, promote
 from xla_dynamo.lowerings.table import Context, lowers
 
 aten = torch.ops.aten
-Array = jax.Array
+Array: TypeAlias = jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Polynomial:
         closed_above: degrees above this one are computed by `closed`, where -1 < x < 1.
         degree_limit: the highest degree that torch computes in 32 and in 64 bits.
         shifted: whether the argument is 2 x - 1 instead of x.
+
     """
 
     linear: Callable[[Array], Array]

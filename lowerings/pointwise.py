@@ -1,6 +1,8 @@
 """Elementary functions of one variable: exponentials, logarithms, roots, trigonometry."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from jax.extend.mlir.dialects import chlo
@@ -8,6 +10,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.build import Value, compare, dtype_of, full_like, where
 from xla_dynamo.lowerings.promotion import KIND, pointwise
+from xla_dynamo.lowerings.rounding import copysign
 from xla_dynamo.lowerings.table import lowers
 
 aten = torch.ops.aten
@@ -34,7 +37,7 @@ def exp2(x: Value) -> Value:
 
 
 def sinh(x: Value) -> Value:
-    """The hyperbolic sine; of reals to the last bits, for which chlo's exp(x - log(2)) is too loose."""
+    """The hyperbolic sine; for reals, chlo's exp(x - log(2)) is too loose."""
     if dtype_of(x).is_complex:
         return chlo.sinh(x)
     size, half = hlo.abs(x), full_like(x, 0.5)
@@ -58,6 +61,34 @@ def cosh(x: Value) -> Value:
     )
 
 
+def _on_cut(build: Callable[[Value], Value], part: str, turned: bool = False) -> Any:
+    """Let the sign of a zero part choose the side of a complex branch cut, as in C (Kahan 1987).
+
+    XLA's functions have the right value on one side only. `part`, "real" or "imag", has the same
+    sign in argument and result, or the opposite one if `turned`.
+    """
+
+    def signed(x: Value) -> Value:
+        value = build(x)
+        if not dtype_of(x).is_complex:
+            return value
+        side = getattr(hlo, part)(x)
+        fixed = copysign(getattr(hlo, part)(value), hlo.negate(side) if turned else side)
+        if part == "real":
+            return hlo.complex(fixed, hlo.imag(value))
+        return hlo.complex(hlo.real(value), fixed)
+
+    return signed
+
+
+sqrt = _on_cut(hlo.sqrt, "imag")
+
+
+def rsqrt(x: Value) -> Value:
+    """1 / sqrt(x)."""
+    return reciprocal(sqrt(x)) if dtype_of(x).is_complex else hlo.rsqrt(x)
+
+
 for _op, _build in {
     aten.exp.default: hlo.exponential,
     aten.exp2.default: exp2,
@@ -66,21 +97,21 @@ for _op, _build in {
     aten.log1p.default: hlo.log_plus_one,
     aten.log2.default: log2,
     aten.log10.default: log10,
-    aten.sqrt.default: hlo.sqrt,
-    aten.rsqrt.default: hlo.rsqrt,
+    aten.sqrt.default: sqrt,
+    aten.rsqrt.default: rsqrt,
     aten.reciprocal.default: reciprocal,
     aten.sin.default: hlo.sine,
     aten.cos.default: hlo.cosine,
     aten.tan.default: hlo.tan,
-    aten.asin.default: chlo.asin,
-    aten.acos.default: chlo.acos,
-    aten.atan.default: chlo.atan,
+    aten.asin.default: _on_cut(chlo.asin, "imag"),
+    aten.acos.default: _on_cut(chlo.acos, "imag", turned=True),
+    aten.atan.default: _on_cut(chlo.atan, "real"),
     aten.sinh.default: sinh,
     aten.cosh.default: cosh,
     aten.tanh.default: hlo.tanh,
-    aten.asinh.default: chlo.asinh,
-    aten.acosh.default: chlo.acosh,
-    aten.atanh.default: chlo.atanh,
+    aten.asinh.default: _on_cut(chlo.asinh, "real"),
+    aten.acosh.default: _on_cut(chlo.acosh, "imag"),
+    aten.atanh.default: _on_cut(chlo.atanh, "imag"),
     aten.sigmoid.default: hlo.logistic,
     aten.erf.default: chlo.erf,
     aten.erfc.default: chlo.erfc,

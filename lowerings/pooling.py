@@ -157,9 +157,7 @@ def scatter_to_indices(grad: Value, indices: Value, like: Value, rank: int) -> V
     places = hlo.add(build.reshape(indices, picked), row)
     zeros = build.full([rows * plane], 0, build.dtype_of(grad))
     n = [build.product(picked)]
-    summed = scatter_rows(
-        zeros, [0], [build.reshape(places, n)], 0, build.reshape(grad, n), "sum"
-    )
+    summed = scatter_rows(zeros, [0], [build.reshape(places, n)], 0, build.reshape(grad, n), "sum")
     return build.reshape(summed, shape)
 
 
@@ -265,9 +263,7 @@ def _spread_over_windows(x: Value, w: Windows, dim: int) -> Value:
     high[dim] = w.n + w.padding - (w.out - 1) * w.stride - 1
     interior[dim] = w.stride - 1
     apart = build.pad(x, 0, low, high, interior)
-    return functools.reduce(
-        hlo.add, [build.slice_dim(apart, dim, i, i + w.n) for i in range(w.k)]
-    )
+    return functools.reduce(hlo.add, [build.slice_dim(apart, dim, i, i + w.n) for i in range(w.k)])
 
 
 for _rank, _pool, _backward in (

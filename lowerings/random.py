@@ -114,9 +114,9 @@ def uniform(ctx: Context, x: Value, from_: float = 0.0, to: float = 1.0, **kwarg
     # `from` is no name in Python: as a keyword it comes in kwargs.
     low, high = kwargs.get("from", from_), to
     u = rand(ctx, ctx.out.shape)
-    if dtype_of(u).is_complex:
-        raise ValueError("uniform is for real numbers")
-    return u if (low, high) == (0, 1) else affine(u, high - low, low)
+    if (low, high) == (0, 1):
+        return u
+    return affine(u, high - low, complex(low, low) if ctx.out.dtype.is_complex else low)
 
 
 def integers(ctx: Context, shape: Sequence[int], low: int, high: int, dtype: torch.dtype) -> Value:

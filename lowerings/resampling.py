@@ -91,7 +91,9 @@ def apply_taps_to_bytes(x: Value, dim: int, taps: Taps) -> Value:
     total = apply_taps(build.cast(x, torch.int32), dim, Taps(taps.n, taps.places, fixed))
     total = hlo.add(total, build.full_like(total, 1 << (bits - 1)))
     total = hlo.shift_right_arithmetic(total, build.full_like(total, bits))
-    return build.cast(hlo.clamp(build.scalar(0, torch.int32), total, build.scalar(255, torch.int32)), torch.uint8)
+    return build.cast(
+        hlo.clamp(build.scalar(0, torch.int32), total, build.scalar(255, torch.int32)), torch.uint8
+    )
 
 
 # --- tables ------------------------------------------------------------------------------------
@@ -192,10 +194,12 @@ _TABLES: dict[str, Callable[..., Taps]] = {
     "lanczos_aa": _filtered(
         3, lambda x: np.where(x < 3, np.sinc(x) * np.sinc(x / 3), 0), antialias=True
     ),
-    # torch's kernels for bytes are another family, with numbers of their own.
+    # torch's kernel for bytes has weights of its own.
     "linear_bytes": _filtered(1, _triangle, antialias=False),
-    "cubic_bytes": _filtered(2, lambda x: _keys_cubic(x, -0.75), antialias=False),
 }
+
+
+_BYTE_MODES = {"linear": "linear_bytes"} | {m: m for m in _TABLES if m.endswith("aa")}
 
 
 def _tables(
@@ -223,15 +227,19 @@ def _forward(mode: str) -> Rule:
     def rule(ctx: Context, x: Value, output_size: list[int], *settings: float | None) -> Value:
         sizes = build.shape_of(x)[2:]
         dtype = build.dtype_of(x)
-        if dtype is torch.uint8 and "nearest" not in mode and len(sizes) == 2:
-            exact = mode if mode.endswith("aa") else f"{mode}_bytes"
-            tables = _tables(exact, sizes, output_size, settings, torch.float64)
+        if dtype is torch.uint8 and mode in _BYTE_MODES:
+            tables = _tables(_BYTE_MODES[mode], sizes, output_size, settings, torch.float64)
             for dim, taps in reversed(list(enumerate(tables, 2))):
                 x = apply_taps_to_bytes(x, dim, taps)
             return x
-        y = x if "nearest" in mode else build.cast(x, computed_in(x))
+        whole = not dtype.is_floating_point and "nearest" not in mode
+        wide = torch.float32 if whole else computed_in(x)
+        y = x if "nearest" in mode else build.cast(x, wide)
         for dim, taps in enumerate(_tables(mode, sizes, output_size, settings, dtype), 2):
             y = apply_taps(y, dim, taps)
+        if whole:
+            low, high = (build.scalar(n, wide) for n in (0, torch.iinfo(dtype).max))
+            y = hlo.clamp(low, hlo.round_nearest_even(y), high)
         return build.cast(y, ctx.out.dtype)
 
     return rule

@@ -1,17 +1,20 @@
-"""Rounding and signs: round, trunc, floor, ceil, sign, abs, neg."""
+"""Rounding and signs: round, trunc, floor, ceil, sign, copysign, abs, neg."""
+
+import math
+from collections.abc import Callable
 
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import Value, compare, dtype_of, full_like, where
-from xla_dynamo.lowerings.promotion import pointwise, promote
-from xla_dynamo.lowerings.build import cast
+from xla_dynamo.lowerings.build import Value, cast, compare, dtype_of, full_like, where
+from xla_dynamo.lowerings.comparisons import is_inf, sign_bit
+from xla_dynamo.lowerings.promotion import KIND, pointwise, promote
 from xla_dynamo.lowerings.table import Context, lowers
 
 aten = torch.ops.aten
 
 
-def _of_floats(build):
+def _of_floats(build: Callable[[Value], Value]) -> Callable[[Value], Value]:
     """Leave whole numbers as they are: StableHLO's rounding is for floats only."""
 
     def rounded(x: Value) -> Value:
@@ -40,7 +43,17 @@ def sign(x: Value) -> Value:
 
 def absolute(x: Value) -> Value:
     """|x|; the magnitude, a real number, for a complex x."""
-    return hlo.abs(x) if dtype_of(x).is_signed else x
+    dtype = dtype_of(x)
+    if not dtype.is_complex:
+        return hlo.abs(x) if dtype.is_signed else x
+    size = hlo.abs(x)  # NaN beside an infinite part, where torch says infinite
+    return where(is_inf(x), full_like(size, math.inf), size)
+
+
+def copysign(x: Value, y: Value) -> Value:
+    """|x| with the sign bit of y."""
+    size = hlo.abs(x)
+    return where(sign_bit(y), hlo.negate(size), size)
 
 
 for _op, _build in {
@@ -53,6 +66,8 @@ for _op, _build in {
     aten.neg.default: hlo.negate,
 }.items():
     lowers(_op)(pointwise(_build))
+
+lowers(aten.copysign.Tensor, aten.copysign.Scalar)(pointwise(copysign, KIND.INT_TO_FLOAT))
 
 
 @lowers(aten.round.decimals)

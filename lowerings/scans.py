@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from xla_dynamo.lowerings.build import Value, cast, dtype_of, rank_of, reshape
+from xla_dynamo.lowerings.build import Value, cast, dtype_of, rank_of, reshape, shape_of
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.promotion import computed_in
 from xla_dynamo.lowerings.table import Context, lowers
@@ -32,6 +32,21 @@ def _cumprod(x: jax.Array, dim: int) -> jax.Array:
 
 def _logcumsumexp(x: jax.Array, dim: int) -> jax.Array:
     return lax.associative_scan(jnp.logaddexp, x, axis=dim)
+
+
+def _logcumsumexp_in_order(x: jax.Array, dim: int) -> jax.Array:
+    """Of complex numbers, one after another: another order gives other multiples of 2 pi i."""
+
+    def add(total: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        less = total.real < x.real
+        low, high = jnp.where(less, total, x), jnp.where(less, x, total)
+        infinite = jnp.where(low.real < 0, low, jnp.log(jnp.exp(low) + jnp.exp(high)))
+        special = jnp.isinf(low.real) & (low.real == high.real)
+        total = jnp.where(special, infinite, jnp.log1p(jnp.exp(low - high)) + high)
+        return total, total
+
+    rows = jnp.moveaxis(x, dim, 0)
+    return jnp.moveaxis(lax.scan(add, jnp.full_like(rows[0], -jnp.inf), rows)[1], 0, dim)
 
 
 def _accumulated_in(ctx: Context, x: Value) -> torch.dtype:
@@ -58,9 +73,10 @@ lowers(aten.cumprod.default)(_running(_cumprod))
 
 @lowers(aten.logcumsumexp.default)
 def logcumsumexp(ctx: Context, x: Value, dim: int) -> Value:
-    if not rank_of(x):
+    if not rank_of(x) or 0 in shape_of(x):
         return x
-    scanned = call_jax(ctx, _logcumsumexp, cast(x, computed_in(x)), dim=dim % rank_of(x))
+    scan = _logcumsumexp_in_order if dtype_of(x).is_complex else _logcumsumexp
+    scanned = call_jax(ctx, scan, cast(x, computed_in(x)), dim=dim % rank_of(x))
     return cast(scanned, ctx.out.dtype)
 
 

@@ -37,8 +37,8 @@ def _factor(a: jax.Array, *, hermitian: bool) -> tuple[jax.Array, jax.Array, jax
     n = a.shape[-1]
     rows = jnp.arange(n, dtype=jnp.int32)
     flip = jnp.conj if hermitian else lambda x: x
-    diagonal = jnp.diagonal(a).real.astype(a.dtype) if hermitian else jnp.diagonal(a)
-    whole = jnp.tril(a, -1) + flip(jnp.tril(a, -1)).T + jnp.diag(diagonal)
+    real = (lambda x: x.real.astype(x.dtype)) if hermitian else lambda x: x
+    whole = jnp.tril(a, -1) + flip(jnp.tril(a, -1)).T + jnp.diag(real(jnp.diagonal(a)))
 
     def choose(k: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """The row to exchange, whether the pivot is 2x2, and whether the column is zero."""
@@ -58,7 +58,8 @@ def _factor(a: jax.Array, *, hermitian: bool) -> tuple[jax.Array, jax.Array, jax
         after = rows > k + two
         m = jnp.minimum(k + 1, n - 1)
         u, v = jnp.where(after, w[:, k], 0), jnp.where(after & two, w[:, m], 0)
-        d, e, f = w[k, k], jnp.where(two, w[m, k], 0), jnp.where(two, w[m, m], 1)
+        d, e = real(w[k, k]), jnp.where(two, w[m, k], 0)
+        f = jnp.where(two, real(w[m, m]), 1)
         determinant = jnp.where(zero, 1, d * f - e * flip(e))
         x, y = (u * f - v * e) / determinant, (v * d - u * flip(e)) / determinant
         w = w - jnp.outer(x, flip(u)) - jnp.outer(y, flip(v))
@@ -73,7 +74,7 @@ def _factor(a: jax.Array, *, hermitian: bool) -> tuple[jax.Array, jax.Array, jax
     zero = jnp.int32(0)
     start = (zero, whole, jnp.zeros_like(a), jnp.zeros_like(rows), zero)
     _, _, ld, pivots, info = jax.lax.while_loop(lambda state: state[0] < n, eliminate, start)
-    return ld + jnp.triu(a, 1), pivots, info
+    return ld, pivots, info
 
 
 def _ldl_factor(a: jax.Array, *, hermitian: bool) -> tuple[jax.Array, jax.Array, jax.Array]:

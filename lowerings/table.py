@@ -36,7 +36,7 @@ class Context:
     operands: tuple[Any, ...]
     platform: str
     module: ir.Module
-    functions: dict[Any, str]
+    functions: dict[Any, Any]
     random_key: Callable[[], ir.Value]
 
 

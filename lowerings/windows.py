@@ -110,6 +110,9 @@ def unfold_backward(
     if not input_sizes:
         return build.reshape(grad_in, [])
     dim, last = build.normalize_dim(dim, len(input_sizes)), len(input_sizes)
+    whole = [*input_sizes, size]
+    whole[dim] = build.shape_of(grad_in)[dim]
+    grad_in = build.broadcast_to(grad_in, whole)  # istft counts on it: one window for a batch
     order = [*range(dim + 1), last, *range(dim + 1, last)]
     wide = build.cast(build.transpose(grad_in, order), computed_in(grad_in))
     return build.cast(overlap_add(wide, dim, input_sizes[dim], step), ctx.out.dtype)

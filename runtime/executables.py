@@ -39,7 +39,7 @@ class Executable:
             options = compile_options(dict(xla_options or {}), device.id)
             self._loaded = compile_and_load(module, device, options)
         except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
-            raise CompileError(f"PJRT could not compile the program for {device}: {error}") from error
+            raise CompileError(f"PJRT could not compile for {device}: {error}") from error
         self.device = device
         self.compile_seconds = time.perf_counter() - start
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)

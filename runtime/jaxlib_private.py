@@ -5,7 +5,7 @@ The public roads (`jax.dlpack.from_dlpack`, `jax.jit`) cost 30 µs a tensor and 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ from jax.extend.mlir import ir
 from jaxlib import _jax
 
 # A PJRT buffer as jaxlib hands it out. Not used as a jax.Array anywhere.
-Buffer = _jax.ArrayImpl
+Buffer: TypeAlias = _jax.ArrayImpl
 
 # (DLPack capsule, device, stream) -> Buffer: no copy where the memory is aligned for the platform,
 # a copy otherwise.
@@ -22,7 +22,7 @@ buffer_from_dlpack: Callable[[Any, Any, Any], Buffer] = _jax.dlpack_managed_tens
 # (Buffer, stream) -> DLPack capsule: waits until the buffer has its value, never copies.
 dlpack_from_buffer: Callable[[Buffer, Any], Any] = _jax.buffer_to_dlpack_managed_tensor
 
-LoadedExecutable = _jax.LoadedExecutable
+LoadedExecutable: TypeAlias = _jax.LoadedExecutable
 
 
 def compile_options(debug_options: dict[str, str], device_id: int) -> _jax.CompileOptions:

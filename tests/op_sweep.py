@@ -28,21 +28,30 @@ RANDOM = frozenset(
         "nn.functional.dropout2d", "nn.functional.dropout3d",
         "nn.functional.feature_alpha_dropout", "nn.functional.fractional_max_pool2d",
         "nn.functional.fractional_max_pool3d", "nn.functional.rrelu",
-        "normal", "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform",
+        "normal", "rand_like", "randint", "randint_like", "randn", "randn_like", "svd_lowrank", "uniform",
     }
 )  # fmt: skip
+
+# Which of several equal elements an index names is left to the algorithm: an introsort, a
+# quickselect. Such results are compared by the elements that they choose.
+TIES = frozenset({"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", "topk"})
 
 # (rtol, atol) where float32 needs more than torch.testing's own; from PyTorch's own tests of
 # Inductor on the CPU (test_torchinductor_opinfo.py) or tighter.
 TOLERANCES: dict[str, tuple[float, float]] = {
+    "fft.hfft2": (1.3e-6, 2e-5),  # unscaled: sums of some hundred terms that nearly cancel
+    # Sums of products up to 81 in size, in another order than eager's.
+    "matmul": (1.3e-6, 3e-5),
+    "__rmatmul__": (1.3e-6, 3e-5),
+    "nn.functional.conv_transpose3d": (2e-4, 2e-4),
+    "nn.functional.scaled_dot_product_attention": (3e-5, 3e-5),
     "matrix_exp": (4e-3, 1e-5),  # eager itself is 2e-3 from the float64 result
-    "svd_lowrank": (1e-4, 1e-4),
 }
 
 # Vectors that are right with either sign (or complex phase): the values of the database's own
 # functions of the result are compared, since LAPACK's libraries differ in the choice.
 UP_TO_SIGN = frozenset(
-    {"linalg.eig", "linalg.eigh", "linalg.svd", "svd", "svd_lowrank", "pca_lowrank"}
+    {"linalg.eig", "linalg.eigh", "linalg.svd", "svd", "pca_lowrank"}
 )
 
 # The database seeds within its functions, which Dynamo does not trace; `_call` seeds outside.
@@ -127,12 +136,46 @@ def compare(expected: Any, actual: Any, *, values: bool, rtol: float | None, ato
             )
 
 
+def settle_ties(x: torch.Tensor, expected: Any, actual: Any) -> Any:
+    """The actual result with the expected indices where its own choose the same elements of x."""
+    flat_e, flat_a = pytree.tree_leaves(expected), pytree.tree_leaves(actual)
+    settled = [
+        e if e.dtype == a.dtype == torch.int64 and _same_choice(x, e, a) else a
+        for e, a in zip(flat_e, flat_a, strict=True)
+    ]
+    return pytree.tree_unflatten(settled, pytree.tree_structure(actual))
+
+
+def _same_choice(x: torch.Tensor, e: torch.Tensor, a: torch.Tensor) -> bool:
+    """Whether two tensors of indices, none twice, choose equal elements along some dimension."""
+    if e.shape != a.shape or not same_strides(e, a) or not 0 <= x.dim() - e.dim() <= 1:
+        return False
+    for dim in range(x.dim()):
+        e_, a_ = (t if t.dim() == x.dim() else t.unsqueeze(dim) for t in (e, a))
+        rest = [n for d, n in enumerate(x.shape) if d != dim]
+        if rest != [n for d, n in enumerate(e_.shape) if d != dim] or not a_.numel():
+            continue
+        if a_.min() < 0 or max(a_.max(), e_.max()) >= x.shape[dim]:
+            continue
+        once = a_.sort(dim).values.diff(dim=dim).ne(0).all()
+        if once and torch.allclose(x.gather(dim, e_), x.gather(dim, a_), 0, 0, equal_nan=True):
+            return True
+    return False
+
+
 def same_strides(e: torch.Tensor, a: torch.Tensor) -> bool:
     """Strides agree where they mean something: not in sizes 0 and 1."""
     if e.numel() == 0:
         return True
     pairs = zip(e.shape, e.stride(), a.stride(), strict=True)
     return all(n == 1 or s == t for n, s, t in pairs)
+
+
+def _drops(op: OpInfo, sample: SampleInput) -> bool:
+    """Whether an attention sample asks for dropout, which is drawn at random."""
+    if op.name == "nn.functional.multi_head_attention_forward":
+        return sample.kwargs["training"]
+    return sample.kwargs.get("dropout_p", 0) > 0
 
 
 def check(op: OpInfo, dtype: torch.dtype, limit: int | None = None) -> Outcome:
@@ -157,7 +200,9 @@ def check(op: OpInfo, dtype: torch.dtype, limit: int | None = None) -> Outcome:
                 text = "".join(traceback.format_exception_only(error))
                 return Outcome("fail", ran, f"raised on {sample.summary()}\n{text}")
             try:
-                exact = op.name not in RANDOM
+                exact = op.name not in RANDOM and not _drops(op, sample)
+                if op.name in TIES:
+                    actual = settle_ties(sample.input, expected, actual)
                 if op.name in UP_TO_SIGN:
                     compare(expected, actual, values=False, rtol=rtol, atol=atol)
                     expected, actual = map(sample.output_process_fn_grad, (expected, actual))
@@ -185,7 +230,7 @@ def main() -> None:
     for op in itertools.islice(chosen, index, None, count):
         outcome = check(op, dtype, None if options.all else options.limit)
         tally[outcome.status] = tally.get(outcome.status, 0) + 1
-        if outcome.status == "fail" or options.verbose:
+        if outcome.status != "pass" or options.verbose:
             lines = [line for line in outcome.detail.splitlines() if line.strip()]
             shown = "\n    ".join(line[:300] for line in lines[: 12 if options.verbose else 6])
             print(f"{outcome.status:12} {full_name(op)} {options.dtype}\n    {shown}", flush=True)

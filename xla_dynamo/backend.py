@@ -31,9 +31,7 @@ def openxla(
 
     def compiler(*, keeps_static_inputs: bool) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            return compile_graph(
-                gm, inputs, parsed, keeps_static_inputs=keeps_static_inputs
-            ).call
+            return compile_graph(gm, inputs, parsed, keeps_static_inputs=keeps_static_inputs).call
 
         return compile_aten
 

@@ -27,9 +27,9 @@ def bind(
     callable raises ExecutionError when PJRT fails, out of memory say.
     """
     run = _nothing if executable is None else _runner(program, executable, device, gm)
-    mutations, outputs = program.mutations, program.outputs
-    effects = program.effects
-    if not mutations and not effects and [o.result for o in outputs] == list(range(program.results)) != []:
+    mutations, outputs, effects = program.mutations, program.outputs, program.effects
+    as_they_come = [o.result for o in outputs if o.view is None] == list(range(len(outputs)))
+    if as_they_come and outputs and not mutations and not effects:
         return run
 
     def call(args: list[Any]) -> list[Any]:

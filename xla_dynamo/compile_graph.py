@@ -73,9 +73,7 @@ class CompiledGraph:
     def _compile(self, values: dict[torch.fx.Node, Any]) -> Call:
         start = time.perf_counter()
         device = pjrt_device_of(self._device)
-        program = lower(
-            self._gm, values, device.platform, self._options, self._static_inputs
-        )
+        program = lower(self._gm, values, device.platform, self._options, self._static_inputs)
         metrics.add_time("LoweringTime", time.perf_counter() - start)
         metrics.increment("UncachedCompile")
         if log.isEnabledFor(logging.DEBUG):

@@ -33,6 +33,16 @@ _KEPT: dict[Any, str] = {
     aten._upsample_nearest_exact2d.default: _TAPS,
     aten._upsample_nearest_exact3d.default: _TAPS,
     aten.upsample_linear1d.default: _TAPS,
+    aten.upsample_nearest1d.vec: _TAPS,
+    aten.upsample_nearest2d.vec: _TAPS,
+    aten.upsample_nearest3d.vec: _TAPS,
+    aten._upsample_nearest_exact1d.vec: _TAPS,
+    aten._upsample_nearest_exact2d.vec: _TAPS,
+    aten._upsample_nearest_exact3d.vec: _TAPS,
+    aten.upsample_linear1d.vec: _TAPS,
+    aten.upsample_bilinear2d.vec: _TAPS,
+    aten.upsample_trilinear3d.vec: _TAPS,
+    aten.upsample_bicubic2d.vec: _TAPS,
     aten.roll.default: "two slices and a concatenation",
     aten.reflection_pad1d.default: _SLICES,
     aten.reflection_pad2d.default: _SLICES,
@@ -58,7 +68,19 @@ _ADDED = (
     aten.rrelu_with_noise_backward.default,
     aten.narrow_copy.default,
     aten.unbind_copy.int,
+    aten.tril_indices.default,
+    aten.triu_indices.default,
 )
+
+
+def _in_input_layout(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a result the memory format of the first argument, as eager's kernel does."""
+
+    def decompose(x: torch.Tensor, *args: Any) -> torch.Tensor:
+        result = decomposition(x, *args)
+        return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
+
+    return decompose
 
 
 @functools.cache
@@ -67,4 +89,7 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
     for op in _KEPT:
         table.pop(op, None)
-    return table | get_decompositions(_ADDED)
+    table |= get_decompositions(_ADDED)
+    for op in (aten.max_unpool2d.default, aten.max_unpool3d.default):
+        table[op] = _in_input_layout(table[op])
+    return table

@@ -3,7 +3,7 @@
 import dataclasses
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jax.extend.mlir import ir
@@ -27,7 +27,7 @@ from xla_dynamo.options import Options
 from xla_dynamo.output_views import outputs_of_one_memory
 from xla_dynamo.source_lines import describe, source_line
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 with_effects = torch.ops.higher_order.with_effects
 
 
@@ -246,7 +246,18 @@ class _Lowering:
         kwargs = torch.fx.map_arg(node.kwargs, self.env.__getitem__)
         result = _checked(node, lambda: rule(ctx, *args, **kwargs), self.signature)
         self.check_type(node, result, promised)
+        if node.kwargs.get("check_errors"):
+            self.check_errors(node, result[-1])
         return result
+
+    def check_errors(self, node: Node, info: ir.Value) -> None:
+        """A factorization was asked to raise when LAPACK's info, its last result, is not 0."""
+        self.results.append(info)
+        api = "torch.linalg." + _name(node).split("linalg_")[-1].removesuffix(".default")
+        args = [Output(len(self.results) - 1), Output(number=api)]
+        is_matrix = Output(number=not build.rank_of(info))
+        check = torch.ops.aten._linalg_check_errors.default
+        self.effects.append(Effect(check, args, {"is_matrix": is_matrix}))
 
     def effect(self, node: Node) -> tuple[Any, ...]:
         """torch.ops.higher_order.with_effects(token, op, ...): (token, the op's results)."""
@@ -273,7 +284,7 @@ class _Lowering:
 
     def signature(self, node: Node) -> str:
         def show(argument: Any) -> str:
-            if isinstance(argument, Node):
+            if isinstance(argument, torch.fx.Node):
                 return _short_type(self.values.get(argument))
             if isinstance(argument, list | tuple):
                 return "[" + ", ".join(map(show, argument)) + "]"
@@ -298,7 +309,7 @@ class _Lowering:
     # --- results -------------------------------------------------------------------------------
 
     def output(self, node: Any) -> Output:
-        if not isinstance(node, Node):
+        if not isinstance(node, torch.fx.Node):
             return Output(number=node)
         promised = self.values.get(node)
         if not isinstance(promised, torch.Tensor) or self.env[node] is None:  # None: a token
@@ -373,8 +384,7 @@ def _checked(node: Node, emit: Any, signature: Any = _name) -> Any:
         raise type(error)(f"{error}{describe(node)}") from error
     except Exception as error:
         raise LoweringError(
-            f"the rule of {signature(node)} failed: {type(error).__name__}: {error}"
-            f"{describe(node)}"
+            f"the rule of {signature(node)} failed: {type(error).__name__}: {error}{describe(node)}"
         ) from error
 
 

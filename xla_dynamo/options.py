@@ -49,7 +49,7 @@ class Options:
                     f"option {key!r} must be {'a dict' if wanted is Mapping else 'an integer'}, "
                     f"not {type(value).__name__} ({value!r})"
                 )
-            if wanted is int and value < (key == "max_executables"):
+            if isinstance(value, int) and value < (key == "max_executables"):
                 raise OptionError(f"option {key!r} must not be {value}")
         return cls(**given)
 

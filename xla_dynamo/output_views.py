@@ -6,13 +6,13 @@ Inside the program a view is a value like any other. When two outputs share memo
 
 import collections
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from xla_dynamo.layouts import row_major_order
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 
 
 def _viewed(node: Node) -> Node | None:
@@ -22,10 +22,10 @@ def _viewed(node: Node) -> Node | None:
     if not isinstance(node.target, torch._ops.OpOverload):
         # One of several views: a piece of split() or unbind().
         source = node.args[0] if node.target.__name__ == "getitem" and node.args else None  # type: ignore[union-attr]
-        return _viewed(source) if isinstance(source, Node) else None
+        return _viewed(source) if isinstance(source, torch.fx.Node) else None
     alias = node.target._schema.returns[0].alias_info if node.target._schema.returns else None
     first = node.args[0] if node.args else None
-    return first if alias is not None and not alias.is_write and isinstance(first, Node) else None
+    return first if alias is not None and not alias.is_write and isinstance(first, torch.fx.Node) else None
 
 
 def _root(node: Node) -> Node:
@@ -41,7 +41,7 @@ def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) ->
     """
     groups: dict[Node, set[Node]] = collections.defaultdict(set)
     for output in outputs:
-        if isinstance(output, Node) and isinstance(values.get(output), torch.Tensor):
+        if isinstance(output, torch.fx.Node) and isinstance(values.get(output), torch.Tensor):
             groups[_root(output)].add(output)
     shared: dict[Node, Node] = {}
     for root, members in groups.items():
@@ -52,5 +52,3 @@ def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) ->
         if same_type and row_major_order(value.shape, value.stride()) is not None:
             shared.update(dict.fromkeys(members, root))
     return shared
-
-

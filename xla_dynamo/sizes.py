@@ -1,12 +1,12 @@
 """Symbolic graphs to static ones: the fake value of every node at concrete sizes."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 
 
 def is_symbolic(gm: torch.fx.GraphModule) -> bool:
@@ -54,6 +54,4 @@ class _Propagation(torch.fx.Interpreter):
 
 def size_key(args: Sequence[Any]) -> tuple[Any, ...]:
     """What distinguishes two calls of a symbolic graph: numbers, and tensors' sizes and strides."""
-    return tuple(
-        (tuple(a.shape), a.stride()) if isinstance(a, torch.Tensor) else a for a in args
-    )
+    return tuple((tuple(a.shape), a.stride()) if isinstance(a, torch.Tensor) else a for a in args)
