@@ -35,6 +35,7 @@ FAMILIES = (
     "pooling",
     "adaptive_pooling",
     "normalization",
+    "batch_normalization",
     "attention",
     "fused_attention",
     "resampling",

@@ -11,7 +11,7 @@ import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.build import Number, Value
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.gather_scatter import gather_rows
 from xla_dynamo.lowerings.pooling import max_pool
@@ -40,12 +40,12 @@ class AdaptiveWindows:
         places = starts + np.arange((ends - starts).max(initial=0))
         return np.where(places < ends, places, self.n)
 
-    def shifted(self, x: Value, dim: int, fill: float) -> list[Value]:
+    def shifted(self, x: Value, dim: int, fill: Number) -> list[Value]:
         """Element i of every window, for each i; the fill past a window's end."""
         return [_picked(x, dim, column, fill) for column in self.places().T]
 
 
-def _picked(x: Value, dim: int, places: np.ndarray, fill: float) -> Value:
+def _picked(x: Value, dim: int, places: np.ndarray, fill: Number) -> Value:
     """The elements of x at places (of any shape) along dim; the fill for places past its end."""
     n = build.shape_of(x)[dim]
     index = build.array(np.minimum(places, n - 1), torch.int64)

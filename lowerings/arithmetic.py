@@ -138,7 +138,7 @@ def _power(ctx: Context, x: Value, exponent: Value) -> Value:
 @lowers(aten.pow.Tensor_Scalar)
 def pow_scalar(ctx: Context, x: Value, exponent: Number) -> Value:
     x, power = promote(ctx, x, exponent, kind=KIND.BOOL_TO_LONG)
-    special = _POWERS.get(exponent)
+    special = _POWERS.get(exponent)  # type: ignore[arg-type]
     whole = not dtype_of(x).is_floating_point and not dtype_of(x).is_complex
     if special is None or (whole and exponent not in (2, 3)):
         return cast(_power(ctx, x, power), ctx.out.dtype)

@@ -42,7 +42,7 @@ def _integral(values: Array, step: Array) -> Array:
 
 
 def _hankel(x: Array, order: int) -> Array:
-    """J + iY for x > _SWITCH: DLMF 10.9.? with u = s**2."""
+    """J + iY for x > _SWITCH: DLMF 10.32.8 at -ix, with t = 1 + i s**2 / x."""
     step = 0.3
     s = step * np.arange(22)
     base = 1 + 0.5j * s**2 / x[..., None]

@@ -1,6 +1,7 @@
 """Convolutions of one to three dimensions, transposed ones, and their gradients."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,15 +73,16 @@ def convolution_backward(
     output_mask: list[bool],
 ) -> tuple[Value | None, ...]:
     rank = build.rank_of(x) - 2
-    window = [_per_dim(a, rank) for a in (stride, padding, dilation)]
-    dtype, grads = build.dtype_of(x), [None, None, None]
+    window: Any = [_per_dim(a, rank) for a in (stride, padding, dilation)]
+    dtype = build.dtype_of(x)
+    grads: list[Value | None] = [None, None, None]
     if output_mask[0]:
         form = forward if transposed else input_gradient
-        grads[0] = form(ctx, grad, weight, build.shape_of(x), *window, groups)
+        grads[0] = form(ctx, grad, weight, build.shape_of(x), *window, groups)  # type: ignore[call-arg]
     if output_mask[1]:
         # In a transposed convolution image and gradient change places.
         image, seen = (grad, x) if transposed else (x, grad)
-        grads[1] = weight_gradient(ctx, image, seen, build.shape_of(weight), *window, groups)
+        grads[1] = weight_gradient(ctx, image, seen, build.shape_of(weight), *window, groups)  # type: ignore[call-arg]
     if output_mask[2]:
         wide = build.cast(grad, computed_in(grad))
         grads[2] = build.reduce(wide, [0, *range(2, rank + 2)], "sum")

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from xla_dynamo.lowerings.build import Number, Value, cast, product, reshape, shape_of
+from xla_dynamo.lowerings.build import Value, cast, product, reshape, shape_of
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.promotion import computed_in
 from xla_dynamo.lowerings.searching import search
@@ -33,7 +33,7 @@ def _histc(x: jax.Array, bins: int, low: float, high: float) -> jax.Array:
 
 
 @lowers(aten.histc.default)
-def histc(ctx: Context, x: Value, bins: int = 100, min: Number = 0, max: Number = 0) -> Value:
+def histc(ctx: Context, x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
     wide = cast(x, computed_in(x))
     counts = call_jax(ctx, _histc, wide, bins=bins, low=float(min), high=float(max))
     return cast(counts, ctx.out.dtype)

@@ -1,10 +1,9 @@
-"""Layer, group, batch and weight normalization, and their gradients.
+"""Layer, group and weight normalization, and their gradients.
 
 Everything is computed in float32 for half types, and each result is rounded once to the dtype that
 the graph promises for it: statistics of half inputs may be half or float32.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +18,14 @@ from xla_dynamo.lowerings.table import Context, lowers
 aten = torch.ops.aten
 
 
-def _wide(*values: Value | None) -> list[Value | None]:
+def widened(*values: Value | None) -> list[Value | None]:
     """The values in the dtype of the computation."""
     return [None if v is None else build.cast(v, computed_in(v)) for v in values]
 
 
-def _round(results: Sequence[Value | None], promised: Sequence[Any]) -> tuple[Value | None, ...]:
+def as_promised(
+    results: Sequence[Value | None], promised: Sequence[Any]
+) -> tuple[Value | None, ...]:
     """Each result in the shape and dtype that the graph promises for it."""
     return tuple(
         r if r is None or p is None else build.cast(build.reshape(r, p.shape), p.dtype)
@@ -44,7 +45,7 @@ def _along(x: Value, like: Value, dims: Sequence[int]) -> Value:
     return build.broadcast_in_dim(x, build.shape_of(like), dims)
 
 
-def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+def moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
     """Mean and biased variance over dims, in two passes as torch's (no x**2 that cancels)."""
     kept = [d for d in range(build.rank_of(x)) if d not in dims]
     mean = _mean(x, dims)
@@ -52,7 +53,7 @@ def _moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
     return mean, _mean(hlo.multiply(centred, centred), dims)
 
 
-def _reciprocal_std(variance: Value, eps: float) -> Value:
+def reciprocal_std(variance: Value, eps: float) -> Value:
     return hlo.rsqrt(hlo.add(variance, build.full_like(variance, eps)))
 
 
@@ -61,7 +62,7 @@ def _standardize(x: Value, mean: Value, rstd: Value, dims: Sequence[int]) -> Val
     return hlo.multiply(hlo.subtract(x, _along(mean, x, dims)), _along(rstd, x, dims))
 
 
-def _scale_and_shift(
+def scale_and_shift(
     y: Value, weight: Value | None, bias: Value | None, dims: Sequence[int]
 ) -> Value:
     if weight is not None:
@@ -91,13 +92,13 @@ def native_layer_norm(
     bias: Value | None,
     eps: float,
 ) -> tuple[Value | None, ...]:
-    (x,) = _wide(x)
+    (x,) = widened(x)
     dims = list(range(build.rank_of(x)))
     outer, inner = dims[: -len(normalized_shape)], dims[-len(normalized_shape) :]
-    mean, variance = _moments(x, inner)
-    rstd = _reciprocal_std(variance, eps)
-    y = _scale_and_shift(_standardize(x, mean, rstd, outer), weight, bias, inner)
-    return _round((y, mean, rstd), ctx.out)
+    mean, variance = moments(x, inner)
+    rstd = reciprocal_std(variance, eps)
+    y = scale_and_shift(_standardize(x, mean, rstd, outer), weight, bias, inner)
+    return as_promised((y, mean, rstd), ctx.out)
 
 
 @lowers(aten.native_layer_norm_backward.default)
@@ -112,18 +113,18 @@ def native_layer_norm_backward(
     bias: Value | None,
     output_mask: list[bool],
 ) -> tuple[Value | None, ...]:
-    grad, x, mean, rstd = _wide(grad, x, mean, rstd)
+    grad, x, mean, rstd = widened(grad, x, mean, rstd)
     dims = list(range(build.rank_of(x)))
     outer, inner = dims[: -len(normalized_shape)], dims[-len(normalized_shape) :]
     mean, rstd = (build.reshape(s, [build.shape_of(x)[d] for d in outer]) for s in (mean, rstd))
     y = _standardize(x, mean, rstd, outer)
-    grad_y = _scale_and_shift(grad, weight, None, inner)
+    grad_y = scale_and_shift(grad, weight, None, inner)
     grads = (
         _standardize_gradient(grad_y, y, rstd, outer) if output_mask[0] else None,
         build.reduce(hlo.multiply(grad, y), outer, "sum") if output_mask[1] else None,
         build.reduce(grad, outer, "sum") if output_mask[2] else None,
     )
-    return _round(grads, ctx.out)
+    return as_promised(grads, ctx.out)
 
 
 @lowers(aten.native_group_norm.default)
@@ -138,11 +139,11 @@ def native_group_norm(
     group: int,
     eps: float,
 ) -> tuple[Value | None, ...]:
-    (x,) = _wide(build.reshape(x, [N, group, C // group, HxW]))
-    mean, variance = _moments(x, [2, 3])
-    rstd = _reciprocal_std(variance, eps)
+    (x,) = widened(build.reshape(x, [N, group, C // group, HxW]))
+    mean, variance = moments(x, [2, 3])
+    rstd = reciprocal_std(variance, eps)
     y = build.reshape(_standardize(x, mean, rstd, [0, 1]), [N, C, HxW])
-    return _round((_scale_and_shift(y, weight, bias, [1]), mean, rstd), ctx.out)
+    return as_promised((scale_and_shift(y, weight, bias, [1]), mean, rstd), ctx.out)
 
 
 @lowers(aten.native_group_norm_backward.default)
@@ -160,185 +161,16 @@ def native_group_norm_backward(
     output_mask: list[bool],
 ) -> tuple[Value | None, ...]:
     split, flat = [N, group, C // group, HxW], [N, C, HxW]
-    grad, x, mean, rstd = _wide(build.reshape(grad, flat), build.reshape(x, split), mean, rstd)
+    grad, x, mean, rstd = widened(build.reshape(grad, flat), build.reshape(x, split), mean, rstd)
     y = _standardize(x, mean, rstd, [0, 1])
-    grad_y = build.reshape(_scale_and_shift(grad, weight, None, [1]), split)
+    grad_y = build.reshape(scale_and_shift(grad, weight, None, [1]), split)
     by_channel = hlo.multiply(grad, build.reshape(y, flat))
     grads = (
         _standardize_gradient(grad_y, y, rstd, [0, 1]) if output_mask[0] else None,
         build.reduce(by_channel, [0, 2], "sum") if output_mask[1] else None,
         build.reduce(grad, [0, 2], "sum") if output_mask[2] else None,
     )
-    return _round(grads, ctx.out)
-
-
-# --- batches -----------------------------------------------------------------------------------
-
-
-def _batch_norm(
-    x: Value, weight: Value | None, bias: Value | None, mean: Value, rstd: Value
-) -> Value:
-    """Normalize channels by one multiply and add an element, as torch's kernel does."""
-    (scale,) = _wide(rstd)
-    if weight is not None:
-        scale = hlo.multiply(scale, build.cast(weight, build.dtype_of(scale)))
-    shift = hlo.negate(hlo.multiply(build.cast(mean, build.dtype_of(scale)), scale))
-    if bias is not None:
-        shift = hlo.add(shift, build.cast(bias, build.dtype_of(scale)))
-    return _scale_and_shift(x, scale, shift, [1])
-
-
-def _updated(running: Value | None, batch: Value, momentum: float) -> Value | None:
-    if running is None:
-        return None
-    running = build.cast(running, build.dtype_of(batch))
-    return hlo.add(
-        hlo.multiply(running, build.full_like(running, 1 - momentum)),
-        hlo.multiply(batch, build.full_like(batch, momentum)),
-    )
-
-
-def _train(
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value | None,
-    running_var: Value | None,
-    momentum: float,
-    eps: float,
-) -> list[Value | None]:
-    """The normalized x, its mean and reciprocal deviation, and both running statistics."""
-    (x,) = _wide(x)
-    over = [0, *range(2, build.rank_of(x))]
-    mean, variance = _moments(x, over)
-    rstd = _reciprocal_std(variance, eps)
-    n = build.product([build.shape_of(x)[d] for d in over])
-    correction = n / (n - 1) if n != 1 else math.inf
-    unbiased = hlo.multiply(variance, build.full_like(variance, correction))
-    return [
-        _batch_norm(x, weight, bias, mean, rstd),
-        mean,
-        rstd,
-        _updated(running_mean, mean, momentum),
-        _updated(running_var, unbiased, momentum),
-    ]
-
-
-def _infer(
-    ctx: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_var: Value,
-    eps: float,
-) -> list[Value | None]:
-    """The normalized x and the statistics used, which eager leaves empty on the CPU."""
-    x, mean, variance = _wide(x, running_mean, running_var)
-    rstd = _reciprocal_std(variance, eps)
-    y = _batch_norm(x, weight, bias, mean, rstd)
-    promised = ctx.out[1]
-    if promised is not None and promised.numel() == 0:
-        mean = rstd = build.full([0], 0, promised.dtype)
-    return [y, mean, rstd]
-
-
-@lowers(aten._native_batch_norm_legit_functional.default)
-def _native_batch_norm_legit_functional(
-    ctx: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_var: Value,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Value | None, ...]:
-    if training:
-        results = _train(x, weight, bias, running_mean, running_var, momentum, eps)
-    else:
-        results = _infer(ctx, x, weight, bias, running_mean, running_var, eps)
-        results += [running_mean, running_var]
-    return _round(results, ctx.out)
-
-
-@lowers(aten._batch_norm_with_update_functional.default)
-def _batch_norm_with_update_functional(
-    ctx: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_var: Value,
-    momentum: float,
-    eps: float,
-) -> tuple[Value | None, ...]:
-    y, mean, rstd, *running = _train(x, weight, bias, running_mean, running_var, momentum, eps)
-    reserve = build.full([0], 0, torch.uint8)  # what cuDNN would keep for its backward
-    return _round((y, mean, rstd, reserve, *running), ctx.out)
-
-
-@lowers(aten._native_batch_norm_legit_no_training.default)
-def _native_batch_norm_legit_no_training(
-    ctx: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_var: Value,
-    momentum: float,
-    eps: float,
-) -> tuple[Value | None, ...]:
-    return _round(_infer(ctx, x, weight, bias, running_mean, running_var, eps), ctx.out)
-
-
-@lowers(aten._batch_norm_no_update.default)
-def _batch_norm_no_update(
-    ctx: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value,
-    running_var: Value,
-    momentum: float,
-    eps: float,
-) -> tuple[Value | None, ...]:
-    results = _infer(ctx, x, weight, bias, running_mean, running_var, eps)
-    return _round((*results, build.full([0], 0, torch.uint8)), ctx.out)
-
-
-@lowers(aten._native_batch_norm_legit.no_stats)
-def _native_batch_norm_legit_no_stats(
-    ctx: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Value | None, ...]:
-    return _round(_train(x, weight, bias, None, None, momentum, eps)[:3], ctx.out)
-
-
-@lowers(aten._native_batch_norm_legit.default, aten.native_batch_norm.default)
-def _native_batch_norm_legit(
-    ctx: Context,
-    x: Value,
-    weight: Value | None,
-    bias: Value | None,
-    running_mean: Value | None,
-    running_var: Value | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Value | None, ...]:
-    if training:
-        if running_mean is not None:
-            # A rule has no way to write its operands; AOTAutograd rewrites this op in training.
-            raise ValueError("running statistics change in place; functionalize the graph first")
-        return _round(_train(x, weight, bias, None, None, momentum, eps)[:3], ctx.out)
-    return _round(_infer(ctx, x, weight, bias, running_mean, running_var, eps), ctx.out)
+    return as_promised(grads, ctx.out)
 
 
 # --- weights -----------------------------------------------------------------------------------
@@ -348,7 +180,7 @@ def _native_batch_norm_legit(
 def _weight_norm_interface_backward(
     ctx: Context, grad: Value, v: Value, g: Value, norms: Value, dim: int
 ) -> tuple[Value | None, ...]:
-    grad, v, g, norms = _wide(grad, v, g, norms)
+    grad, v, g, norms = widened(grad, v, g, norms)
     rank = build.rank_of(v)
     dim = build.normalize_dim(dim, rank)
     g, norms = (build.reshape(s, [build.shape_of(v)[dim]]) for s in (g, norms))
@@ -356,4 +188,4 @@ def _weight_norm_interface_backward(
     grad_g = hlo.divide(build.reduce(hlo.multiply(grad, v), over, "sum"), norms)
     along_v = hlo.multiply(v, _along(hlo.divide(grad_g, norms), v, [dim]))
     grad_v = hlo.multiply(hlo.subtract(grad, along_v), _along(hlo.divide(g, norms), v, [dim]))
-    return _round((grad_v, grad_g), ctx.out)
+    return as_promised((grad_v, grad_g), ctx.out)

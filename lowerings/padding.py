@@ -24,7 +24,8 @@ def constant_pad_nd(ctx: Context, x: Value, pad: list[int], value: Number = 0) -
 def _by_dim(x: Value, padding: Sequence[int]) -> list[tuple[int, int, int]]:
     """Torch's flat list, which begins at the last dimension, as (dim, before, after)."""
     last = build.rank_of(x) - 1
-    return [(last - i, *padding[2 * i : 2 * i + 2]) for i in range(len(padding) // 2)]
+    pairs = zip(padding[::2], padding[1::2], strict=True)
+    return [(last - i, before, after) for i, (before, after) in enumerate(pairs)]
 
 
 def _reflected(x: Value, dim: int, start: int, stop: int) -> Value:

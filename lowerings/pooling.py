@@ -15,7 +15,7 @@ import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.build import Number, Value
 from xla_dynamo.lowerings.gather_scatter import scatter_rows
 from xla_dynamo.lowerings.promotion import computed_in
 from xla_dynamo.lowerings.table import Context, Rule, lowers
@@ -45,7 +45,7 @@ class Windows:
         starts = np.arange(self.out) * self.stride - self.padding
         return starts[:, None] + np.arange(self.k) * self.dilation
 
-    def shifted(self, x: Value, dim: int, fill: float) -> list[Value]:
+    def shifted(self, x: Value, dim: int, fill: Number) -> list[Value]:
         """Element i of every window, for each i, as slices of the padded x."""
         last = (self.out - 1) * self.stride
         high = last + (self.k - 1) * self.dilation + 1 - self.n - self.padding
@@ -92,7 +92,7 @@ class Cuts(Protocol):
 
     def places(self) -> np.ndarray: ...
 
-    def shifted(self, x: Value, dim: int, fill: float) -> list[Value]: ...
+    def shifted(self, x: Value, dim: int, fill: Number) -> list[Value]: ...
 
 
 def max_pool(x: Value, windows: Sequence[Cuts]) -> tuple[Value, Value]:
@@ -184,6 +184,10 @@ def max_pool3d_backward(ctx: Context, grad: Value, x: Value, *settings: Any) -> 
 # --- averages ----------------------------------------------------------------------------------
 
 
+# Above this many elements in a row a sum over windows is XLA's own: slices take long to compile.
+_MOST_SLICES = 32
+
+
 def _divisor(
     like: Value, windows: Sequence[Windows], count_include_pad: bool, override: int | None
 ) -> Value:
@@ -229,7 +233,14 @@ def _avg_pool_rule(rank: int) -> Rule:
 
 
 def _window_sums(x: Value, w: Windows, dim: int) -> Value:
-    return functools.reduce(hlo.add, w.shifted(x, dim, 0))
+    if w.k <= _MOST_SLICES:
+        return functools.reduce(hlo.add, w.shifted(x, dim, 0))
+    high = (w.out - 1) * w.stride + w.k - w.n - w.padding
+    rank = build.rank_of(x)
+    window, stride, pads = [1] * rank, [1] * rank, [(0, 0)] * rank
+    window[dim], stride[dim], pads[dim] = w.k, w.stride, (w.padding, max(high, 0))
+    sums = build.reduce_window(x, "sum", window, stride, pads)
+    return build.slice_dim(sums, dim, 0, w.out)
 
 
 def _avg_pool_backward_rule(rank: int) -> Rule:
@@ -263,7 +274,7 @@ def _spread_over_windows(x: Value, w: Windows, dim: int) -> Value:
     high[dim] = w.n + w.padding - (w.out - 1) * w.stride - 1
     interior[dim] = w.stride - 1
     apart = build.pad(x, 0, low, high, interior)
-    return functools.reduce(hlo.add, [build.slice_dim(apart, dim, i, i + w.n) for i in range(w.k)])
+    return _window_sums(apart, Windows(w.n + w.k - 1, w.n, w.k, 1), dim)
 
 
 for _rank, _pool, _backward in (

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,10 +46,10 @@ class Taps:
         counts = np.bincount(columns, minlength=self.n)
         slot = np.arange(len(columns)) - np.repeat(np.cumsum(counts) - counts, counts)
         shape = (self.n, int(counts.max(initial=0)))
-        turned = Taps(out, np.full(shape, out), np.zeros(shape))
-        turned.places[columns, slot] = rows
-        turned.weights[columns, slot] = weights
-        return turned
+        places, ways = np.full(shape, out), np.zeros(shape)
+        places[columns, slot] = rows
+        ways[columns, slot] = weights
+        return Taps(out, places, ways)
 
 
 def apply_taps(x: Value, dim: int, taps: Taps) -> Value:
@@ -99,7 +100,7 @@ def apply_taps_to_bytes(x: Value, dim: int, taps: Taps) -> Value:
 # --- tables ------------------------------------------------------------------------------------
 
 
-def _scale(n: int, out: int, align_corners: bool, scale: float | None, real: type) -> np.floating:
+def _scale(n: int, out: int, align_corners: bool, scale: float | None, real: Any) -> np.floating:
     """Elements a result, in the precision that torch computes places in."""
     if align_corners:
         return real(n - 1) / real(out - 1) if out > 1 else real(0)
@@ -109,7 +110,7 @@ def _scale(n: int, out: int, align_corners: bool, scale: float | None, real: typ
 
 
 def _nearest(offset: float) -> Callable[..., Taps]:
-    def table(n: int, out: int, align_corners: bool, scale: float | None, real: type) -> Taps:
+    def table(n: int, out: int, align_corners: bool, scale: float | None, real: Any) -> Taps:
         # torch places in float32, whatever the dtype of the image.
         step = _scale(n, out, False, scale, np.float32)
         places = np.floor((np.arange(out, dtype=np.float32) + np.float32(offset)) * step)
@@ -119,7 +120,7 @@ def _nearest(offset: float) -> Callable[..., Taps]:
 
 
 def _source(
-    n: int, out: int, align_corners: bool, scale: float | None, real: type, low: float
+    n: int, out: int, align_corners: bool, scale: float | None, real: Any, low: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Where results lie among the elements: the element before, and the way to the next."""
     step, index = _scale(n, out, align_corners, scale, real), np.arange(out, dtype=real)
@@ -129,7 +130,7 @@ def _source(
     return before, np.clip(source - before.astype(real), real(0), real(1))
 
 
-def _linear(n: int, out: int, align_corners: bool, scale: float | None, real: type) -> Taps:
+def _linear(n: int, out: int, align_corners: bool, scale: float | None, real: Any) -> Taps:
     if n == out:
         before, way = np.arange(n), np.zeros(n, real)
         after = before
@@ -146,7 +147,7 @@ def _keys_cubic(x: np.ndarray, a: float) -> np.ndarray:
     return np.where(x <= 1, near, np.where(x < 2, far, 0))
 
 
-def _cubic(n: int, out: int, align_corners: bool, scale: float | None, real: type) -> Taps:
+def _cubic(n: int, out: int, align_corners: bool, scale: float | None, real: Any) -> Taps:
     before, way = _source(n, out, align_corners, scale, real, -math.inf)
     places = np.clip(before[:, None] + np.arange(-1, 3), 0, n - 1)
     distances = np.stack([way + 1, way, 1 - way, 2 - way], 1)
@@ -161,7 +162,7 @@ def _filtered(
     With antialias the kernel is stretched to cover the elements that a result stands for.
     """
 
-    def table(n: int, out: int, align_corners: bool, scale: float | None, real: type) -> Taps:
+    def table(n: int, out: int, align_corners: bool, scale: float | None, real: Any) -> Taps:
         step = _scale(n, out, align_corners, scale, real)
         stretch = max(step, real(1)) if antialias else real(1)
         reach, half = real(support) * stretch, real(0.5)

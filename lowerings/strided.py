@@ -177,7 +177,10 @@ def _held_places(base: torch.Tensor, size: Sizes, stride: Sizes, start: int) -> 
 
     def places(size: Sizes, stride: Sizes, start: int) -> np.ndarray:
         steps = [np.arange(n) * s for n, s in zip(size, stride, strict=True)]
-        return sum(np.ix_(*steps), start) if steps else np.asarray(start)
+        total = np.asarray(start)
+        for step in np.ix_(*steps):
+            total = total + step
+        return total
 
     held, first = np.unique(places(base.shape, base.stride(), 0), return_index=True)
     wanted = places(size, stride, start)

@@ -255,9 +255,8 @@ class _Lowering:
         self.results.append(info)
         api = "torch.linalg." + _name(node).split("linalg_")[-1].removesuffix(".default")
         args = [Output(len(self.results) - 1), Output(number=api)]
-        is_matrix = Output(number=not build.rank_of(info))
-        check = torch.ops.aten._linalg_check_errors.default
-        self.effects.append(Effect(check, args, {"is_matrix": is_matrix}))
+        kwargs = {"is_matrix": Output(number=build.rank_of(info) == 0)}
+        self.effects.append(Effect(torch.ops.aten._linalg_check_errors.default, args, kwargs))
 
     def effect(self, node: Node) -> tuple[Any, ...]:
         """torch.ops.higher_order.with_effects(token, op, ...): (token, the op's results)."""

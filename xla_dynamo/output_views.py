@@ -5,6 +5,7 @@ Inside the program a view is a value like any other. When two outputs share memo
 """
 
 import collections
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -21,11 +22,13 @@ def _viewed(node: Node) -> Node | None:
         return None
     if not isinstance(node.target, torch._ops.OpOverload):
         # One of several views: a piece of split() or unbind().
-        source = node.args[0] if node.target.__name__ == "getitem" and node.args else None  # type: ignore[union-attr]
+        source = node.args[0] if node.target is operator.getitem else None
         return _viewed(source) if isinstance(source, torch.fx.Node) else None
-    alias = node.target._schema.returns[0].alias_info if node.target._schema.returns else None
+    returns = node.target._schema.returns
+    alias = returns[0].alias_info if returns else None
     first = node.args[0] if node.args else None
-    return first if alias is not None and not alias.is_write and isinstance(first, torch.fx.Node) else None
+    is_view = alias is not None and not alias.is_write and isinstance(first, torch.fx.Node)
+    return first if is_view else None
 
 
 def _root(node: Node) -> Node:
