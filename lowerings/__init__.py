@@ -26,6 +26,7 @@ FAMILIES = (
     "reductions",
     "softmax",
     "scans",
+    "segments",
     "sorting",
     "searching",
     "histograms",

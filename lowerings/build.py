@@ -197,6 +197,7 @@ _REDUCERS: dict[str, tuple[Callable[[Value, Value], Value], Callable[[torch.dtyp
     "min": (hlo.minimum, highest),
     "and": (hlo.and_, lambda dtype: True if dtype is torch.bool else -1),
     "or": (hlo.or_, lambda dtype: 0),
+    "xor": (hlo.xor, lambda dtype: 0),
 }
 
 
@@ -209,7 +210,7 @@ def region(owner_region: ir.Region, types: Sequence[ir.Type], body: Callable[...
 
 
 def reduce(x: Value, dims: Sequence[int], kind: str) -> Value:
-    """Reduce away dims by "sum", "prod", "max", "min", "and" or "or"; max and min carry NaN."""
+    """Reduce dims by "sum", "prod", "max", "min", "and", "or" or "xor"; max and min carry NaN."""
     if not dims:
         return x
     build, identity = _REDUCERS[kind]

@@ -20,7 +20,40 @@ class Limitation:
     reason: str
 
 
-LIMITATIONS: list[Limitation] = []
+_F32, _I64 = torch.float32, torch.int64
+
+_BY_VALUE = (
+    "the size of the result depends on the values of a tensor; an XLA program has fixed sizes, so "
+    "the graph must be cut at this operator"
+)
+_NUMBER = "reads a number from a tensor (item), on which the rest of the graph may depend"
+
+LIMITATIONS: list[Limitation] = [
+    Limitation("argwhere", (_F32, _I64), _BY_VALUE),
+    Limitation("bincount", (_I64,), _BY_VALUE),
+    Limitation("combinations", (_F32, _I64), _BY_VALUE),
+    Limitation("masked_select", (_F32, _I64), _BY_VALUE),
+    Limitation("nonzero", (_F32, _I64), _BY_VALUE),
+    Limitation("repeat_interleave", (_F32, _I64), _BY_VALUE + " (repeats given as a tensor)"),
+    Limitation("unique", (_F32, _I64), _BY_VALUE),
+    Limitation("unique_consecutive", (_F32, _I64), _BY_VALUE),
+    Limitation("__getitem__", (_F32, _I64), _BY_VALUE + " (a boolean mask as index)"),
+    Limitation("nn.functional.one_hot", (_I64,), _BY_VALUE + " (num_classes=-1)"),
+    Limitation("item", (_F32, _I64), _NUMBER),
+    Limitation("narrow", (_F32, _I64), _NUMBER + " (the start given as a tensor)"),
+    Limitation("tensor_split", (_F32, _I64), _NUMBER + " (the places given as a tensor)"),
+    Limitation("chalf", (_F32, _I64), "StableHLO has no complex numbers of two float16"),
+    Limitation(
+        "nn.functional.linear_cross_entropy.chunked",
+        (_F32,),
+        "an opaque Python operator of torch.nn, whose loop over chunks Dynamo does not see",
+    ),
+    Limitation(
+        "nn.functional.linear_cross_entropy.chunked_none",
+        (_F32,),
+        "an opaque Python operator of torch.nn, whose loop over chunks Dynamo does not see",
+    ),
+]
 
 
 # Operators that torch itself cannot compile with fullgraph=True (`backend="aot_eager"` fails on
