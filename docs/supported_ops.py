@@ -7,7 +7,6 @@ import importlib
 import pathlib
 
 import torch
-from torch._decomp import decomposition_table
 
 from tests.limitations import LIMITATIONS
 from xla_dynamo.decompositions import decompositions
@@ -31,10 +30,13 @@ def by_family() -> dict[str, list[str]]:
 
 def core_overloads() -> list[torch._ops.OpOverload]:
     """Every ATen overload that this PyTorch tags `core`."""
-    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
-    packets = [p for p in packets if isinstance(p, torch._ops.OpOverloadPacket)]
-    ops = [getattr(p, o) for p in packets for o in p.overloads()]
-    return sorted((op for op in ops if torch.Tag.core in op.tags), key=str)
+    ops = []
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if namespace == "aten" and hasattr(torch.ops.aten, packet):
+            ops.append(getattr(getattr(torch.ops.aten, packet), overload or "default", None))
+    return sorted((op for op in ops if op is not None and torch.Tag.core in op.tags), key=str)
 
 
 def purpose(family: str) -> str:
@@ -96,9 +98,12 @@ def page() -> str:
 
 
 def _why_not(op: torch._ops.OpOverload) -> str:
-    if op in decompositions() or op in decomposition_table:
-        return "torch decomposes it"
-    return "its result is a size or a number of the graph, or its shape depends on the data"
+    name = op._schema.name.removeprefix("aten::")
+    if name.startswith("sym_"):
+        return "a size of the graph, which lowering knows as a number"
+    if "out" in op._overloadname:
+        return "AOTAutograd makes it functional"
+    return "its result depends on the values of a tensor, on which the rest of a graph may depend"
 
 
 def readme() -> str:

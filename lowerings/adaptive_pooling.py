@@ -64,7 +64,11 @@ def adaptive_max_pool(ctx: Context, x: Value, output_size: list[int]) -> tuple[V
     return max_pool(x, [AdaptiveWindows(*s) for s in zip(sizes, output_size, strict=True)])
 
 
-@lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+@lowers(
+    aten.adaptive_avg_pool1d.default,
+    aten._adaptive_avg_pool2d.default,
+    aten._adaptive_avg_pool3d.default,
+)
 def _adaptive_avg_pool(ctx: Context, x: Value, output_size: list[int]) -> Value:
     total, rank = build.cast(x, computed_in(x)), len(output_size)
     for dim, size in enumerate(output_size, build.rank_of(x) - rank):

@@ -43,3 +43,8 @@ def arange(ctx: Context, start: Number, end: Number, step: Number = 1, **to: Any
     shape = ctx.out.shape
     steps = hlo.multiply(iota(shape, 0, wide), full(shape, step, wide))
     return cast(hlo.add(steps, full(shape, start, wide)), ctx.out.dtype)
+
+
+@lowers(aten.fill.Scalar)
+def fill(ctx: Context, self: Value, value: Number) -> Value:
+    return full(ctx.out.shape, value, ctx.out.dtype)

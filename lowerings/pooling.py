@@ -283,3 +283,4 @@ for _rank, _pool, _backward in (
 ):
     lowers(_pool.default)(_avg_pool_rule(_rank))
     lowers(_backward.default)(_avg_pool_backward_rule(_rank))
+lowers(aten.avg_pool1d.default)(_avg_pool_rule(1))

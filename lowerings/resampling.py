@@ -263,6 +263,17 @@ def _backward(mode: str) -> Rule:
     return rule
 
 
+def _vec(rule: Rule) -> Rule:
+    """The rule of the .vec overload, which gives a size or one scale a dimension."""
+
+    def vec(ctx: Context, x: Value, output_size: list[int] | None, *settings: Any) -> Value:
+        *align_corners, factors = settings
+        size = list(ctx.out.shape[2:])
+        return rule(ctx, x, size, *align_corners, *(factors or [None] * len(size)))
+
+    return vec
+
+
 for _name, _mode in {
     "upsample_nearest1d": "nearest",
     "upsample_nearest2d": "nearest",
@@ -279,5 +290,7 @@ for _name, _mode in {
     "_upsample_lanczos2d_aa": "lanczos_aa",
 }.items():
     if hasattr(aten, _name):  # one of them is newer than the oldest torch we support
-        lowers(getattr(aten, _name).default)(_forward(_mode))
+        _rule = lowers(getattr(aten, _name).default)(_forward(_mode))
+        if hasattr(getattr(aten, _name), "vec"):
+            lowers(getattr(aten, _name).vec)(_vec(_rule))
         lowers(getattr(aten, f"{_name}_backward").default)(_backward(_mode))

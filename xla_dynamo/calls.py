@@ -7,7 +7,7 @@ import jax
 import torch
 
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.lower import Output, Program
+from xla_dynamo.program import Output, Program
 from xla_dynamo.runtime.buffers import capsule_of, import_tensor, tensor_of_capsule
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_from_dlpack, dlpack_from_buffer

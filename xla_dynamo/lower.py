@@ -1,6 +1,5 @@
 """An ATen FX graph to a StableHLO module: one pass over the nodes, one rule a node."""
 
-import dataclasses
 import operator
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -14,7 +13,6 @@ from jax.interpreters.mlir import make_ir_context
 from xla_dynamo.errors import LoweringError, UnsupportedDtype, UnsupportedOperator, XlaDynamoError
 from xla_dynamo.layouts import (
     Finish,
-    InputLayout,
     OutputLayout,
     input_layout,
     inverse,
@@ -25,68 +23,11 @@ from xla_dynamo.lowerings import Context, build, find_rule
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import outputs_of_one_memory
+from xla_dynamo.program import Effect, Input, Mutation, Output, Program
 from xla_dynamo.source_lines import describe, source_line
 
 Node: TypeAlias = torch.fx.Node
 with_effects = torch.ops.higher_order.with_effects
-
-
-@dataclasses.dataclass(slots=True)
-class Input:
-    """A program argument that is the graph's `index`-th input."""
-
-    index: int
-    layout: InputLayout
-
-
-@dataclasses.dataclass(slots=True)
-class Output:
-    """A graph output: a program result or a view of one, an input handed back, or a number.
-
-    `result` and `input` are indices, or None; `view` is (size, stride, offset), or None.
-    """
-
-    result: int | None = None
-    view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
-    input: int | None = None
-    number: Any = None
-
-
-@dataclasses.dataclass(slots=True)
-class Mutation:
-    """The graph's `index`-th input takes the value of an output when the call is over."""
-
-    index: int
-    output: Output
-
-
-@dataclasses.dataclass(slots=True)
-class Effect:
-    """An operator that torch runs on results when the program is over: a check, a print."""
-
-    op: torch._ops.OpOverload
-    args: list[Output]
-    kwargs: dict[str, Output]
-
-
-@dataclasses.dataclass(slots=True)
-class Program:
-    """A StableHLO module and how a call binds to its arguments and results.
-
-    Arguments come in the order inputs, static inputs (parameters and buffers), constants, seed (if
-    it `draws` random numbers).
-    """
-
-    module: ir.Module
-    inputs: list[Input]
-    static_inputs: list[Input]
-    constants: list[torch.Tensor]
-    draws: bool
-    outputs: list[Output]
-    mutations: list[Mutation]
-    effects: list[Effect]
-    results: int
-    finishers: dict[int, Finish]
 
 
 def lower(

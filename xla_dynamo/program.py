@@ -1,0 +1,67 @@
+"""What lowering makes of a graph: a StableHLO module, and how a call binds to it."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from jax.extend.mlir import ir
+
+from xla_dynamo.layouts import Finish, InputLayout
+
+
+@dataclasses.dataclass(slots=True)
+class Input:
+    """A program argument that is the graph's `index`-th input."""
+
+    index: int
+    layout: InputLayout
+
+
+@dataclasses.dataclass(slots=True)
+class Output:
+    """A graph output: a program result or a view of one, an input handed back, or a number.
+
+    `result` and `input` are indices, or None; `view` is (size, stride, offset), or None.
+    """
+
+    result: int | None = None
+    view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
+    input: int | None = None
+    number: Any = None
+
+
+@dataclasses.dataclass(slots=True)
+class Mutation:
+    """The graph's `index`-th input takes the value of an output when the call is over."""
+
+    index: int
+    output: Output
+
+
+@dataclasses.dataclass(slots=True)
+class Effect:
+    """An operator that torch runs on results when the program is over: a check, a print."""
+
+    op: torch._ops.OpOverload
+    args: list[Output]
+    kwargs: dict[str, Output]
+
+
+@dataclasses.dataclass(slots=True)
+class Program:
+    """A StableHLO module and how a call binds to its arguments and results.
+
+    Arguments come in the order inputs, static inputs (parameters and buffers), constants, seed (if
+    it `draws` random numbers).
+    """
+
+    module: ir.Module
+    inputs: list[Input]
+    static_inputs: list[Input]
+    constants: list[torch.Tensor]
+    draws: bool
+    outputs: list[Output]
+    mutations: list[Mutation]
+    effects: list[Effect]
+    results: int
+    finishers: dict[int, Finish]
