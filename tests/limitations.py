@@ -57,5 +57,31 @@ LIMITATIONS: list[Limitation] = [
 
 
 # Operators that torch itself cannot compile with fullgraph=True (`backend="aot_eager"` fails on
-# every sample too): mostly those whose result's size depends on the data. They count neither way.
-TORCH_STOPS: dict[torch.dtype, frozenset[str]] = {}
+# every sample too), or that eager does not run on the CPU. They count neither way.
+_STOPS = frozenset(
+    {
+        # a truth value that depends on data
+        "allclose", "corrcoef", "cov", "equal",
+        # Dynamo does not trace resizing
+        "resize_", "resize_as_",
+        # sparse tensors
+        "to_sparse",
+        # for GPUs alone
+        "jiterator_2inputs_2outputs", "jiterator_4inputs_with_extra_args", "jiterator_binary",
+        "jiterator_binary_return_by_ref", "jiterator_unary",
+    }
+)  # fmt: skip
+_STOPS_OF_FLOATS = frozenset(
+    {
+        # a size that depends on data
+        "linalg.lstsq", "linalg.lstsq.grad_oriented", "nn.functional.ctc_loss",
+        "nn.functional.gaussian_nll_loss",
+        # sparse tensors
+        "sparse.mm.reduce", "sparse.sampled_addmm",
+    }
+)  # fmt: skip
+_FLOATS_ALONE = frozenset({"allclose"})
+TORCH_STOPS: dict[torch.dtype, frozenset[str]] = {
+    _F32: _STOPS | _STOPS_OF_FLOATS,
+    _I64: _STOPS - _FLOATS_ALONE,
+}
