@@ -280,7 +280,7 @@ def check(program: tuple[list[torch.Tensor], list[Step], list[int]]) -> None:
     torch._dynamo.reset()
     expected = run(*tensors)
     actual = torch.compile(run, backend="openxla", fullgraph=True)(*tensors)
-    compare(expected, actual, values=True, rtol=None, atol=None)
+    compare(expected, actual, values=True)
 
 
 COMMON: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
