@@ -7,8 +7,8 @@ import weakref
 import pytest
 import torch
 
+from xla_dynamo.known_buffers import StaticInputs
 from xla_dynamo.runtime import metrics
-from xla_dynamo.static_inputs import StaticInputs
 
 
 def compiled(f, **options):
@@ -17,26 +17,19 @@ def compiled(f, **options):
 
 @pytest.fixture
 def imports(monkeypatch):
-    """The addresses that cross into PJRT, and those they have there."""
-    import xla_dynamo.calls as calls
+    """The address of each tensor that is imported into PJRT, and the one that it has there."""
+    import xla_dynamo.known_buffers as known_buffers
     from xla_dynamo.runtime.jaxlib_private import buffer_address
 
     seen = []
-    original = calls.buffer_from_dlpack
-    capsule_of = calls.capsule_of
-    addresses = []
+    original = known_buffers.import_tensor
 
-    def spy_capsule(tensor):
-        addresses.append(tensor.data_ptr())
-        return capsule_of(tensor)
-
-    def spy(capsule, device, stream):
-        buffer = original(capsule, device, stream)
-        seen.append((addresses[-1], buffer_address(buffer)))
+    def spy(tensor, device, stream=None):
+        buffer = original(tensor, device, stream)
+        seen.append((tensor.data_ptr(), buffer_address(buffer)))
         return buffer
 
-    monkeypatch.setattr(calls, "capsule_of", spy_capsule)
-    monkeypatch.setattr(calls, "buffer_from_dlpack", spy)
+    monkeypatch.setattr(known_buffers, "import_tensor", spy)
     return seen
 
 
@@ -107,8 +100,8 @@ def test_parameters_are_imported_once(monkeypatch):
     loads = []
     original = StaticInputs.buffers
 
-    def spy(self, tensors, stream):
-        buffers = original(self, tensors, stream)
+    def spy(self, args, stream):
+        buffers = original(self, args, stream)
         loads.append(buffers)
         return buffers
 
@@ -120,6 +113,25 @@ def test_parameters_are_imported_once(monkeypatch):
             f(torch.randn(2, 4))
     assert len(loads) == 3
     assert all(a is b for later in loads[1:] for a, b in zip(loads[0], later, strict=True))
+
+
+def test_inputs_that_come_again_are_known(imports):
+    f, cache = compiled(lambda x, cache: x + cache), torch.zeros(64)
+    for step in range(6):
+        cache.fill_(step)
+        torch.testing.assert_close(f(torch.ones(64), cache), torch.full((64,), step + 1.0))
+    assert [address for address, _ in imports].count(cache.data_ptr()) == 2
+
+
+def test_an_input_that_came_again_is_freed():
+    f, x = compiled(lambda x: x + 1), torch.ones(64)
+    for _ in range(3):
+        f(x)
+    freed = []
+    weakref.finalize(x.untyped_storage(), freed.append, True)
+    del x
+    gc.collect()
+    assert freed
 
 
 def test_replaced_storages_are_not_kept():

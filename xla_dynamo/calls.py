@@ -7,12 +7,12 @@ import jax
 import torch
 
 from xla_dynamo.errors import ExecutionError
+from xla_dynamo.known_buffers import KnownBuffers, StaticInputs
 from xla_dynamo.program import Output, Program
-from xla_dynamo.runtime.buffers import capsule_of, import_tensor, tensor_of_capsule
+from xla_dynamo.runtime.buffers import import_tensor, tensor_of_capsule
 from xla_dynamo.runtime.executables import Executable
-from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_from_dlpack, dlpack_from_buffer
+from xla_dynamo.runtime.jaxlib_private import Buffer, dlpack_from_buffer
 from xla_dynamo.source_lines import describe
-from xla_dynamo.static_inputs import StaticInputs
 
 Call = Callable[[list[Any]], list[Any]]
 
@@ -66,9 +66,10 @@ def _runner(
 ) -> Call:
     """From the graph's inputs to the program's results: one frame, since every µs counts here."""
     pjrt_device, execute = executable.device, executable.execute
-    fresh = [(argument.index, argument.layout.prepare) for argument in program.inputs]
-    static_indices = [argument.index for argument in program.static_inputs]
-    static = StaticInputs(pjrt_device, [a.layout.prepare for a in program.static_inputs])
+    fresh = [(a.index, KnownBuffers(pjrt_device, a.layout.prepare)) for a in program.inputs]
+    indices = [argument.index for argument in program.static_inputs]
+    prepare = [argument.layout.prepare for argument in program.static_inputs]
+    static = StaticInputs(pjrt_device, indices, prepare) if indices else None
     constants = [import_tensor(t.to(device), pjrt_device) for t in program.constants]
     draws, cuda = program.draws, device.type == "cuda"
     finishers = list(program.finishers.items())
@@ -76,15 +77,16 @@ def _runner(
     def run(args: list[Any]) -> list[torch.Tensor]:
         stream = torch.cuda.current_stream(device).cuda_stream if cuda else None
         buffers = []
-        for index, prepare in fresh:
+        for index, known in fresh:
             tensor = args[index]
-            if prepare is not None:
-                tensor = prepare(tensor)
             if cuda and tensor.device != device:  # a 0-d CPU tensor among others
                 tensor = tensor.to(device)
-            buffers.append(buffer_from_dlpack(capsule_of(tensor), pjrt_device, stream))
-        if static_indices:
-            buffers += static.buffers([args[index] for index in static_indices], stream)
+            buffer = known.by_address.get(tensor.data_ptr())
+            if buffer is None:
+                buffer = known.load_if_it_comes_again(tensor, stream)
+            buffers.append(buffer)
+        if static is not None:
+            buffers += static.buffers(args, stream)
         if constants:
             buffers += constants
         if draws:

@@ -1,0 +1,119 @@
+"""Tensors that come again, as PJRT buffers: imported once, known by their address.
+
+A buffer keeps the memory that it views alive, so an address that is known here cannot have been
+freed and given out again; and a place is always called with one shape, dtype and stride, since a
+program is compiled for them. So the address is all there is to compare. Buffers are dropped when
+their tensors die.
+"""
+
+import operator
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+
+from xla_dynamo.runtime.buffers import import_tensor
+from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
+
+_addresses_of = torch.Tensor.data_ptr
+Prepare = Callable[[torch.Tensor], torch.Tensor] | None
+
+
+class KnownBuffers:
+    """The buffers that one argument of a program has had, by address.
+
+    Several modules may share one program (the layers of a stack do), so a parameter's place sees
+    several parameters.
+    """
+
+    __slots__ = ("__weakref__", "_changed", "_device", "_last", "_owners", "_prepare", "by_address")
+
+    def __init__(
+        self, device: jax.Device, prepare: Prepare, changed: Callable[[], None] | None = None
+    ) -> None:
+        """Take the function that readies tensors for import, and what to call on a change."""
+        self._device, self._prepare = device, prepare
+        self._changed = weakref.WeakMethod(changed) if changed else lambda: None
+        self._last = 0
+        self._owners: dict[int, weakref.ref] = {}
+        self.by_address: dict[int, Buffer] = {}
+
+    def load(self, tensor: torch.Tensor, stream: int | None) -> Buffer:
+        """Import a tensor, and keep the buffer if it views the tensor's own memory."""
+        address = tensor.data_ptr()
+        ready = tensor if self._prepare is None else self._prepare(tensor)
+        # detach: a buffer that held the tensor itself, not just its memory, would keep the Python
+        # object alive for good, and `forget` would never be called.
+        buffer = import_tensor(ready.detach(), self._device, stream)
+        # A buffer that is a copy would not see the tensor change in place.
+        if address and buffer_address(buffer) == address:
+            self._keep(tensor, address, buffer)
+        return buffer
+
+    def load_if_it_comes_again(self, tensor: torch.Tensor, stream: int | None) -> Buffer:
+        """Import a tensor, and keep the buffer only the second time in a row.
+
+        A cache or a mask comes with every call; most inputs come once, and keeping one costs more
+        than importing it.
+        """
+        address = tensor.data_ptr()
+        if address == self._last:
+            return self.load(tensor, stream)
+        self._last = address
+        ready = tensor if self._prepare is None else self._prepare(tensor)
+        return import_tensor(ready, self._device, stream)
+
+    def _keep(self, tensor: torch.Tensor, address: int, buffer: Buffer) -> None:
+        for old, owner in list(self._owners.items()):
+            if owner() is tensor:  # its storage was replaced, as by `parameter.data = ...`
+                self._forget(old)
+        known = weakref.ref(self)
+
+        def forget(_: Any) -> None:
+            if (alive := known()) is not None:
+                alive._forget(address)
+
+        self._owners[address] = weakref.ref(tensor, forget)
+        self.by_address[address] = buffer
+
+    def _forget(self, address: int) -> None:
+        self.by_address.pop(address, None)
+        self._owners.pop(address, None)
+        if (changed := self._changed()) is not None:
+            changed()
+
+
+class StaticInputs:
+    """All the parameters and buffers of a program: most calls bring the same set again."""
+
+    def __init__(
+        self, device: jax.Device, indices: Sequence[int], prepare: Sequence[Prepare]
+    ) -> None:
+        """Take the inputs' indices and the functions that ready them for import."""
+        # With two indices or more, itemgetter returns a tuple.
+        self._pick = operator.itemgetter(*indices, indices[-1])
+        self._places = [KnownBuffers(device, p, self._forget_sets) for p in prepare]
+        self._sets: dict[int, tuple[list[int], list[Buffer]]] = {}
+
+    def buffers(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:
+        """The buffers of the static ones among a call's arguments; they see in-place changes."""
+        tensors = self._pick(args)
+        addresses = list(map(_addresses_of, tensors))
+        known = self._sets.get(addresses[0])
+        if known is not None and known[0] == addresses:
+            return known[1]
+        found, lasting = [], True
+        for place, address, tensor in zip(self._places, addresses, tensors, strict=False):
+            buffer = place.by_address.get(address)
+            if buffer is None:
+                buffer = place.load(tensor, stream)
+                lasting &= address in place.by_address
+            found.append(buffer)
+        if lasting:
+            self._sets[addresses[0]] = (addresses, found)
+        return found
+
+    def _forget_sets(self) -> None:
+        self._sets.clear()
