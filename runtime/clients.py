@@ -7,8 +7,12 @@ import jax
 import torch
 
 from xla_dynamo.errors import UnsupportedTensor
+from xla_dynamo.runtime import forks
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
+
+
+_watch_forks = functools.cache(forks.watch)
 
 
 @functools.cache
@@ -26,6 +30,7 @@ def pjrt_device(device_type: str, index: int) -> jax.Device:
         )
     # torch's own allocator lives on the same GPU; XLA's would otherwise claim three quarters of it.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    _watch_forks()
     platform = _PLATFORMS[device_type]
     try:
         devices = jax.local_devices(backend=platform)

@@ -7,7 +7,7 @@ import jax
 from jax.extend.mlir import ir
 
 from xla_dynamo.errors import CompileError
-from xla_dynamo.runtime import metrics
+from xla_dynamo.runtime import forks, metrics
 from xla_dynamo.runtime.jaxlib_private import (
     Buffer,
     compile_and_load,
@@ -34,6 +34,8 @@ class Executable:
         Raises:
             CompileError: PJRT refused the module or an XLA option.
         """
+        if forks.forked:
+            raise CompileError(forks.MESSAGE)
         start = time.perf_counter()
         try:
             options = compile_options(dict(xla_options or {}), device.id)

@@ -5,10 +5,12 @@ from typing import Any
 
 import jax
 import torch
+from torch.autograd import forward_ad
 
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.known_buffers import KnownBuffers, StaticInputs
 from xla_dynamo.program import Output, Program
+from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.buffers import import_tensor, tensor_of_capsule
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer, dlpack_from_buffer
@@ -18,7 +20,12 @@ Call = Callable[[list[Any]], list[Any]]
 
 
 def bind(
-    program: Program, executable: Executable | None, device: torch.device, gm: torch.fx.GraphModule
+    program: Program,
+    executable: Executable | None,
+    device: torch.device,
+    gm: torch.fx.GraphModule,
+    *,
+    keeps_inputs: bool = True,
 ) -> Call:
     """The callable of a program, in AOTAutograd's boxed convention.
 
@@ -26,7 +33,7 @@ def bind(
     returns the graph's outputs. `executable` is None for a program that computes nothing. The
     callable raises ExecutionError when PJRT fails, out of memory say.
     """
-    run = _nothing if executable is None else _runner(program, executable, device, gm)
+    run = _nothing if executable is None else _runner(program, executable, device, gm, keeps_inputs)
     mutations, outputs, effects = program.mutations, program.outputs, program.effects
     as_they_come = [o.result for o in outputs if o.view is None] == list(range(len(outputs)))
     if as_they_come and outputs and not mutations and not effects:
@@ -62,11 +69,18 @@ def _value(output: Output, results: list[torch.Tensor], inputs: list[Any]) -> An
 
 
 def _runner(
-    program: Program, executable: Executable, device: torch.device, gm: torch.fx.GraphModule
+    program: Program,
+    executable: Executable,
+    device: torch.device,
+    gm: torch.fx.GraphModule,
+    keeps_inputs: bool,
 ) -> Call:
     """From the graph's inputs to the program's results: one frame, since every µs counts here."""
     pjrt_device, execute = executable.device, executable.execute
-    fresh = [(a.index, KnownBuffers(pjrt_device, a.layout.prepare)) for a in program.inputs]
+    fresh = [
+        (a.index, KnownBuffers(pjrt_device, a.layout.prepare, keeps=keeps_inputs))
+        for a in program.inputs
+    ]
     indices = [argument.index for argument in program.static_inputs]
     prepare = [argument.layout.prepare for argument in program.static_inputs]
     static = StaticInputs(pjrt_device, indices, prepare) if indices else None
@@ -75,6 +89,10 @@ def _runner(
     finishers = list(program.finishers.items())
 
     def run(args: list[Any]) -> list[torch.Tensor]:
+        if forks.forked:
+            raise ExecutionError(forks.MESSAGE)
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(args)
         stream = torch.cuda.current_stream(device).cuda_stream if cuda else None
         buffers = []
         for index, known in fresh:
@@ -105,9 +123,19 @@ def _runner(
     return run
 
 
+def _refuse_tangents(args: list[Any]) -> None:
+    """Nothing on this road carries forward-mode tangents: better an error than losing them."""
+    for arg in args:
+        if isinstance(arg, torch.Tensor) and forward_ad.unpack_dual(arg).tangent is not None:
+            raise ExecutionError(
+                "a compiled graph was called with a dual tensor: forward-mode derivatives do not "
+                "pass through it; use torch.func.jvp inside the compiled function"
+            )
+
+
 def _seed(device: torch.device, pjrt_device: jax.Device, stream: int | None) -> Buffer:
     """A fresh seed from torch's default CPU generator, so that manual_seed repeats a run."""
-    seed = torch.empty(1, dtype=torch.int64).random_().view(torch.uint64)
+    seed = torch.empty(1, dtype=torch.int64, device="cpu").random_().view(torch.uint64)
     return import_tensor(seed.to(device), pjrt_device, stream)
 
 

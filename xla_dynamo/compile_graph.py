@@ -17,7 +17,7 @@ from xla_dynamo.options import Options
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.clients import pjrt_device_of
 from xla_dynamo.runtime.executables import Executable
-from xla_dynamo.sizes import is_symbolic, size_key, static_values, values_at
+from xla_dynamo.sizes import is_symbolic, offset_inputs, size_key, static_values, values_at
 from xla_dynamo.source_lines import describe
 
 log = logging.getLogger("xla_dynamo")
@@ -39,12 +39,15 @@ class CompiledGraph:
         example_inputs: Sequence[Any],
         options: Options,
         static_inputs: frozenset[int],
+        keeps_inputs: bool,
     ) -> None:
+        self._keeps_inputs = keeps_inputs
         self._gm, self._options, self._static_inputs = gm, options, static_inputs
         self._device = _device_of(gm, example_inputs)
         self._lock = threading.Lock()
         self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
-        if is_symbolic(gm):
+        self._offset_inputs = offset_inputs(gm)
+        if is_symbolic(gm) or self._offset_inputs:
             self.call: Call = lambda args: self._at_sizes(args)(args)
         else:
             self.call = self._compile(static_values(gm))
@@ -57,7 +60,8 @@ class CompiledGraph:
         return self.call(list(args))
 
     def _at_sizes(self, args: list[Any]) -> Call:
-        key = size_key(args)
+        offsets = [args[index].storage_offset() for index in self._offset_inputs]
+        key = (*size_key(args), *offsets)
         with self._lock:
             program = self._by_size.get(key)
             if program is None:
@@ -85,7 +89,7 @@ class CompiledGraph:
             except CompileError as error:
                 last = next(iter(reversed(list(self._gm.graph.nodes)))).prev
                 raise CompileError(f"{error}{describe(last)}") from error
-        return bind(program, executable, self._device, self._gm)
+        return bind(program, executable, self._device, self._gm, keeps_inputs=self._keeps_inputs)
 
 
 def compile_graph(
@@ -108,7 +112,9 @@ def compile_graph(
         UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
     """
     static = _static_input_indices() if keeps_static_inputs else frozenset()
-    return CompiledGraph(gm, example_inputs, options or Options(), static)
+    return CompiledGraph(
+        gm, example_inputs, options or Options(), static, keeps_inputs=keeps_static_inputs
+    )
 
 
 def _static_input_indices() -> frozenset[int]:

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import torch
 
+from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.runtime.buffers import import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
 
@@ -28,13 +29,27 @@ class KnownBuffers:
     several parameters.
     """
 
-    __slots__ = ("__weakref__", "_changed", "_device", "_last", "_owners", "_prepare", "by_address")
+    __slots__ = (
+        "__weakref__",
+        "_changed",
+        "_device",
+        "_keeps",
+        "_last",
+        "_owners",
+        "_prepare",
+        "by_address",
+    )
 
     def __init__(
-        self, device: jax.Device, prepare: Prepare, changed: Callable[[], None] | None = None
+        self,
+        device: jax.Device,
+        prepare: Prepare,
+        *,
+        keeps: bool = True,
+        changed: Callable[[], None] | None = None,
     ) -> None:
         """Take the function that readies tensors for import, and what to call on a change."""
-        self._device, self._prepare = device, prepare
+        self._device, self._prepare, self._keeps = device, prepare, keeps
         self._changed = weakref.WeakMethod(changed) if changed else lambda: None
         self._last = 0
         self._owners: dict[int, weakref.ref] = {}
@@ -43,10 +58,9 @@ class KnownBuffers:
     def load(self, tensor: torch.Tensor, stream: int | None) -> Buffer:
         """Import a tensor, and keep the buffer if it views the tensor's own memory."""
         address = tensor.data_ptr()
-        ready = tensor if self._prepare is None else self._prepare(tensor)
         # detach: a buffer that held the tensor itself, not just its memory, would keep the Python
         # object alive for good, and `forget` would never be called.
-        buffer = import_tensor(ready.detach(), self._device, stream)
+        buffer = import_tensor(self._ready(tensor).detach(), self._device, stream)
         # A buffer that is a copy would not see the tensor change in place.
         if address and buffer_address(buffer) == address:
             self._keep(tensor, address, buffer)
@@ -59,11 +73,19 @@ class KnownBuffers:
         than importing it.
         """
         address = tensor.data_ptr()
-        if address == self._last:
+        if address == self._last and self._keeps:
             return self.load(tensor, stream)
         self._last = address
-        ready = tensor if self._prepare is None else self._prepare(tensor)
-        return import_tensor(ready, self._device, stream)
+        return import_tensor(self._ready(tensor), self._device, stream)
+
+    def _ready(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What to import for a tensor: its memory is its elements, in the program's order."""
+        if not tensor.data_ptr() and tensor.numel():
+            tensor = _with_memory(tensor)
+        # Dynamo guards these bits in a forward graph's inputs. Nobody guards a tangent's.
+        if tensor.is_conj() or tensor.is_neg():
+            tensor = tensor.resolve_conj().resolve_neg()
+        return tensor if self._prepare is None else self._prepare(tensor)
 
     def _keep(self, tensor: torch.Tensor, address: int, buffer: Buffer) -> None:
         for old, owner in list(self._owners.items()):
@@ -85,6 +107,16 @@ class KnownBuffers:
             changed()
 
 
+def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with memory for one that has none: zeros, or an error."""
+    if tensor._is_zerotensor():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    raise UnsupportedTensor(
+        f"a compiled graph was called with a tensor of shape {tuple(tensor.shape)} that has no "
+        "memory: a fake tensor, or one whose storage was freed; call it with a real one"
+    )
+
+
 class StaticInputs:
     """All the parameters and buffers of a program: most calls bring the same set again."""
 
@@ -94,7 +126,7 @@ class StaticInputs:
         """Take the inputs' indices and the functions that ready them for import."""
         # With two indices or more, itemgetter returns a tuple.
         self._pick = operator.itemgetter(*indices, indices[-1])
-        self._places = [KnownBuffers(device, p, self._forget_sets) for p in prepare]
+        self._places = [KnownBuffers(device, p, changed=self._forget_sets) for p in prepare]
         self._sets: dict[int, tuple[list[int], list[Buffer]]] = {}
 
     def buffers(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:

@@ -33,6 +33,8 @@ class Options:
         Raises:
             OptionError: a key is unknown or a value has the wrong type.
         """
+        if options is not None and not isinstance(options, Mapping):
+            raise OptionError(f"options must be a dict, not {type(options).__name__}: {options!r}")
         given = dict(options or {})
         fields = {f.name: f for f in dataclasses.fields(cls)}
         for key, value in given.items():
@@ -49,6 +51,8 @@ class Options:
                     f"option {key!r} must be {'a dict' if wanted is Mapping else 'an integer'}, "
                     f"not {type(value).__name__} ({value!r})"
                 )
+            if isinstance(value, Mapping) and not all(isinstance(k, str) for k in value):
+                raise OptionError(f"the keys of option {key!r} must be names of XLA's options")
             if isinstance(value, int) and value < (key == "max_executables"):
                 raise OptionError(f"option {key!r} must not be {value}")
         return cls(**given)

@@ -31,10 +31,17 @@ def _viewed(node: Node) -> Node | None:
     return first if is_view else None
 
 
-def _root(node: Node) -> Node:
+def memory_of(node: Node) -> Node:
+    """The node whose memory a node is a view of: itself, if it is none."""
     while (viewed := _viewed(node)) is not None:
         node = viewed
     return node
+
+
+def _same_elements(view: torch.Tensor, root: torch.Tensor) -> bool:
+    """Whether a view reads its root's elements as they are: no bit view, no lazy conjugate."""
+    lazy = (view.is_conj(), view.is_neg()) == (root.is_conj(), root.is_neg())
+    return view.dtype is root.dtype and lazy
 
 
 def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) -> dict[Node, Node]:
@@ -45,13 +52,15 @@ def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) ->
     groups: dict[Node, set[Node]] = collections.defaultdict(set)
     for output in outputs:
         if isinstance(output, torch.fx.Node) and isinstance(values.get(output), torch.Tensor):
-            groups[_root(output)].add(output)
+            groups[memory_of(output)].add(output)
     shared: dict[Node, Node] = {}
     for root, members in groups.items():
         value = values.get(root)
         if len(members) < 2 or root.op == "placeholder" or not isinstance(value, torch.Tensor):
             continue
-        same_type = all(values[m].dtype is value.dtype for m in members)
-        if same_type and row_major_order(value.shape, value.stride()) is not None:
+        if (
+            all(_same_elements(values[m], value) for m in members)
+            and row_major_order(value.shape, value.stride()) is not None
+        ):
             shared.update(dict.fromkeys(members, root))
     return shared

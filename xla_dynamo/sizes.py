@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from xla_dynamo.output_views import memory_of
+
 Node: TypeAlias = torch.fx.Node
 
 
@@ -50,6 +52,24 @@ class _Propagation(torch.fx.Interpreter):
     def run_node(self, n: Node) -> Any:
         result = self.values[n] = super().run_node(n)
         return result
+
+
+def offset_inputs(gm: torch.fx.GraphModule) -> list[int]:
+    """The inputs whose storage offset matters: `as_strided` counts from the storage's start.
+
+    Dynamo does not guard storage offsets, so a graph may be called with others than it was traced
+    with.
+    """
+    placeholders = {n: i for i, n in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    strided = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+    found = set()
+    for target in strided:
+        for node in gm.graph.find_nodes(op="call_function", target=target):
+            root = memory_of(node.args[0])
+            explicit = len(node.args) > 3 and node.args[3] is not None
+            if root in placeholders and explicit:
+                found.add(placeholders[root])
+    return sorted(found)
 
 
 def size_key(args: Sequence[Any]) -> tuple[Any, ...]:
