@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 from jax.extend.mlir import ir
@@ -27,7 +28,7 @@ class Executable:
     __slots__ = ("_loaded", "compile_seconds", "device", "execute")
 
     def __init__(
-        self, module: ir.Module, device: jax.Device, xla_options: Mapping[str, str] | None = None
+        self, module: ir.Module, device: jax.Device, xla_options: Mapping[str, Any] | None = None
     ) -> None:
         """Compile a module whose public function is `main`.
 

@@ -4,7 +4,7 @@ The public roads (`jax.dlpack.from_dlpack`, `jax.jit`) cost 30 µs a tensor and 
 `tests/runtime/test_jaxlib_private.py` fails with a clear message when one of these moves.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -25,7 +25,7 @@ dlpack_from_buffer: Callable[[Buffer, Any], Any] = _jax.buffer_to_dlpack_managed
 LoadedExecutable: TypeAlias = _jax.LoadedExecutable
 
 
-def compile_options(debug_options: dict[str, str], device_id: int) -> _jax.CompileOptions:
+def compile_options(debug_options: Mapping[str, Any], device_id: int) -> _jax.CompileOptions:
     """PJRT compile options for one device; keys are those of XLA's DebugOptions."""
     options = _jax.CompileOptions()
     options.num_replicas = 1

@@ -114,6 +114,13 @@ def test_xla_option_that_xla_does_not_know():
     assert "xla_no_such_option" in str(error)
 
 
+def test_xla_options_of_every_type():
+    options = {"xla_cpu_enable_fast_math": True, "xla_cpu_prefer_vector_width": 256}
+    options["xla_cpu_max_isa"] = "AVX2"
+    f = torch.compile(lambda x: x + 1, backend="openxla", options={"xla_options": options})
+    assert f(torch.zeros(1)).item() == 1
+
+
 def test_out_of_memory():
     def f(x):
         small = x + 1

@@ -85,7 +85,7 @@ class CompiledGraph:
         executable = None
         if program.results:
             try:
-                executable = Executable(program.module, device, self._options.xla_flags())
+                executable = Executable(program.module, device, self._options.xla_options)
             except CompileError as error:
                 last = next(iter(reversed(list(self._gm.graph.nodes)))).prev
                 raise CompileError(f"{error}{describe(last)}") from error

@@ -56,10 +56,3 @@ class Options:
             if isinstance(value, int) and value < (key == "max_executables"):
                 raise OptionError(f"option {key!r} must not be {value}")
         return cls(**given)
-
-    def xla_flags(self) -> dict[str, str]:
-        """`xla_options` in the form that PJRT reads."""
-        return {
-            key: str(value).lower() if isinstance(value, bool) else str(value)
-            for key, value in self.xla_options.items()
-        }
