@@ -44,9 +44,8 @@ def _scaled(x: Value, alpha: Number) -> Value:
 
 
 lowers(aten.mul.Tensor, aten.mul.Scalar)(pointwise(hlo.multiply))
-if hasattr(torch.ops.prims, "fma"):  # newer than the oldest torch we support
-    lowers(torch.ops.prims.fma.default)(pointwise(lambda x, y, z: hlo.add(hlo.multiply(x, y), z)))
-lowers(aten.div.Tensor, aten.div.Scalar)(pointwise(hlo.divide, KIND.INT_TO_FLOAT))
+# By name: torch registers its prims when they are first used, and older ones have no fma.
+lowers("prims.fma.default")(pointwise(lambda x, y, z: hlo.add(hlo.multiply(x, y), z)))
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
