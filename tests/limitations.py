@@ -45,8 +45,8 @@ LIMITATIONS: list[Limitation] = [
     Limitation(
         "linspace",
         (_I64,),
-        "torch's decomposition keeps the fractions of start and end, which eager's kernel for whole "
-        "numbers cuts off first: linspace(4.3, 50, dtype=int64) differs by 1 at some places",
+        "torch's decomposition keeps the fractions of start and end, which eager's integer "
+        "kernel cuts off first: linspace(4.3, 50, dtype=int64) differs by 1 at some places",
     ),
     Limitation("chalf", (_F32, _I64), "StableHLO has no complex numbers of two float16"),
     Limitation(
