@@ -99,6 +99,8 @@ def test_device_without_a_plugin():
         ({"constant_limit": "3"}, "must be an integer"),
         ({"max_executables": 0}, "must not be 0"),
         ({"xla_options": 3}, "must be a dict"),
+        ("constant_limit", "options must be a dict"),
+        ({"xla_options": {1: 2}}, "names of XLA's options"),
     ],
 )
 def test_options(options, message):
