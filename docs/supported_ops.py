@@ -11,7 +11,7 @@ import torch
 from tests.limitations import LIMITATIONS
 from xla_dynamo.lowerings import FAMILIES
 from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
-from xla_dynamo.lowerings.table import NAMED, REGISTERED_IN, TABLE
+from xla_dynamo.lowerings.table import REGISTERED_IN, TABLE
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE, README = ROOT / "docs" / "supported-ops.md", ROOT / "README.md"
@@ -21,9 +21,8 @@ BEGIN, END = "<!-- support table: `make docs` writes it -->", "<!-- end of the s
 def by_family() -> dict[str, list[str]]:
     """The names of the overloads with a rule, by the file the rule is in."""
     families: dict[str, list[str]] = {family: [] for family in FAMILIES}
-    for op in [*TABLE, *NAMED]:
-        family = REGISTERED_IN[op].rpartition(".")[2]
-        families.setdefault(family, []).append(str(op))
+    for op in TABLE:
+        families.setdefault(REGISTERED_IN[op].rpartition(".")[2], []).append(op)
     return {family: sorted(names) for family, names in families.items()}
 
 
@@ -55,7 +54,7 @@ def summary() -> str:
     ]
     total = sum(map(len, families.values()))
     core = core_overloads()
-    covered = sum(op in TABLE for op in core)
+    covered = sum(str(op) in TABLE for op in core)
     lines += [
         "",
         f"{total} overloads have a rule, {covered} of the {len(core)} that PyTorch tags `core` "
@@ -86,7 +85,7 @@ def page() -> str:
     for row in sorted(LIMITATIONS, key=lambda row: row.op):
         names = ", ".join(str(d).removeprefix("torch.") for d in row.dtypes)
         lines.append(f"| `{row.op}` | {names} | {row.reason} |")
-    without = [op for op in core_overloads() if op not in TABLE]
+    without = [op for op in core_overloads() if str(op) not in TABLE]
     lines += ["", "## Core overloads without a rule of their own", ""]
     lines += [f"- `{op}`: {_why_not(op)}" for op in without] or ["None."]
     for family, names in by_family().items():

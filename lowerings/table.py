@@ -11,11 +11,10 @@ from jax.extend.mlir import ir
 Rule = Callable[..., Any]
 _R = TypeVar("_R", bound=Rule)
 
-TABLE: dict[torch._ops.OpOverload, Rule] = {}
-# Rules for operators of libraries that may not be imported: by `str(overload)`.
-NAMED: dict[str, Rule] = {}
-# The module that registered each of them, for messages and the generated page.
-REGISTERED_IN: dict[torch._ops.OpOverload | str, str] = {}
+# By `str(overload)`, so that operators of libraries that are not imported have their place too.
+TABLE: dict[str, Rule] = {}
+# The module that registered each rule, for messages and the generated page.
+REGISTERED_IN: dict[str, str] = {}
 
 
 @dataclasses.dataclass(slots=True)
@@ -42,7 +41,7 @@ class Context:
 
 def find_rule(op: Any) -> Rule | None:
     """The rule of an operator overload, or None."""
-    return TABLE.get(op) or NAMED.get(str(op))
+    return TABLE.get(str(op))
 
 
 def lowers(*ops: torch._ops.OpOverload | str) -> Callable[[_R], _R]:
@@ -71,15 +70,11 @@ def lowers(*ops: torch._ops.OpOverload | str) -> Callable[[_R], _R]:
                 f"lowers() takes operator overloads, not {op!r}: name one, such as {op}.default"
             )
         if find_rule(op) is not None:
-            raise ValueError(f"{op} has a rule already, in {REGISTERED_IN[op]}")
+            raise ValueError(f"{op} has a rule already, in {REGISTERED_IN[str(op)]}")
 
     def register(rule: _R) -> _R:
-        for op in ops:
-            REGISTERED_IN[op] = module
-            if isinstance(op, str):
-                NAMED[op] = rule
-            else:
-                TABLE[op] = rule
+        for op in map(str, ops):
+            TABLE[op], REGISTERED_IN[op] = rule, module
         return rule
 
     return register

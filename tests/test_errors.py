@@ -145,7 +145,7 @@ def test_rule_that_fails():
     try:
         error = compile_error(lambda x: op(x), torch.randn(3))
     finally:
-        del xla_dynamo.lowerings.TABLE[op]
+        del xla_dynamo.lowerings.TABLE[str(op)]
     assert isinstance(error, errors.LoweringError)
     assert "oops" in str(error)
     assert "test_errors.py" in str(error)
@@ -163,10 +163,19 @@ def test_rule_that_emits_another_type():
     try:
         error = compile_error(lambda x: op(x), torch.randn(3))
     finally:
-        del xla_dynamo.lowerings.TABLE[op]
+        del xla_dynamo.lowerings.TABLE[str(op)]
     assert isinstance(error, errors.LoweringError)
     assert "tensor<3xf64>" in str(error)
-    assert "fault of the rule" in str(error)
+    assert "fault of the rule (tests.test_errors)" in str(error)
+
+
+def test_registering_what_a_library_registered_by_name():
+    xla_dynamo.lowers("xla_dynamo_tests.mystery.default")(lambda ctx, x: x)
+    try:
+        with pytest.raises(ValueError, match=r"in tests\.test_errors"):
+            xla_dynamo.lowers(torch.ops.xla_dynamo_tests.mystery.default)
+    finally:
+        del xla_dynamo.lowerings.TABLE["xla_dynamo_tests.mystery.default"]
 
 
 def test_registering_twice_or_a_packet():

@@ -21,6 +21,7 @@ from xla_dynamo.layouts import (
 )
 from xla_dynamo.lowerings import Context, build, find_rule
 from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import outputs_of_one_memory
 from xla_dynamo.program import Effect, Input, Mutation, Output, Program
@@ -219,7 +220,7 @@ class _Lowering:
                 raise LoweringError(
                     f"the rule of {self.signature(node)} emitted {result.type} where the graph "
                     f"promises {wanted}{describe(node)}\n  This is a fault of the rule "
-                    f"({getattr(find_rule(node.target), '__module__', '?')}), not of the model."
+                    f"({REGISTERED_IN.get(str(node.target), '?')}), not of the model."
                 )
 
     def signature(self, node: Node) -> str:

@@ -46,7 +46,7 @@ def run(monkeypatch):
             result = body(ctx, *values)
             return (result,) if is_value(result) else tuple(result)
 
-        monkeypatch.setitem(TABLE, marker, rule)
+        monkeypatch.setitem(TABLE, str(marker), rule)
         gm = torch.fx.GraphModule({}, graph)
         return compile_graph(gm, list(tensors))(*tensors)
 
