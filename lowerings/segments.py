@@ -42,6 +42,13 @@ def _segment_reduce(
     return jnp.where(count > 0, reduced / count, empty)
 
 
+def _reduce_by_lengths(
+    data: jax.Array, lengths: jax.Array, *, reduce: str, initial: float | None
+) -> jax.Array:
+    offsets = jnp.pad(jnp.cumsum(lengths, axis=-1), [(0, 0), (1, 0)])
+    return _segment_reduce(data, offsets, reduce=reduce, initial=initial)
+
+
 @lowers(aten.segment_reduce.default)
 def segment_reduce(
     ctx: Context,
@@ -56,21 +63,14 @@ def segment_reduce(
 ) -> Value:
     shape = build.shape_of(data)
     batch = build.product(shape[:axis])
-    if offsets is None:
-        offsets = _ends(build.cast(lengths, torch.int64), axis)
-    flat = build.reshape(build.cast(offsets, torch.int64), [batch, build.shape_of(offsets)[axis]])
+    reduction, bounds = (
+        (_reduce_by_lengths, lengths) if offsets is None else (_segment_reduce, offsets)
+    )
+    bounds = build.reshape(build.cast(bounds, torch.int64), [batch, build.shape_of(bounds)[axis]])
     rows = build.reshape(data, [batch, *shape[axis:]])
     start = None if initial is None else float(initial)  # type: ignore[arg-type]
-    result = call_jax(ctx, _segment_reduce, rows, flat, reduce=reduce, initial=start)
+    result = call_jax(ctx, reduction, rows, bounds, reduce=reduce, initial=start)
     return build.reshape(result, ctx.out.shape)
-
-
-def _ends(lengths: Value, axis: int) -> Value:
-    """Offsets from lengths: the running sum, with a zero in front."""
-    n = build.shape_of(lengths)[axis]
-    window, low = [1] * build.rank_of(lengths), [(0, 0)] * build.rank_of(lengths)
-    window[axis], low[axis] = n + 1, (n + 1, 0)
-    return build.reduce_window(lengths, "sum", window, [1] * len(window), low)
 
 
 @lowers(aten.hash_tensor.default)
