@@ -55,17 +55,17 @@ def test_misaligned_and_strided_inputs_are_copied_rightly(imports):
 
 
 def test_output_is_not_copied(monkeypatch):
-    import xla_dynamo.calls as calls
+    import xla_dynamo.runtime.buffers as buffers
     from xla_dynamo.runtime.jaxlib_private import buffer_address
 
     results = []
-    original = calls.dlpack_from_buffer
+    original = buffers.dlpack_from_buffer
 
     def spy(buffer, stream):
         results.append(buffer_address(buffer))
         return original(buffer, stream)
 
-    monkeypatch.setattr(calls, "dlpack_from_buffer", spy)
+    monkeypatch.setattr(buffers, "dlpack_from_buffer", spy)
     y = compiled(lambda x: x + 1)(torch.randn(8))
     assert results == [y.data_ptr()]
 

@@ -11,9 +11,9 @@ from xla_dynamo.errors import ExecutionError
 from xla_dynamo.known_buffers import KnownBuffers, StaticInputs
 from xla_dynamo.program import Output, Program
 from xla_dynamo.runtime import forks
-from xla_dynamo.runtime.buffers import import_tensor, tensor_of_capsule
+from xla_dynamo.runtime.buffers import export_buffer, import_tensor
 from xla_dynamo.runtime.executables import Executable
-from xla_dynamo.runtime.jaxlib_private import Buffer, dlpack_from_buffer
+from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.source_lines import describe
 
 Call = Callable[[list[Any]], list[Any]]
@@ -99,9 +99,10 @@ def _runner(
             tensor = args[index]
             if cuda and tensor.device != device:  # a 0-d CPU tensor among others
                 tensor = tensor.to(device)
-            buffer = known.by_address.get(tensor.data_ptr())
+            address = tensor.data_ptr()
+            buffer = known.by_address.get(address)
             if buffer is None:
-                buffer = known.load_if_it_comes_again(tensor, stream)
+                buffer = known.load_if_it_comes_again(tensor, address, stream)
             buffers.append(buffer)
         if static is not None:
             buffers += static.buffers(args, stream)
@@ -113,7 +114,7 @@ def _runner(
         results = []
         try:
             for (buffer,) in execute(buffers):
-                results.append(tensor_of_capsule(dlpack_from_buffer(buffer, stream)))
+                results.append(export_buffer(buffer, stream))
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             raise _explain(error, gm) from error
         for index, finish in finishers:

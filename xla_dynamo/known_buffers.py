@@ -55,32 +55,32 @@ class KnownBuffers:
         self._owners: dict[int, weakref.ref] = {}
         self.by_address: dict[int, Buffer] = {}
 
-    def load(self, tensor: torch.Tensor, stream: int | None) -> Buffer:
+    def load(self, tensor: torch.Tensor, address: int, stream: int | None) -> Buffer:
         """Import a tensor, and keep the buffer if it views the tensor's own memory."""
-        address = tensor.data_ptr()
         # detach: a buffer that held the tensor itself, not just its memory, would keep the Python
         # object alive for good, and `forget` would never be called.
-        buffer = import_tensor(self._ready(tensor).detach(), self._device, stream)
+        buffer = import_tensor(self._ready(tensor, address).detach(), self._device, stream)
         # A buffer that is a copy would not see the tensor change in place.
         if address and buffer_address(buffer) == address:
             self._keep(tensor, address, buffer)
         return buffer
 
-    def load_if_it_comes_again(self, tensor: torch.Tensor, stream: int | None) -> Buffer:
+    def load_if_it_comes_again(
+        self, tensor: torch.Tensor, address: int, stream: int | None
+    ) -> Buffer:
         """Import a tensor, and keep the buffer only the second time in a row.
 
         A cache or a mask comes with every call; most inputs come once, and keeping one costs more
         than importing it.
         """
-        address = tensor.data_ptr()
         if address == self._last and self._keeps:
-            return self.load(tensor, stream)
+            return self.load(tensor, address, stream)
         self._last = address
-        return import_tensor(self._ready(tensor), self._device, stream)
+        return import_tensor(self._ready(tensor, address), self._device, stream)
 
-    def _ready(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _ready(self, tensor: torch.Tensor, address: int) -> torch.Tensor:
         """What to import for a tensor: its memory is its elements, in the program's order."""
-        if not tensor.data_ptr() and tensor.numel():
+        if not address and tensor.numel():
             tensor = _with_memory(tensor)
         # Dynamo guards these bits in a forward graph's inputs. Nobody guards a tangent's.
         if tensor.is_conj() or tensor.is_neg():
@@ -140,7 +140,7 @@ class StaticInputs:
         for place, address, tensor in zip(self._places, addresses, tensors, strict=False):
             buffer = place.by_address.get(address)
             if buffer is None:
-                buffer = place.load(tensor, stream)
+                buffer = place.load(tensor, address, stream)
                 lasting &= address in place.by_address
             found.append(buffer)
         if lasting:
