@@ -17,7 +17,7 @@ from xla_dynamo.lowerings.build import (
     full_like,
     where,
 )
-from xla_dynamo.lowerings.comparisons import UNSIGNED, is_inf
+from xla_dynamo.lowerings.comparisons import is_inf
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.pointwise import reciprocal, sqrt
 from xla_dynamo.lowerings.promotion import KIND, pointwise, pointwise_in_jax, promote, spread
@@ -64,7 +64,7 @@ def _divide_truncated(x: Value, y: Value) -> Value:
 def floor_divide(x: Value, y: Value) -> Value:
     """Python's x // y, with torch's result where y is zero: x / y of floats."""
     dtype = dtype_of(x)
-    if dtype in UNSIGNED:
+    if not dtype.is_signed:
         return hlo.divide(x, y)
     if not dtype.is_floating_point:
         quotient = hlo.divide(x, y)
@@ -83,7 +83,7 @@ def floor_divide(x: Value, y: Value) -> Value:
 def remainder(x: Value, y: Value) -> Value:
     """Python's x % y: zero or of y's sign."""
     rest = hlo.remainder(x, y)
-    if dtype_of(x) in UNSIGNED:
+    if not dtype_of(x).is_signed:
         return rest
     return where(_wrong_side(rest, y), hlo.add(rest, y), rest)
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
+from torch._prims_common import get_computation_dtype
 
 from xla_dynamo.lowerings.dtypes import element_type, real_dtype, tensor_type
 from xla_dynamo.lowerings.values import (
@@ -278,11 +279,10 @@ def dot_general(
 ) -> Value:
     """Contract x with y; the result has the batch dims, x's free dims, then y's free dims.
 
-    Sub-32-bit floats accumulate in float32, as torch's kernels do, which on CPU is also the fast
-    form (bench: bf16 matmul).
+    Half types accumulate in float32, as in torch's kernels, which is also XLA:CPU's fast form.
     """
     result = dtype or dtype_of(x)
-    accumulate = torch.float32 if result in (torch.float16, torch.bfloat16) else result
+    accumulate = get_computation_dtype(result)
     free_x = [d for d in range(rank_of(x)) if d not in contract[0] and d not in batch[0]]
     free_y = [d for d in range(rank_of(y)) if d not in contract[1] and d not in batch[1]]
     shape = [shape_of(x)[d] for d in [*batch[0], *free_x]] + [shape_of(y)[d] for d in free_y]

@@ -99,13 +99,12 @@ def sign_bit(x: Value) -> Value:
     dtype = dtype_of(x)
     if dtype.is_floating_point:
         x = bitcast(x, _BITS[dtype.itemsize])
-    elif dtype in UNSIGNED:
+    elif not dtype.is_signed:
         return full(shape_of(x), False, torch.bool)
     return compare(x, full_like(x, 0), "LT")
 
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-UNSIGNED = (torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 @lowers(aten.isnan.default)

@@ -1,4 +1,4 @@
-"""Forms of a convolution that XLA:CPU runs many times faster than its own (bench: convolutions)."""
+"""Forms of a convolution that XLA:CPU runs faster than its own."""
 
 import functools
 import itertools

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
-from torch._prims_common import elementwise_dtypes
+from torch._prims_common import elementwise_dtypes, get_computation_dtype
 
 from xla_dynamo.lowerings.build import (
     Value,
@@ -67,8 +67,7 @@ def pointwise_in_jax(function: Callable[..., Any], kind: KIND = KIND.DEFAULT) ->
 
 def computed_in(x: Value) -> torch.dtype:
     """The dtype torch's kernels compute in for operands of x's dtype: float32 for half types."""
-    dtype = dtype_of(x)
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    return get_computation_dtype(dtype_of(x))
 
 
 __all__ = ["KIND", "computed_in", "pointwise", "pointwise_in_jax", "promote", "spread"]

@@ -48,9 +48,6 @@ def normalize_dims(dims: int | Sequence[int] | None, rank: int) -> list[int]:
     return [normalize_dim(d, rank) for d in listed] if rank else []
 
 
-_UNSIGNED = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
-
-
 def _attribute(value: Any, dtype: torch.dtype) -> ir.Attribute:
     type_ = element_type(dtype)
     if dtype.is_floating_point:
@@ -59,7 +56,7 @@ def _attribute(value: Any, dtype: torch.dtype) -> ir.Attribute:
         return ir.IntegerAttr.get(type_, int(bool(value)))
     bits = torch.iinfo(dtype).bits
     wrapped = int(value) % (1 << bits)  # torch wraps a scalar that does not fit
-    if dtype in _UNSIGNED:
+    if not dtype.is_signed:
         # Parsed, because the constructor takes no number above 2**63.
         return ir.Attribute.parse(f"{wrapped} : ui{bits}")
     return ir.IntegerAttr.get(type_, wrapped - (1 << bits) if wrapped >> (bits - 1) else wrapped)

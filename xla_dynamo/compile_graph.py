@@ -87,7 +87,7 @@ class CompiledGraph:
             try:
                 executable = Executable(program.module, device, self._options.xla_options)
             except CompileError as error:
-                last = next(iter(reversed(list(self._gm.graph.nodes)))).prev
+                last = self._gm.graph.output_node().prev
                 raise CompileError(f"{error}{describe(last)}") from error
         return bind(program, executable, self._device, self._gm, keeps_inputs=self._keeps_inputs)
 

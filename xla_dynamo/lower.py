@@ -132,7 +132,7 @@ class _Lowering:
 
     def constant(self, tensor: torch.Tensor) -> ir.Value:
         tensor = tensor.detach()
-        real = tensor.dtype.is_floating_point or not tensor.dtype.is_complex
+        real = not tensor.dtype.is_complex
         if tensor.numel() <= self.options.constant_limit and tensor.device.type == "cpu" and real:
             if tensor.dtype.is_floating_point and tensor.dtype.itemsize < 4:
                 wide = build.array(tensor.float().tolist(), torch.float32)
