@@ -82,7 +82,7 @@ class KnownBuffers:
         """What to import for a tensor: its memory is its elements, in the program's order."""
         if not address and tensor.numel():
             tensor = _with_memory(tensor)
-        # Dynamo guards these bits in a forward graph's inputs. Nobody guards a tangent's.
+        # Looked up at each import: nobody guards a tangent's bits.
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
         return tensor if self._prepare is None else self._prepare(tensor)
@@ -110,7 +110,10 @@ class KnownBuffers:
 def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with memory for one that has none: zeros, or an error."""
     if tensor._is_zerotensor():
-        return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        empty = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        )
+        return empty.zero_()
     raise UnsupportedTensor(
         f"a compiled graph was called with a tensor of shape {tuple(tensor.shape)} that has no "
         "memory: a fake tensor, or one whose storage was freed; call it with a real one"

@@ -56,18 +56,12 @@ class InputLayout(NamedTuple):
     order: list[int]
 
 
-def _materialize(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
-
-
 def input_layout(example: torch.Tensor) -> InputLayout:
     """Plan how tensors with the strides of `example` enter a program."""
     identity = list(range(example.ndim))
-    if example.is_conj() or example.is_neg():
-        return InputLayout(_materialize, identity)
     order = row_major_order(example.shape, example.stride())
     if order is None:
-        return InputLayout(_materialize, identity)
+        return InputLayout(torch.Tensor.contiguous, identity)
     if order == identity:
         return InputLayout(None, identity)
     return InputLayout(lambda tensor: tensor.permute(order), order)
