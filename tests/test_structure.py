@@ -82,7 +82,9 @@ def test_public_names():
         "openxla",
     ]
     for name in xla_dynamo.__all__:
-        assert getattr(xla_dynamo, name).__doc__, name
+        public = getattr(xla_dynamo, name)
+        assert public.__doc__, name
+        assert callable(public), f"{name}: a module of that name hides it"
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         xla_dynamo.nonsense  # noqa: B018
 

@@ -20,7 +20,7 @@ _LAZY = {
     "Context": "xla_dynamo.lowerings.table",
     "lowers": "xla_dynamo.lowerings.table",
     "call_jax": "xla_dynamo.lowerings.from_jax",
-    "compile_graph": "xla_dynamo.compile_graph",
+    "compile_graph": "xla_dynamo.compiled_graph",
     "openxla": "xla_dynamo.backend",
 }
 

@@ -7,7 +7,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 from xla_dynamo.check_inputs import check_inputs
-from xla_dynamo.compile_graph import compile_graph
+from xla_dynamo.compiled_graph import compile_graph
 from xla_dynamo.decompositions import decompositions
 from xla_dynamo.options import Options
 
