@@ -6,12 +6,11 @@ Their random state becomes the key of our own draw, so that a backward drops wha
 from typing import Any
 
 import torch
-from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.attention import attend, attention_gradients, attention_scores
 from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.lowerings.random import bits_of_key
 from xla_dynamo.lowerings.table import Context, lowers
 
 aten = torch.ops.aten
@@ -19,9 +18,7 @@ aten = torch.ops.aten
 
 def _kept(key: Value, scores: Value, dropout_p: float) -> Value:
     """The dropout mask over scores, scaled so that the expected sum stays."""
-    bits = tensor_type(build.shape_of(scores), torch.uint32)
-    algorithm = hlo.RngAlgorithmAttr.get("THREE_FRY")
-    drawn = hlo.RngBitGeneratorOp(key.type, bits, algorithm, key).results[1]
+    drawn = bits_of_key(key, build.shape_of(scores), torch.uint32)
     bound = min(int(dropout_p * 2**32), 2**32 - 1)
     stays = build.compare(drawn, build.full_like(drawn, bound), "GE")
     factor = 0 if dropout_p >= 1 else 1 / (1 - dropout_p)
@@ -91,21 +88,21 @@ def _backward(
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
-) -> tuple[Value, ...]:
-    """The gradients of query, key, value and bias."""
+    wants_bias: bool = False,
+) -> tuple[Value | None, ...]:
+    """The gradients of query, key, value and bias, the last one only if it is wanted."""
     scores = attention_scores(query, key, is_causal, bias, scale)
     kept = _kept(_key_from(seed, offset), scores, dropout_p) if dropout_p else None
     if build.rank_of(logsumexp) == 4:
         logsumexp = build.reshape(logsumexp, build.shape_of(logsumexp)[:3])
     logsumexp = build.slice_dim(logsumexp, 2, 0, build.shape_of(query)[2])
     grads = attention_gradients(grad, query, key, value, out, logsumexp, scores, scale, kept)
-    return tuple(build.cast(g, build.dtype_of(query)) for g in grads)
+    *inputs, grad_bias = (build.cast(g, build.dtype_of(query)) for g in grads)
+    return *inputs, _sum_to(grad_bias, bias) if wants_bias and bias is not None else None
 
 
-def _sum_to(x: Value, like: Value | None) -> Value | None:
+def _sum_to(x: Value, like: Value) -> Value:
     """The gradient of a bias that was broadcast over the scores."""
-    if like is None:
-        return None
     lead = build.rank_of(x) - build.rank_of(like)
     shape = [1] * lead + list(build.shape_of(like))
     over = [d for d, n in enumerate(shape) if n == 1 and build.shape_of(x)[d] != 1]
@@ -151,8 +148,26 @@ def _scaled_dot_product_efficient_attention_backward(
     scale: float | None = None,
 ) -> tuple[Value | None, ...]:
     saved = (out, logsumexp, philox_seed, philox_offset, dropout_p, is_causal, scale)
-    *grads, grad_bias = _backward(grad_out_, query, key, value, attn_bias, *saved)
-    return (*grads, _sum_to(grad_bias, attn_bias) if grad_input_mask[3] else None)
+    return _backward(grad_out_, query, key, value, attn_bias, *saved, grad_input_mask[3])
+
+
+def _forward_with_lengths(
+    ctx: Context,
+    query: Value,
+    key: Value,
+    value: Value,
+    bias: Value | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[Any, ...]:
+    """The nine results of flash, cuDNN and user-defined attention: no ragged lengths, no mask."""
+    settings = (dropout_p, is_causal, scale, ctx.out[6:8])
+    output, logsumexp, *random = _forward(ctx, query, key, value, bias, *settings)
+    *lengths, mask = [
+        None if p is None else build.full(p.shape, 0, p.dtype) for p in (*ctx.out[2:4], ctx.out[8])
+    ]
+    return output, logsumexp, *lengths, *ctx.out[4:6], *random, mask
 
 
 @lowers(aten._scaled_dot_product_flash_attention.default)
@@ -167,19 +182,7 @@ def _scaled_dot_product_flash_attention(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    settings = (dropout_p, is_causal, scale, ctx.out[6:8])
-    results = _forward(ctx, query, key, value, None, *settings)
-    return _with_lengths(ctx, *results)
-
-
-def _with_lengths(
-    ctx: Context, output: Value, logsumexp: Value, seed: Value | None, offset: Value | None
-) -> tuple[Any, ...]:
-    """The nine results of flash, cuDNN and user-defined attention: no ragged lengths, no mask."""
-    unset = [
-        None if p is None else build.full(p.shape, 0, p.dtype) for p in (*ctx.out[2:4], ctx.out[8])
-    ]
-    return output, logsumexp, unset[0], unset[1], ctx.out[4], ctx.out[5], seed, offset, unset[2]
+    return _forward_with_lengths(ctx, query, key, value, None, dropout_p, is_causal, scale)
 
 
 @lowers(aten._scaled_dot_product_flash_attention_backward.default)
@@ -201,7 +204,7 @@ def _scaled_dot_product_flash_attention_backward(
     philox_offset: Value,
     *,
     scale: float | None = None,
-) -> tuple[Value, ...]:
+) -> tuple[Value | None, ...]:
     saved = (out, logsumexp, philox_seed, philox_offset, dropout_p, is_causal, scale)
     return _backward(grad_out, query, key, value, None, *saved)[:3]
 
@@ -220,9 +223,7 @@ def _scaled_dot_product_cudnn_attention(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    settings = (dropout_p, is_causal, scale, ctx.out[6:8])
-    results = _forward(ctx, query, key, value, attn_bias, *settings)
-    return _with_lengths(ctx, *results)
+    return _forward_with_lengths(ctx, query, key, value, attn_bias, dropout_p, is_causal, scale)
 
 
 @lowers(aten._scaled_dot_product_cudnn_attention_backward.default)
@@ -245,7 +246,7 @@ def _scaled_dot_product_cudnn_attention_backward(
     is_causal: bool,
     *,
     scale: float | None = None,
-) -> tuple[Value, ...]:
+) -> tuple[Value | None, ...]:
     saved = (out, logsumexp, philox_seed, philox_offset, dropout_p, is_causal, scale)
     return _backward(grad_out, query, key, value, attn_bias, *saved)[:3]
 
@@ -263,9 +264,7 @@ def _scaled_dot_product_fused_attention_overrideable(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    settings = (dropout_p, is_causal, scale, ctx.out[6:8])
-    results = _forward(ctx, query, key, value, attn_bias, *settings)
-    return _with_lengths(ctx, *results)
+    return _forward_with_lengths(ctx, query, key, value, attn_bias, dropout_p, is_causal, scale)
 
 
 @lowers(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
@@ -291,5 +290,4 @@ def _scaled_dot_product_fused_attention_overrideable_backward(
     scale: float | None = None,
 ) -> tuple[Value | None, ...]:
     saved = (out, logsumexp, philox_seed, philox_offset, dropout_p, is_causal, scale)
-    *grads, grad_bias = _backward(grad_out, query, key, value, attn_bias, *saved)
-    return (*grads, _sum_to(grad_bias, attn_bias) if grad_input_mask[3] else None)
+    return _backward(grad_out, query, key, value, attn_bias, *saved, grad_input_mask[3])

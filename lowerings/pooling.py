@@ -161,24 +161,24 @@ def scatter_to_indices(grad: Value, indices: Value, like: Value, rank: int) -> V
     return build.reshape(summed, shape)
 
 
-@lowers(
+def _max_pool_backward_rule(rank: int) -> Rule:
+    def rule(ctx: Context, grad: Value, x: Value, *settings: Any) -> Value:
+        *_, indices = settings
+        return scatter_to_indices(grad, indices, x, rank)
+
+    return rule
+
+
+lowers(
     aten.max_pool2d_with_indices_backward.default,
     aten.adaptive_max_pool2d_backward.default,
     aten.fractional_max_pool2d_backward.default,
-)
-def max_pool2d_backward(ctx: Context, grad: Value, x: Value, *settings: Any) -> Value:
-    *_, indices = settings
-    return scatter_to_indices(grad, indices, x, 2)
-
-
-@lowers(
+)(_max_pool_backward_rule(2))
+lowers(
     aten.max_pool3d_with_indices_backward.default,
     aten.adaptive_max_pool3d_backward.default,
     aten.fractional_max_pool3d_backward.default,
-)
-def max_pool3d_backward(ctx: Context, grad: Value, x: Value, *settings: Any) -> Value:
-    *_, indices = settings
-    return scatter_to_indices(grad, indices, x, 3)
+)(_max_pool_backward_rule(3))
 
 
 # --- averages ----------------------------------------------------------------------------------

@@ -39,7 +39,11 @@ _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float6
 
 def random_bits(ctx: Context, shape: Sequence[int], dtype: torch.dtype) -> Value:
     """Uniform bits as torch.uint32 or torch.uint64."""
-    key = ctx.random_key()
+    return bits_of_key(ctx.random_key(), shape, dtype)
+
+
+def bits_of_key(key: Value, shape: Sequence[int], dtype: torch.dtype) -> Value:
+    """The uniform bits that a ui64[2] key stands for."""
     result = tensor_type(list(shape), dtype)
     algorithm = hlo.RngAlgorithmAttr.get("THREE_FRY")
     return hlo.RngBitGeneratorOp(key.type, result, algorithm, key).results[1]
