@@ -81,7 +81,7 @@ def _adaptive_avg_pool(ctx: Context, x: Value, output_size: list[int]) -> Value:
             members = _picked(total, dim, AdaptiveWindows(n, size).places(), 0)
         total = build.reduce(members, [dim + 1], "sum")
     counts = _window_sizes(total, build.shape_of(x)[-rank:])
-    return build.cast(hlo.divide(total, counts), ctx.out.dtype)
+    return build.cast(build.divide(total, counts), ctx.out.dtype)
 
 
 def _window_sizes(like: Value, sizes: Sequence[int]) -> Value:
@@ -97,7 +97,7 @@ def _window_sizes(like: Value, sizes: Sequence[int]) -> Value:
 def _adaptive_avg_pool_backward(grad: Value, x: Value, rank: int) -> Value:
     sizes = build.shape_of(x)[-rank:]
     total = build.cast(grad, computed_in(grad))
-    total = hlo.divide(total, _window_sizes(total, sizes))
+    total = build.divide(total, _window_sizes(total, sizes))
     for dim, n in enumerate(sizes, build.rank_of(x) - rank):
         total = build.reduce(
             _picked(total, dim, _covering(n, build.shape_of(grad)[dim]), 0), [dim + 1], "sum"

@@ -13,6 +13,7 @@ from xla_dynamo.lowerings.build import (
     Value,
     cast,
     compare,
+    divide,
     dtype_of,
     full_like,
     where,
@@ -46,19 +47,19 @@ def _scaled(x: Value, alpha: Number) -> Value:
 lowers(aten.mul.Tensor, aten.mul.Scalar)(pointwise(hlo.multiply))
 # By name: torch registers its prims when they are first used, and older ones have no fma.
 lowers("prims.fma.default")(pointwise(lambda x, y, z: hlo.add(hlo.multiply(x, y), z)))
-lowers(aten.div.Tensor, aten.div.Scalar)(pointwise(hlo.divide, KIND.INT_TO_FLOAT))
+lowers(aten.div.Tensor, aten.div.Scalar)(pointwise(divide, KIND.INT_TO_FLOAT))
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div(ctx: Context, x: Value, other: Value | Number, rounding_mode: str | None = None) -> Value:
     kind = KIND.DEFAULT if rounding_mode else KIND.INT_TO_FLOAT
     x, other = promote(ctx, x, other, kind=kind)
-    rounded = {None: hlo.divide, "trunc": _divide_truncated, "floor": floor_divide}
+    rounded = {None: divide, "trunc": _divide_truncated, "floor": floor_divide}
     return cast(rounded[rounding_mode](x, other), ctx.out.dtype)
 
 
 def _divide_truncated(x: Value, y: Value) -> Value:
-    return truncate(hlo.divide(x, y))
+    return truncate(divide(x, y))
 
 
 def floor_divide(x: Value, y: Value) -> Value:
@@ -71,7 +72,7 @@ def floor_divide(x: Value, y: Value) -> Value:
         return where(_wrong_side(hlo.remainder(x, y), y), _minus_one(quotient), quotient)
     # The exact multiple of y below x, not the floor of a rounded quotient: 1 // 0.1 is 9.
     rest = hlo.remainder(x, y)
-    multiple = hlo.divide(hlo.subtract(x, rest), y)
+    multiple = divide(hlo.subtract(x, rest), y)
     multiple = where(_wrong_side(rest, y), _minus_one(multiple), multiple)
     nearest = hlo.floor(multiple)
     half = full_like(x, 0.5)

@@ -189,6 +189,28 @@ def is_nan(x: Value) -> Value:
     return compare(x, x, "NE")
 
 
+def divide(x: Value, y: Value) -> Value:
+    """The quotient, rounded once, so that floor(x / 49) is what it is in eager.
+
+    XLA multiplies by the reciprocal of a divisor that is a constant or shared by many elements.
+    """
+    if dtype_of(x).is_floating_point and _shared(y) and not _is_power_of_two(y):
+        y = where(is_nan(x), x, y)  # the divisor is another one for each x, as far as XLA sees
+    return hlo.divide(x, y)
+
+
+def _shared(y: Value) -> bool:
+    made_by = getattr(y.owner, "name", None)  # a block has none
+    return made_by in ("stablehlo.constant", "stablehlo.broadcast_in_dim")
+
+
+def _is_power_of_two(y: Value) -> bool:
+    if y.owner.name != "stablehlo.constant":
+        return False
+    attribute = ir.DenseFPElementsAttr(y.owner.attributes["value"])
+    return attribute.is_splat and math.frexp(attribute.get_splat_value().value)[0] == 0.5
+
+
 # --- contractions, reductions, loops -----------------------------------------------------------
 
 _REDUCERS: dict[str, tuple[Callable[[Value, Value], Value], Callable[[torch.dtype], Number]]] = {

@@ -21,14 +21,17 @@ def reciprocal(x: Value) -> Value:
     return hlo.divide(full_like(x, 1), x)
 
 
-def log2(x: Value) -> Value:
-    """The logarithm to base 2."""
-    return hlo.divide(hlo.log(x), full_like(x, math.log(2)))
+def log_to_base(base: int) -> Callable[[Value], Value]:
+    """The logarithm to a base, exact where x is a power of it: floor(log2(8)) is 3, not 2."""
 
+    def log(x: Value) -> Value:
+        y = hlo.divide(hlo.log(x), full_like(x, math.log(base)))
+        if dtype_of(x).is_complex:
+            return y
+        whole = hlo.round_nearest_even(y)
+        return where(compare(hlo.power(full_like(x, base), whole), x, "EQ"), whole, y)
 
-def log10(x: Value) -> Value:
-    """The logarithm to base 10."""
-    return hlo.divide(hlo.log(x), full_like(x, math.log(10)))
+    return log
 
 
 def exp2(x: Value) -> Value:
@@ -95,8 +98,8 @@ for _op, _build in {
     aten.expm1.default: hlo.exponential_minus_one,
     aten.log.default: hlo.log,
     aten.log1p.default: hlo.log_plus_one,
-    aten.log2.default: log2,
-    aten.log10.default: log10,
+    aten.log2.default: log_to_base(2),
+    aten.log10.default: log_to_base(10),
     aten.sqrt.default: sqrt,
     aten.rsqrt.default: rsqrt,
     aten.reciprocal.default: reciprocal,

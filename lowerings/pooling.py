@@ -227,7 +227,7 @@ def _avg_pool_rule(rank: int) -> Rule:
         for dim, window in enumerate(windows, build.rank_of(x) - rank):
             total = _window_sums(total, window, dim)
         divisor = _divisor(total, windows, count_include_pad, divisor_override)
-        return build.cast(hlo.divide(total, divisor), ctx.out.dtype)
+        return build.cast(build.divide(total, divisor), ctx.out.dtype)
 
     return rule
 

@@ -15,6 +15,7 @@ from xla_dynamo.lowerings.build import (
     broadcast_in_dim,
     cast,
     compare,
+    divide,
     dtype_of,
     full_like,
     iota,
@@ -83,7 +84,7 @@ def prod(
 def mean_over(x: Value, dims: Sequence[int]) -> Value:
     """The mean of a floating-point value over dims, which are removed; NaN of nothing."""
     total = reduce(x, dims, "sum")
-    return hlo.divide(total, full_like(total, product([shape_of(x)[d] for d in dims])))
+    return divide(total, full_like(total, product([shape_of(x)[d] for d in dims])))
 
 
 @lowers(aten.mean.default)
@@ -137,7 +138,7 @@ def variance(x: Value, dims: Sequence[int], correction: float | None = None) -> 
     apart = hlo.subtract(x, spread_back(mean_over(x, dims), x, dims))
     total = reduce(squared_magnitude(apart), dims, "sum")
     freedom = product([shape_of(x)[d] for d in dims]) - (1 if correction is None else correction)
-    return hlo.divide(total, full_like(total, max(0, freedom)))
+    return divide(total, full_like(total, max(0, freedom)))
 
 
 def squared_magnitude(x: Value) -> Value:

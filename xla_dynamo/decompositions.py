@@ -13,6 +13,8 @@ _SLICES = "slices, which move blocks, where torch's pieces gather or scatter ele
 
 _TAPS = "one table of places and weights a dimension, shared with the gradient"
 
+_ENDS = "torch's pieces keep the fractions of integers' ends, and count in float32"
+
 # Left whole, because one rule says it better than the pieces would.
 _KEPT: dict[Any, str] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: (
@@ -43,6 +45,10 @@ _KEPT: dict[Any, str] = {
     aten.upsample_bilinear2d.vec: _TAPS,
     aten.upsample_trilinear3d.vec: _TAPS,
     aten.upsample_bicubic2d.vec: _TAPS,
+    aten.linspace.default: _ENDS,
+    aten.linspace.Tensor_Tensor: _ENDS,
+    aten.linspace.Tensor_Scalar: _ENDS,
+    aten.linspace.Scalar_Tensor: _ENDS,
     aten.roll.default: "two slices and a concatenation",
     aten.reflection_pad1d.default: _SLICES,
     aten.reflection_pad2d.default: _SLICES,

@@ -1,0 +1,59 @@
+"""Quotients and logarithms are rounded once; XLA likes to multiply by reciprocals."""
+
+import pytest
+import torch
+
+NUMBERS = (3.0, 7.0, 49.0, 0.1, 1e-3, 8.0, 255.0)
+
+
+def equal(fn, *args):
+    torch._dynamo.reset()
+    actual, expected = torch.compile(fn, backend="openxla", fullgraph=True)(*args), fn(*args)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("number", NUMBERS)
+def test_by_a_number(dtype, number):
+    x = torch.arange(-1000, 1000, dtype=dtype) * number
+    equal(lambda x: (x / number, torch.floor(x / number), torch.div(x, number)), x)
+    equal(lambda x: (x // number, x % number, torch.div(x, number, rounding_mode="trunc")), x)
+
+
+def test_special_values():
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3e38])
+    for number in (*NUMBERS, 0.0, -0.0, float("inf"), float("nan")):
+        equal(lambda x, n=number: x / n, x)
+
+
+def test_by_a_shared_tensor():
+    x = torch.arange(1, 2001.0).view(40, 50)
+    equal(lambda x, y: (x / y, x / x[:, :1], (x / x[0]).floor()), x, torch.tensor(49.0))
+
+
+def test_means_of_equal_numbers():
+    x = torch.full((2, 7, 7, 7), 3.0)
+    equal(lambda x: (x.mean((2, 3)), x.mean(), torch.nn.functional.avg_pool2d(x, 7)), x)
+    equal(lambda x: torch.nn.functional.adaptive_avg_pool2d(x, (1, 1)), x)
+
+
+def test_integers():
+    x = torch.arange(-1000, 1000) * 49
+    equal(lambda x: (x / 49, (x / 49).long(), x // 49, x % 49), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.int8])
+def test_linspace_of_integers(dtype):
+    for start, end, steps in ((4.3, 50, 31), (50, 1, 50), (3.7, -3.2, 50), (7, 9, 1), (7, 9, 0)):
+        if dtype is not torch.uint8 or end >= 0:
+            equal(lambda n=steps, s=start, e=end: torch.linspace(s, e, n, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logarithms_of_powers(dtype):
+    limits = torch.tensor([0.0, float("inf"), -1.0, float("nan")], dtype=dtype)
+    twos = 2.0 ** torch.arange(-126, 128, dtype=dtype)
+    tens = torch.tensor([float(f"1e{k}") for k in range(-10, 23)], dtype=dtype)
+    equal(torch.log2, torch.cat([twos, limits]))
+    equal(lambda x: torch.log2(x).floor(), torch.arange(1, 5000, dtype=dtype))
+    equal(torch.log10, torch.cat([tens, limits]))
