@@ -58,8 +58,8 @@ def summary() -> str:
     lines += [
         "",
         f"{total} overloads have a rule, {covered} of the {len(core)} that PyTorch tags `core` "
-        "among them; torch's decompositions bring the rest of ATen down to these. The whole list, "
-        "and what is known not to work: [docs/supported-ops.md](docs/supported-ops.md).",
+        "among them (the others are sizes, or run in torch); torch's decompositions bring the rest "
+        "of ATen down to these. The whole list: [docs/supported-ops.md](docs/supported-ops.md).",
     ]
     return "\n".join(lines)
 
@@ -76,8 +76,9 @@ def page() -> str:
         "",
         "## Limitations",
         "",
-        "Operators of torch's own database (`op_db`) that are not right, or not lowered, at some "
-        "dtypes. Each row is a test that must fail.",
+        "Operators of torch's own database (`op_db`) that XLA cannot run whole, at some dtypes. "
+        "Torch runs them between compiled parts. Each row is a test that must fail under "
+        '`options={"fallback": "error"}`, and one that must pass without.',
         "",
         "| operator | dtypes | why |",
         "|---|---|---|",
@@ -99,9 +100,9 @@ def _why_not(op: torch._ops.OpOverload) -> str:
     name = op._schema.name.removeprefix("aten::")
     if name.startswith("sym_"):
         return "a size of the graph, which lowering knows as a number"
-    if "out" in op._overloadname:
+    if "out" in op._overloadname or name.endswith("_"):
         return "AOTAutograd makes it functional"
-    return "its result depends on the values of a tensor, on which the rest of a graph may depend"
+    return "what it gives depends on the values of a tensor: torch runs it between compiled parts"
 
 
 def readme() -> str:

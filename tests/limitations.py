@@ -1,4 +1,8 @@
-"""What does not work, and why: each row is a test that must fail, and a line in the docs."""
+"""What XLA cannot run, and why: each row is a line in the docs and two tests.
+
+One must fail, with `fallback="error"`; one must pass, with the operator in eager torch between
+compiled parts.
+"""
 
 import dataclasses
 
@@ -7,7 +11,7 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class Limitation:
-    """An operator of torch's database that the backend does not get right at some dtypes.
+    """An operator of torch's database that is not compiled whole at some dtypes.
 
     Attributes:
         op: the name in `op_db`, with ".variant" where it has one.
@@ -42,12 +46,6 @@ LIMITATIONS: list[Limitation] = [
     Limitation("item", (_F32, _I64), _NUMBER),
     Limitation("narrow", (_F32, _I64), _NUMBER + " (the start given as a tensor)"),
     Limitation("tensor_split", (_F32, _I64), _NUMBER + " (the places given as a tensor)"),
-    Limitation(
-        "linspace",
-        (_I64,),
-        "torch's decomposition keeps the fractions of start and end, which eager's integer "
-        "kernel cuts off first: linspace(4.3, 50, dtype=int64) differs by 1 at some places",
-    ),
     Limitation("chalf", (_F32, _I64), "StableHLO has no complex numbers of two float16"),
     Limitation(
         "nn.functional.linear_cross_entropy.chunked",

@@ -42,7 +42,8 @@ TIES = frozenset({"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", 
 # as eager is.
 ROUNDING = frozenset(
     {
-        "__rmatmul__", "fft.hfft2", "matmul", "matrix_exp", "nn.functional.conv_transpose3d",
+        "__rmatmul__", "fft.hfft2", "matmul", "matrix_exp", "nn.functional.conv3d",
+        "nn.functional.conv_transpose3d", "nn.functional.multi_head_attention_forward",
         "nn.functional.scaled_dot_product_attention",
     }
 )  # fmt: skip
@@ -84,7 +85,7 @@ def samples(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Sampl
     return (every[i] for i in sorted(chosen))
 
 
-def _call(op: OpInfo, compiler: str | None, sample: SampleInput) -> Any:
+def _call(op: OpInfo, compiler: str | None, sample: SampleInput, **options: Any) -> Any:
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
@@ -100,7 +101,7 @@ def _call(op: OpInfo, compiler: str | None, sample: SampleInput) -> Any:
     if compiler is None:
         return program(tensors)
     torch._dynamo.reset()
-    return torch.compile(program, backend=compiler, fullgraph=True)(tensors)
+    return torch.compile(program, backend=compiler, fullgraph=True, options=options)(tensors)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -195,7 +196,9 @@ def _drops(op: OpInfo, sample: SampleInput) -> bool:
     return sample.kwargs.get("dropout_p", 0) > 0
 
 
-def check(op: OpInfo, dtype: torch.dtype, limit: int | None = None) -> Outcome:
+def check(
+    op: OpInfo, dtype: torch.dtype, limit: int | None = None, *, fallback: str = "error"
+) -> Outcome:
     """Run an operator's samples; samples that `aot_eager` cannot run either do not count."""
     ran = 0
     for sample in samples(op, dtype, limit):
@@ -206,7 +209,7 @@ def check(op: OpInfo, dtype: torch.dtype, limit: int | None = None) -> Outcome:
             except Exception:
                 continue  # eager refuses the sample
             try:
-                actual = _call(op, "openxla", sample)
+                actual = _call(op, "openxla", sample, fallback=fallback)
             except Exception as error:
                 try:
                     _call(op, "aot_eager", sample)
@@ -242,6 +245,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every sample, not the first few")
     parser.add_argument("--limit", type=int, default=4)
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th operator from the i-th")
+    parser.add_argument("--fallback", choices=("error", "eager"), default="error")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     dtype = getattr(torch, options.dtype)
@@ -249,7 +253,8 @@ def main() -> None:
     chosen = [op for op in operators(dtype) if re.search(options.pattern, full_name(op))]
     tally: dict[str, int] = {}
     for op in itertools.islice(chosen, index, None, count):
-        outcome = check(op, dtype, None if options.all else options.limit)
+        limit = None if options.all else options.limit
+        outcome = check(op, dtype, limit, fallback=options.fallback)
         tally[outcome.status] = tally.get(outcome.status, 0) + 1
         if outcome.status != "pass" or options.verbose:
             lines = [line for line in outcome.detail.splitlines() if line.strip()]

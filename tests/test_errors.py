@@ -1,5 +1,7 @@
 """Wrong input raises the designed error, which names the user's line."""
 
+from types import MappingProxyType
+
 import pytest
 import torch
 
@@ -17,10 +19,10 @@ def _(x):
     return torch.empty_like(x)
 
 
-def compile_error(f, *args, **options):
+def compile_error(f, *args, options=MappingProxyType({"fallback": "error"}), **kwargs):
     """The exception behind Dynamo's wrapper when f is compiled for these arguments."""
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
-        torch.compile(f, backend="openxla", fullgraph=True, **options)(*args)
+        torch.compile(f, backend="openxla", fullgraph=True, options=options, **kwargs)(*args)
     return caught.value.inner_exception
 
 

@@ -14,6 +14,8 @@ from xla_dynamo.calls import Call, bind
 from xla_dynamo.errors import CompileError
 from xla_dynamo.lower import lower
 from xla_dynamo.options import Options
+from xla_dynamo.partition import partition
+from xla_dynamo.partitioned_graph import PartitionedGraph
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.clients import pjrt_device_of
 from xla_dynamo.runtime.executables import Executable
@@ -98,7 +100,7 @@ def compile_graph(
     options: Options | None = None,
     *,
     keeps_static_inputs: bool = False,
-) -> CompiledGraph:
+) -> CompiledGraph | PartitionedGraph:
     """Compile an ATen graph whose nodes carry fake values in `meta["val"]`.
 
     Args:
@@ -111,10 +113,18 @@ def compile_graph(
     Raises:
         UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
     """
+    options = options or Options()
     static = _static_input_indices() if keeps_static_inputs else frozenset()
-    return CompiledGraph(
-        gm, example_inputs, options or Options(), static, keeps_inputs=keeps_static_inputs
-    )
+    parts = partition(gm) if options.fallback == "eager" else None
+    if parts is None:
+        return CompiledGraph(gm, example_inputs, options, static, keeps_inputs=keeps_static_inputs)
+
+    def compile_part(gm: torch.fx.GraphModule, static_inputs: frozenset[int], fresh: bool) -> Call:
+        inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+        keeps_inputs = keeps_static_inputs and not fresh
+        return CompiledGraph(gm, inputs, options, static_inputs, keeps_inputs).call
+
+    return PartitionedGraph(gm, parts, static, compile_part)
 
 
 def _static_input_indices() -> frozenset[int]:

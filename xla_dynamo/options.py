@@ -7,6 +7,8 @@ from typing import Any
 
 from xla_dynamo.errors import OptionError
 
+FALLBACKS = ("eager", "error")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
@@ -20,11 +22,14 @@ class Options:
             `{"xla_cpu_enable_fast_math": True}`.
         max_executables: how many executables one graph keeps, one for each tuple of sizes it was
             called with; the least recently used one goes first.
+        fallback: "eager" runs an operator without a rule in torch, between compiled parts of the
+            graph; "error" raises UnsupportedOperator instead.
     """
 
     constant_limit: int = 64
     xla_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_executables: int = 64
+    fallback: str = "eager"
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None) -> "Options":
@@ -45,6 +50,12 @@ class Options:
                     f"unknown option {key!r} for backend 'openxla': {hint}"
                     f"valid options are {', '.join(fields)}"
                 )
+            if key == "fallback":
+                if value not in FALLBACKS:
+                    raise OptionError(
+                        f"option 'fallback' must be one of {FALLBACKS}, not {value!r}"
+                    )
+                continue
             wanted = Mapping if key == "xla_options" else int
             if not isinstance(value, wanted) or isinstance(value, bool):
                 raise OptionError(

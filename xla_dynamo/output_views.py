@@ -6,7 +6,7 @@ Inside the program a view is a value like any other. When two outputs share memo
 
 import collections
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -33,9 +33,16 @@ def _viewed(node: Node) -> Node | None:
 
 def memory_of(node: Node) -> Node:
     """The node whose memory a node is a view of: itself, if it is none."""
-    while (viewed := _viewed(node)) is not None:
-        node = viewed
+    for view in views_under(node):
+        node = _viewed(view) or view
     return node
+
+
+def views_under(node: Node) -> Iterator[Node]:
+    """A view, what it is a view of, and so on: all that are views themselves."""
+    while (viewed := _viewed(node)) is not None:
+        yield node
+        node = viewed
 
 
 def _same_elements(view: torch.Tensor, root: torch.Tensor) -> bool:

@@ -1,0 +1,142 @@
+"""What has no rule runs eagerly: the cut of a graph into compiled parts and operators between them.
+
+Decided from the table and the graph alone, without running anything, so sizes may be symbolic.
+Time alternates: at even times a part runs that XLA compiled, at odd times torch's operators run,
+one after another. Every node gets the earliest time that its operands allow, so there are as few
+parts as the longest chain of alternations asks for, and no part waits for a later one. What the
+inputs alone decide is then moved to the part that first needs it, so that it crosses no cut.
+"""
+
+import operator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from xla_dynamo.lowerings import find_rule
+from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
+from xla_dynamo.output_views import memory_of, views_under
+
+Node: TypeAlias = torch.fx.Node
+aten = torch.ops.aten
+with_effects = torch.ops.higher_order.with_effects
+# The time of the inputs: a compiled part may come next, and an operator at this very time.
+START = -1
+
+
+def eager_reason(node: Node) -> str | None:
+    """Why a node cannot be part of an XLA program, or None if it can."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return None
+    if node.meta.get("unbacked_bindings") or node.target is aten._local_scalar_dense.default:
+        return "the size or number it gives depends on values, and XLA's sizes are fixed"
+    if is_number(node) or node.target is with_effects or writes_input(node):
+        return None
+    for value in (node, *node.all_input_nodes):
+        for tensor in tensors_of(value):
+            if tensor.dtype not in SUPPORTED_DTYPES:
+                return f"StableHLO has no type for {tensor.dtype}"
+    return None if find_rule(node.target) else "no lowering"
+
+
+def is_number(node: Node) -> bool:
+    """Whether a node is a size or another number, and not a tensor."""
+    value = node.meta.get("val")
+    kinds = int | float | bool | complex | torch.SymInt | torch.SymFloat | torch.SymBool
+    return isinstance(value, kinds)
+
+
+def tensors_of(node: Node) -> Iterator[torch.Tensor]:
+    """The fake tensors among a node's results."""
+    value = node.meta.get("val")
+    for part in value if isinstance(value, tuple | list) else (value,):
+        if isinstance(part, torch.Tensor):
+            yield part
+
+
+def writes_input(node: Node) -> bool:
+    """Whether a node is one of the closing `copy_` into an input."""
+    if node.target is not aten.copy_.default:
+        return False
+    target = node.args[0]
+    return isinstance(target, torch.fx.Node) and target.op == "placeholder"
+
+
+class Partition(NamedTuple):
+    """When each node runs.
+
+    Attributes:
+        eager: the nodes that XLA cannot run, with the reason.
+        times: START for inputs and constants, even for nodes of a compiled part, odd for others.
+    """
+
+    eager: dict[Node, str]
+    times: dict[Node, int]
+
+    def at(self, time: int) -> list[Node]:
+        """The nodes of a time, in the graph's order."""
+        return [node for node, t in self.times.items() if t == time and not _is_source(node)]
+
+
+def partition(gm: torch.fx.GraphModule) -> Partition | None:
+    """Cut a graph; None if every node has a rule."""
+    eager = {node: why for node in gm.graph.nodes if (why := eager_reason(node)) is not None}
+    if not eager:
+        return None
+    outputs = gm.graph.output_node().all_input_nodes
+    views = {v for node in outputs for v in views_under(node) if memory_of(node) in eager}
+    written = [node for node in gm.graph.nodes if writes_input(node)]
+    nodes = [node for node in gm.graph.nodes if node.op != "output" and node not in written]
+    times: dict[Node, int] = {}
+    for node in nodes:
+        ready = _latest(times[n] for n in node.all_input_nodes)
+        on_host = node in views or _on_host(node, eager, times)
+        times[node] = ready if _is_source(node) or ready % 2 == on_host else ready + 1
+    last = _latest(times.values())
+    last_part = last - last % 2
+    for node in reversed(nodes):
+        shown = node in outputs and memory_of(node) is not node  # must stay with what it views
+        if times[node] == 0 and node.target is not operator.getitem and not shown:
+            _wait_for_users(node, times, last_part)
+    times.update(dict.fromkeys(written, last))  # inputs are written when all has read them
+    return Partition(eager, times)
+
+
+def _latest(times: Iterable[int]) -> int:
+    return max(times, default=START)
+
+
+def _is_source(node: Node) -> bool:
+    return node.op in ("placeholder", "get_attr")
+
+
+def _on_host(node: Node, eager: dict[Node, str], times: dict[Node, int]) -> bool:
+    """Whether torch runs a node: what has no rule, and numbers and checks of what torch has."""
+    if node in eager:
+        return True
+    if node.target is operator.getitem:
+        return bool(times[node.all_input_nodes[0]] % 2)
+    computes = next(tensors_of(node), None) is not None or node.target is with_effects
+    return not computes and all(times[n] % 2 for n in node.all_input_nodes)
+
+
+def _wait_for_users(node: Node, times: dict[Node, int], last_part: int) -> None:
+    """Move a node of the first part to the part that first needs it; its pieces go with it."""
+    pieces = [user for user in node.users if user.target is operator.getitem]
+    users = [u for n in (node, *pieces) for u in n.users if u in times and u not in pieces]
+    time = min((times[user] - times[user] % 2 for user in users), default=last_part)
+    for moved in (node, *pieces):
+        times[moved] = time
+
+
+def inputs_of(part: list[Node]) -> list[Node]:
+    """What a part reads of what was there before it, constants aside, in order of first use."""
+    inside = set(part)
+    read = [n for node in part for n in node.all_input_nodes]
+    return [n for n in dict.fromkeys(read) if n not in inside and n.op != "get_attr"]
+
+
+def outputs_of(part: list[Node]) -> list[Node]:
+    """What of a part is used after it."""
+    inside = set(part)
+    return [node for node in part if any(user not in inside for user in node.users)]

@@ -1,0 +1,169 @@
+"""A graph with operators that XLA cannot run: compiled parts, and torch's operators between them.
+
+The schedule itself is an FX graph (`PartitionedGraph.schedule`), whose generated code frees every
+value after its last use.
+"""
+
+import logging
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from xla_dynamo.calls import Call
+from xla_dynamo.errors import ExecutionError
+from xla_dynamo.partition import Partition, inputs_of, outputs_of
+from xla_dynamo.runtime import metrics
+from xla_dynamo.source_lines import describe, source_line
+
+log = logging.getLogger("xla_dynamo")
+Node: TypeAlias = torch.fx.Node
+_logged: set[tuple[str, str]] = set()
+
+
+# Compiles a part, given the indices of its parameters and buffers, and whether it gets what was
+# made during the call: that comes only once.
+CompilePart = Callable[[torch.fx.GraphModule, frozenset[int], bool], Call]
+
+
+class PartitionedGraph:
+    """A graph that runs partly on PJRT and partly in eager torch.
+
+    Attributes:
+        call: runs the graph, in AOTAutograd's boxed convention: takes a list, and empties it.
+        schedule: the FX module that calls parts and operators in turn.
+        parts: the FX graphs that are compiled, in the order they run.
+        eager: the nodes that torch runs, with the reason.
+    """
+
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        partition: Partition,
+        static_inputs: frozenset[int],
+        compile_part: CompilePart,
+    ) -> None:
+        self._gm, self._compile_part = gm, compile_part
+        self.eager, self._times = partition.eager, partition.times
+        self.parts: list[torch.fx.GraphModule] = []
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        self._static = {n for index, n in enumerate(placeholders) if index in static_inputs}
+        graph = torch.fx.Graph()
+        args = graph.placeholder("args")
+        env: dict[Node, Node] = {
+            node: graph.call_function(operator.getitem, (args, index))
+            for index, node in enumerate(placeholders)
+        }
+        graph.call_method("clear", (args,))  # so that inputs can be freed early
+        for node in gm.graph.find_nodes(op="get_attr"):
+            env[node] = graph.node_copy(node)
+        for time in range(-1, max(partition.times.values()) + 1):
+            nodes = partition.at(time)
+            if time % 2:
+                for node in nodes:
+                    env[node] = self._on_host(graph, node, env)
+            elif nodes:
+                self._part(graph, nodes, env)
+        graph.output(torch.fx.map_arg(gm.graph.output_node().args[0], env.__getitem__))
+        self.schedule = torch.fx.GraphModule(gm, graph)
+        run = self.schedule.forward
+
+        def call(args: list[Any]) -> list[Any]:
+            with torch.no_grad():
+                return list(run(args))
+
+        self.call: Call = call
+        self.call._boxed_call = True  # type: ignore[attr-defined]
+
+    def __call__(self, *args: Any) -> list[Any]:
+        """Run the graph on its inputs."""
+        return self.call(list(args))
+
+    def _on_host(self, graph: torch.fx.Graph, node: Node, env: dict[Node, Node]) -> Node:
+        copy = graph.node_copy(node, env.__getitem__)
+        if node in self.eager:
+            copy.target = _eagerly(node)
+            _log_once(node, self.eager[node])
+        return copy
+
+    def _part(self, graph: torch.fx.Graph, nodes: list[Node], env: dict[Node, Node]) -> None:
+        inputs, outputs = inputs_of(nodes), outputs_of(nodes)
+        gm = self._part_graph(nodes, inputs, outputs)
+        self.parts.append(gm)
+        call = self._compile_part(
+            gm,
+            frozenset(i for i, node in enumerate(inputs) if node in self._static),
+            any(node.op != "placeholder" for node in inputs),
+        )
+
+        def part(args: list[Any]) -> list[Any]:
+            return call(args)
+
+        args = [env[node] for node in inputs]
+        for index, node in enumerate(inputs):
+            eagerly_made = node.op != "placeholder" and self._times[node] % 2
+            if eagerly_made and _is_static(node.meta["val"]):
+                args[index] = graph.call_function(_as_promised(node), (args[index],))
+        called = graph.call_function(part, (args,))
+        for index, node in enumerate(outputs):
+            env[node] = graph.call_function(operator.getitem, (called, index))
+
+    def _part_graph(
+        self, nodes: list[Node], inputs: Sequence[Node], outputs: Sequence[Node]
+    ) -> torch.fx.GraphModule:
+        graph, inner = torch.fx.Graph(), {}
+        for node in inputs:
+            inner[node] = graph.placeholder(node.name)
+            inner[node].meta = node.meta
+        constants = [n for node in nodes for n in node.all_input_nodes if n.op == "get_attr"]
+        for node in (*dict.fromkeys(constants), *nodes):
+            inner[node] = graph.node_copy(node, inner.__getitem__)
+        graph.output(tuple(inner[node] for node in outputs))
+        return torch.fx.GraphModule(self._gm, graph)
+
+
+def _eagerly(node: Node) -> Callable[..., Any]:
+    """The operator of a node, counted as PyTorch/XLA counts what falls back: aten::nonzero."""
+    op: Any = node.target
+    counter = op.name().split(".")[0]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        metrics.increment(counter)
+        return op(*args, **kwargs)
+
+    return run
+
+
+def _as_promised(node: Node) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Give what an eager operator made the strides that a part was compiled for.
+
+    The function raises ExecutionError where the shape or dtype is another one.
+    """
+    fake = node.meta["val"]
+
+    def check(value: torch.Tensor) -> torch.Tensor:
+        if value.dtype != fake.dtype or value.shape != fake.shape:
+            raise ExecutionError(
+                f"{node.target} gave {value.dtype} of shape {tuple(value.shape)} where its fake "
+                f"function promised {fake.dtype} of shape {tuple(fake.shape)}{describe(node)}"
+            )
+        if value.stride() == fake.stride():
+            return value
+        return value.new_empty_strided(fake.shape, fake.stride()).copy_(value)
+
+    return check
+
+
+def _is_static(value: Any) -> bool:
+    """Whether a fake value is a tensor of known sizes and strides; else a part adapts to them."""
+    return isinstance(value, torch.Tensor) and not any(
+        isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride())
+    )
+
+
+def _log_once(node: Node, reason: str) -> None:
+    key = (str(node.target), str(source_line(node)))
+    if key not in _logged:
+        _logged.add(key)
+        log.warning("%s runs eagerly: %s%s", node.target, reason, describe(node))
