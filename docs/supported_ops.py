@@ -10,7 +10,7 @@ import torch
 
 from tests.limitations import LIMITATIONS
 from xla_dynamo.lowerings import FAMILIES
-from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
+from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES, dtype_name
 from xla_dynamo.lowerings.table import REGISTERED_IN, TABLE
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -66,7 +66,7 @@ def summary() -> str:
 
 def page() -> str:
     """The page of all operators and all limitations."""
-    dtypes = ", ".join(f"`{str(d).removeprefix('torch.')}`" for d in SUPPORTED_DTYPES)
+    dtypes = ", ".join(f"`{dtype_name(d)}`" for d in SUPPORTED_DTYPES)
     lines = [
         "# Supported operators",
         "",
@@ -84,7 +84,7 @@ def page() -> str:
         "|---|---|---|",
     ]
     for row in sorted(LIMITATIONS, key=lambda row: row.op):
-        names = ", ".join(str(d).removeprefix("torch.") for d in row.dtypes)
+        names = ", ".join(map(dtype_name, row.dtypes))
         lines.append(f"| `{row.op}` | {names} | {row.reason} |")
     without = [op for op in core_overloads() if str(op) not in TABLE]
     lines += ["", "## Core overloads without a rule of their own", ""]

@@ -12,6 +12,21 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from torch._prims_common import get_computation_dtype
 
 from xla_dynamo.lowerings.dtypes import element_type, real_dtype, tensor_type
+from xla_dynamo.lowerings.shapes import (
+    broadcast_in_dim,
+    broadcast_shapes,
+    broadcast_to,
+    concatenate,
+    expand_dims,
+    pad,
+    pad_dim,
+    reshape,
+    reverse,
+    slice_,
+    slice_dim,
+    transpose,
+    update_slice,
+)
 from xla_dynamo.lowerings.values import (
     Number,
     Value,
@@ -79,88 +94,6 @@ def bitcast(x: Value, dtype: torch.dtype) -> Value:
     return hlo.bitcast_convert(tensor_type(shape_of(x), dtype), x)
 
 
-def reshape(x: Value, shape: Sequence[int]) -> Value:
-    """The same elements in row-major order under another shape (no -1)."""
-    if shape_of(x) == tuple(shape):
-        return x
-    return hlo.reshape(tensor_type(tuple(shape), dtype_of(x)), x)
-
-
-def expand_dims(x: Value, *dims: int) -> Value:
-    """Insert dimensions of size 1 at these (non-negative, ascending) places of the result."""
-    shape = list(shape_of(x))
-    for dim in dims:
-        shape.insert(dim, 1)
-    return reshape(x, shape)
-
-
-def transpose(x: Value, permutation: Sequence[int]) -> Value:
-    """x.permute(permutation), of non-negative dims."""
-    if list(permutation) == list(range(rank_of(x))):
-        return x
-    return hlo.transpose(x, list(permutation))
-
-
-def broadcast_in_dim(x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
-    """Dimension i of x becomes dimension dims[i] of the result; sizes of 1 are stretched."""
-    return hlo.broadcast_in_dim(tensor_type(tuple(shape), dtype_of(x)), x, list(dims))
-
-
-def broadcast_to(x: Value, shape: Sequence[int]) -> Value:
-    """x.expand(shape), with dimensions aligned at the right."""
-    if shape_of(x) == tuple(shape):
-        return x
-    lead = len(shape) - rank_of(x)
-    return broadcast_in_dim(x, shape, range(lead, len(shape)))
-
-
-def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The common shape of tensors that are broadcast together."""
-    return tuple(torch.broadcast_shapes(*shapes))
-
-
-def slice_(
-    x: Value, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None
-) -> Value:
-    """x[start:stop:step] with one entry a dimension, in bounds."""
-    return hlo.slice(x, list(start), list(stop), list(step or [1] * rank_of(x)))
-
-
-def slice_dim(x: Value, dim: int, start: int, stop: int, step: int = 1) -> Value:
-    """A slice along one dimension, in bounds."""
-    starts, stops, steps = [0] * rank_of(x), list(shape_of(x)), [1] * rank_of(x)
-    starts[dim], stops[dim], steps[dim] = start, stop, step
-    return slice_(x, starts, stops, steps)
-
-
-def pad(
-    x: Value,
-    value: Number | Value,
-    low: Sequence[int],
-    high: Sequence[int],
-    interior: Sequence[int] | None = None,
-) -> Value:
-    """Pad each dimension at its low and high end (negative amounts crop) and between elements."""
-    fill = value if is_value(value) else scalar(value, dtype_of(x))
-    return hlo.pad(x, fill, list(low), list(high), list(interior or [0] * rank_of(x)))
-
-
-def concatenate(values: Sequence[Value], dim: int) -> Value:
-    """torch.cat of values of one dtype."""
-    return values[0] if len(values) == 1 else hlo.concatenate(list(values), dim)
-
-
-def reverse(x: Value, dims: Sequence[int]) -> Value:
-    """Turn dimensions back to front."""
-    return hlo.reverse(x, list(dims)) if dims else x
-
-
-def update_slice(x: Value, part: Value, dim: int, start: int) -> Value:
-    """Write part over x from `start` along one dimension; both agree in the others."""
-    starts = [scalar(start if d == dim else 0, torch.int64) for d in range(rank_of(x))]
-    return part if shape_of(part) == shape_of(x) else hlo.dynamic_update_slice(x, part, starts)
-
-
 def overlay(x: Value, part: Value, places: Sequence[tuple[int, int, int]]) -> Value:
     """Write part over x where padding it with (low, high, interior) a dimension puts it."""
     low, high, interior = zip(*places, strict=True)
@@ -222,6 +155,16 @@ _REDUCERS: dict[str, tuple[Callable[[Value, Value], Value], Callable[[torch.dtyp
     "or": (hlo.or_, lambda dtype: 0),
     "xor": (hlo.xor, lambda dtype: 0),
 }
+
+
+def identity(kind: str, dtype: torch.dtype) -> Number:
+    """The number that a reduction begins with, and that changes nothing."""
+    return _REDUCERS[kind][1](dtype)
+
+
+def combiner(kind: str) -> Callable[[Value, Value], Value]:
+    """The builder that a reduction folds two values with."""
+    return _REDUCERS[kind][0]
 
 
 def region(owner_region: ir.Region, types: Sequence[ir.Type], body: Callable[..., Any]) -> None:
@@ -351,14 +294,17 @@ __all__ = [
     "broadcast_shapes",
     "broadcast_to",
     "cast",
+    "combiner",
     "compare",
     "concatenate",
+    "divide",
     "dot_general",
     "dtype_of",
     "expand_dims",
     "full",
     "full_like",
     "highest",
+    "identity",
     "iota",
     "is_nan",
     "is_value",
@@ -367,6 +313,7 @@ __all__ = [
     "normalize_dims",
     "overlay",
     "pad",
+    "pad_dim",
     "product",
     "rank_of",
     "reduce",

@@ -59,8 +59,13 @@ def element_type(dtype: torch.dtype) -> ir.Type:
     return _ELEMENT_TYPES[dtype]()
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name without "torch.", which is numpy's and JAX's name too."""
+    return str(dtype).removeprefix("torch.")
+
+
 def _unsupported(dtype: torch.dtype) -> UnsupportedDtype:
-    known = ", ".join(str(d).removeprefix("torch.") for d in SUPPORTED_DTYPES)
+    known = ", ".join(map(dtype_name, SUPPORTED_DTYPES))
     return UnsupportedDtype(f"{dtype} has no StableHLO type; cast the tensor to one of: {known}")
 
 

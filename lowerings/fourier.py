@@ -15,6 +15,7 @@ from xla_dynamo.lowerings.build import (
     shape_of,
     transpose,
 )
+from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.table import Context, lowers
 
 aten = torch.ops.aten
@@ -26,7 +27,7 @@ def _one_pass(x: Value, dims: Sequence[int], kind: str, sizes: Sequence[int]) ->
     """A stablehlo.fft, which wants its dims last; `sizes` are those of the real side."""
     order = [d for d in range(rank_of(x)) if d not in dims] + list(dims)
     done = hlo.fft(transpose(x, order), hlo.FftTypeAttr.get(kind), list(sizes))
-    return transpose(done, [order.index(d) for d in range(len(order))])
+    return transpose(done, inverse(order))
 
 
 def _complex_passes(x: Value, dims: Sequence[int], forward: bool) -> Value:

@@ -10,6 +10,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
 from xla_dynamo.lowerings.build import Value, dtype_of, shape_of
+from xla_dynamo.lowerings.dtypes import dtype_name
 from xla_dynamo.lowerings.table import Context
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu", "rocm": "rocm"}
@@ -32,7 +33,7 @@ def call_jax(ctx: Context, fn: Callable[..., Any], *operands: Value, **static: A
     Raises:
         TypeError: a static argument cannot be part of a key (an array, say).
     """
-    shapes = tuple((shape_of(x), str(dtype_of(x)).removeprefix("torch.")) for x in operands)
+    shapes = tuple((shape_of(x), dtype_name(dtype_of(x))) for x in operands)
     key = (fn, shapes, _Static.of(static))
     if key not in ctx.functions:
         ctx.functions[key] = _add_function(ctx, fn, shapes, key[2])

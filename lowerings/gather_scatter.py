@@ -17,14 +17,6 @@ from xla_dynamo.lowerings.table import Context, lowers
 
 aten = torch.ops.aten
 
-_COMBINE: dict[str, Callable[[Value, Value], Value]] = {
-    "set": lambda old, new: new,
-    "sum": hlo.add,
-    "prod": hlo.multiply,
-    "max": hlo.maximum,
-    "min": hlo.minimum,
-}
-
 
 def at_least_1d(x: Value) -> Value:
     """x, or one element in a row for a 0-d x: torch indexes 0-d tensors along dimension 0."""
@@ -93,7 +85,8 @@ def _scatter(
     compute = computed_in(x) if combine in ("sum", "prod") else dtype
     x, updates = build.cast(x, compute), build.cast(updates, compute)
     op = hlo.ScatterOp([x.type], [x], indices, [updates], numbers)
-    build.region(op.regions[0], [tensor_type((), compute)] * 2, _COMBINE[combine])
+    fold = (lambda old, new: new) if combine == "set" else build.combiner(combine)
+    build.region(op.regions[0], [tensor_type((), compute)] * 2, fold)
     return build.cast(op.results[0], dtype)
 
 
@@ -109,20 +102,13 @@ def reduce_into(
         reduce, reduce
     )
     if not include_self:
-        x = write(x, build.full_like(updates, _identity(combine, x)), "set")
+        x = write(x, build.full_like(updates, build.identity(combine, build.dtype_of(x))), "set")
     total = write(x, updates, combine)
     if reduce != "mean":
         return total
     start = build.full_like(x, 1 if include_self else 0)
     count = write(start, build.full_like(updates, 1), "sum")
     return _floor_divide(total, hlo.maximum(count, build.full_like(count, 1)))
-
-
-def _identity(combine: str, x: Value) -> Number:
-    if combine in ("sum", "prod"):
-        return 0 if combine == "sum" else 1
-    dtype = build.dtype_of(x)
-    return build.lowest(dtype) if combine == "max" else build.highest(dtype)
 
 
 def _floor_divide(x: Value, positive: Value) -> Value:

@@ -13,6 +13,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.promotion import computed_in
+from xla_dynamo.lowerings.reductions import mean_over
 from xla_dynamo.lowerings.table import Context, lowers
 
 aten = torch.ops.aten
@@ -33,12 +34,6 @@ def as_promised(
     )
 
 
-def _mean(x: Value, dims: Sequence[int]) -> Value:
-    count = build.product([build.shape_of(x)[d] for d in dims])
-    total = build.reduce(x, dims, "sum")
-    return hlo.divide(total, build.full_like(total, count))
-
-
 def _along(x: Value, like: Value, dims: Sequence[int]) -> Value:
     """x, whose dimensions are the given ones of `like`, broadcast to like's shape and dtype."""
     x = build.cast(x, build.dtype_of(like))
@@ -48,9 +43,9 @@ def _along(x: Value, like: Value, dims: Sequence[int]) -> Value:
 def moments(x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
     """Mean and biased variance over dims, in two passes as torch's (no x**2 that cancels)."""
     kept = [d for d in range(build.rank_of(x)) if d not in dims]
-    mean = _mean(x, dims)
+    mean = mean_over(x, dims)
     centred = hlo.subtract(x, _along(mean, x, kept))
-    return mean, _mean(hlo.multiply(centred, centred), dims)
+    return mean, mean_over(hlo.multiply(centred, centred), dims)
 
 
 def reciprocal_std(variance: Value, eps: float) -> Value:
@@ -73,8 +68,8 @@ def scale_and_shift(
 def _standardize_gradient(g: Value, y: Value, rstd: Value, dims: Sequence[int]) -> Value:
     """The gradient of y = _standardize(x) in x, of statistics along dims, given that in y."""
     over = [d for d in range(build.rank_of(g)) if d not in dims]
-    centred = hlo.subtract(g, _along(_mean(g, over), g, dims))
-    slope = _mean(hlo.multiply(g, y), over)
+    centred = hlo.subtract(g, _along(mean_over(g, over), g, dims))
+    slope = mean_over(hlo.multiply(g, y), over)
     return hlo.multiply(
         hlo.subtract(centred, hlo.multiply(y, _along(slope, y, dims))), _along(rstd, y, dims)
     )

@@ -96,9 +96,7 @@ def _replicate_backward(grad: Value, dim: int, before: int, after: int) -> Value
 
 def _placed(x: Value, dim: int, start: int, length: int) -> Value:
     """X from `start` of a dimension of `length`, zeros elsewhere."""
-    low, high = [0] * build.rank_of(x), [0] * build.rank_of(x)
-    low[dim], high[dim] = start, length - start - build.shape_of(x)[dim]
-    return build.pad(x, 0, low, high)
+    return build.pad_dim(x, dim, start, length - start - build.shape_of(x)[dim])
 
 
 @lowers(

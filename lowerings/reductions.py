@@ -20,6 +20,7 @@ from xla_dynamo.lowerings.build import (
     full_like,
     iota,
     is_nan,
+    normalize_dim,
     normalize_dims,
     product,
     rank_of,
@@ -179,7 +180,7 @@ def extremum_index(x: Value, dim: int, kind: str) -> tuple[Value, Value]:
 
 def _extremum_with_index(kind: str) -> Callable[..., tuple[Value, Value]]:
     def rule(ctx: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-        best, place = extremum_index(x, dim % max(rank_of(x), 1), kind)
+        best, place = extremum_index(x, normalize_dim(dim, rank_of(x)), kind)
         shape = ctx.out[0].shape
         return reshape(best, shape), reshape(place, shape)
 
@@ -190,7 +191,7 @@ def _arg_extremum(kind: str) -> Callable[..., Value]:
     def rule(ctx: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
         if dim is None:
             x, dim = reshape(x, [product(shape_of(x))]), 0
-        return reshape(extremum_index(x, dim % max(rank_of(x), 1), kind)[1], ctx.out.shape)
+        return reshape(extremum_index(x, normalize_dim(dim, rank_of(x)), kind)[1], ctx.out.shape)
 
     return rule
 

@@ -5,7 +5,6 @@ tensor: its sizes, strides and offset.
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,12 +14,17 @@ from xla_dynamo.errors import UnsupportedOperator
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
+from xla_dynamo.lowerings.strides import (
+    Sizes,
+    inverse,
+    overlaps,
+    row_major_order,
+    storage_length,
+)
 from xla_dynamo.lowerings.table import Context, lowers
 from xla_dynamo.lowerings.windows import windows
 
 aten = torch.ops.aten
-
-Sizes = Sequence[int]
 
 
 @lowers(aten.as_strided.default, aten.as_strided_copy.default)
@@ -31,8 +35,8 @@ def as_strided(
     if 0 in size:
         return build.full(size, 0, build.dtype_of(x))
     start = _start(base, storage_offset)
-    order = _storage_order(base)
-    end = start + _span(size, stride)
+    order = row_major_order(base.shape, base.stride())
+    end = start + storage_length(size, stride)
     if order is None or start < 0 or end > base.numel():
         places = _held_places(base, size, stride, start)
         flat = build.reshape(x, [base.numel()])
@@ -54,8 +58,8 @@ def as_strided_scatter(
     if 0 in size:
         return x
     start = _start(base, storage_offset)
-    order = _storage_order(base)
-    length, end = base.numel(), start + _span(size, stride)
+    order = row_major_order(base.shape, base.stride())
+    length, end = base.numel(), start + storage_length(size, stride)
     src = build.cast(src, build.dtype_of(x))
     if order is None or start < 0 or end > length:
         places = build.array(_held_places(base, size, stride, start), torch.int64)
@@ -63,7 +67,7 @@ def as_strided_scatter(
         return build.reshape(flat, base.shape)
     moved = build.transpose(x, order)
     flat = build.reshape(moved, [length])
-    if _overlaps(size, stride):
+    if overlaps(size, stride):
         places = _places(size, stride, start)
         flat = scatter_rows(flat, [0], [places], 0, src, "set")
     else:
@@ -72,9 +76,7 @@ def as_strided_scatter(
         written = _lay_out(build.full(size, True, torch.bool), stride)
         full = build.product(size) == length
         flat = new if full else build.where(build.pad(written, False, *around), new, flat)
-    return build.transpose(
-        build.reshape(flat, build.shape_of(moved)), [order.index(d) for d in range(len(order))]
-    )
+    return build.transpose(build.reshape(flat, build.shape_of(moved)), inverse(order))
 
 
 def _start(base: torch.Tensor, storage_offset: int | None) -> int:
@@ -82,36 +84,10 @@ def _start(base: torch.Tensor, storage_offset: int | None) -> int:
     return 0 if storage_offset is None else storage_offset - base.storage_offset()
 
 
-def _span(size: Sizes, stride: Sizes) -> int:
-    """How many elements of storage a non-empty view reaches over."""
-    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-
-
-def _storage_order(base: torch.Tensor) -> list[int] | None:
-    """The permutation that puts a dense tensor into storage order; None if it is not dense."""
-    order = sorted(range(base.dim()), key=lambda d: (-base.stride(d), -base.shape[d]))
-    expected = 1
-    for d in reversed(order):
-        if base.shape[d] != 1 and base.stride(d) != expected:
-            return None
-        expected *= base.shape[d]
-    return order
-
-
 def _descending(size: Sizes, stride: Sizes) -> list[int]:
     """Dimensions that move through storage, from the longest stride to the shortest."""
     moving = [d for d, n in enumerate(size) if n > 1 and stride[d] > 0]
     return sorted(moving, key=lambda d: -stride[d])
-
-
-def _overlaps(size: Sizes, stride: Sizes) -> bool:
-    """Whether two elements share a place, or the dimensions interleave."""
-    order, reach = _descending(size, stride), 1
-    for d in reversed(order):
-        if stride[d] < reach:
-            return True
-        reach += (size[d] - 1) * stride[d]
-    return any(n > 1 and s == 0 for n, s in zip(size, stride, strict=True))
 
 
 def _view(flat: Value, size: Sizes, stride: Sizes) -> Value:
@@ -139,9 +115,7 @@ def _view(flat: Value, size: Sizes, stride: Sizes) -> Value:
 
 def _fit(x: Value, dim: int, length: int) -> Value:
     """Crop or zero-pad the end of a dimension to a length."""
-    high = [0] * build.rank_of(x)
-    high[dim] = length - build.shape_of(x)[dim]
-    return build.pad(x, 0, [0] * len(high), high) if high[dim] else x
+    return build.pad_dim(x, dim, 0, length - build.shape_of(x)[dim])
 
 
 def _lay_out(x: Value, stride: Sizes) -> Value:
@@ -165,6 +139,12 @@ def _places(size: Sizes, stride: Sizes, start: int) -> Value:
         count = build.iota(size, d, torch.int64)
         places = hlo.add(places, hlo.multiply(count, build.full_like(count, step)))
     return places
+
+
+def flat_storage(x: Value, size: Sizes, stride: Sizes) -> Value:
+    """Write x's elements where a strided tensor keeps them; elements that share a place agree."""
+    storage = build.full([storage_length(size, stride)], 0, build.dtype_of(x))
+    return scatter_rows(storage, [0], [_places(size, stride, 0)], 0, x, "set")
 
 
 def _held_places(base: torch.Tensor, size: Sizes, stride: Sizes, start: int) -> np.ndarray:

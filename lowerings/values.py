@@ -9,7 +9,13 @@ import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.dtypes import element_type, real_dtype, tensor_type, torch_dtype
+from xla_dynamo.lowerings.dtypes import (
+    dtype_name,
+    element_type,
+    real_dtype,
+    tensor_type,
+    torch_dtype,
+)
 
 Value: TypeAlias = ir.Value
 Number: TypeAlias = bool | int | float | complex
@@ -91,7 +97,7 @@ def array(values: Any, dtype: torch.dtype) -> Value:
         zeros = full(bits.shape, 0, torch.int8)
         not_equal = hlo.ComparisonDirectionAttr.get("NE")
         return hlo.compare(array(bits, torch.int8), zeros, not_equal)
-    numpy_dtype = np.dtype(str(dtype).removeprefix("torch."))
+    numpy_dtype = np.dtype(dtype_name(dtype))
     data = np.asarray(values, dtype=numpy_dtype, order="C")
     return hlo.constant(
         ir.DenseElementsAttr.get(data, type=element_type(dtype), shape=list(data.shape))

@@ -4,6 +4,7 @@ import torch
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.table import Context, lowers
 
 aten = torch.ops.aten
@@ -133,7 +134,7 @@ def diagonal_scatter(
     places = [(0, 0, 0)] * len(batch) + [(first, rows * columns - last - 1, columns)]
     flat = build.overlay(flat, build.cast(src, build.dtype_of(x)), places)
     moved = build.reshape(flat, [*batch, rows, columns])
-    return build.transpose(moved, [order.index(d) for d in range(len(order))])
+    return build.transpose(moved, inverse(order))
 
 
 def _diagonal_last(x: Value, dim1: int, dim2: int) -> tuple[list[int], list[int]]:

@@ -60,24 +60,18 @@ def overlap_add(x: Value, dim: int, length: int, step: int, dilation: int = 1) -
     used = ((count - 1) * step + (size - 1) * dilation) // block + 1
     total = _add_at(parts, dim, starts, step // block, used)
     total = build.reshape(total, [*shape[:dim], used * block, *shape[dim + 2 :]])
-    rank = len(shape) - 1
-    return build.pad(total, 0, [0] * rank, _at(rank, dim, length - used * block))
+    return build.pad_dim(total, dim, 0, length - used * block)
 
 
 def _add_at(parts: list[Value], dim: int, starts: list[int], stride: int, length: int) -> Value:
     """Add up parts whose elements come to stand `stride` apart from each one's start."""
-    total, rank = None, build.rank_of(parts[0])
+    total = None
     for part, start in zip(parts, starts, strict=True):
         n = build.shape_of(part)[dim]
         after = length - start - (n - 1) * stride - 1
-        spread = [_at(rank, dim, amount) for amount in (start, after, stride - 1)]
-        part = build.pad(part, 0, *spread)
+        part = build.pad_dim(part, dim, start, after, stride - 1)
         total = part if total is None else hlo.add(total, part)
     return total
-
-
-def _at(rank: int, dim: int, amount: int) -> list[int]:
-    return [amount if d == dim else 0 for d in range(rank)]
 
 
 def _places(count: int, size: int, step: int, dilation: int) -> Value:

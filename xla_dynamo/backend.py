@@ -29,17 +29,17 @@ def openxla(
     parsed = Options.parse(options)
     check_inputs(gm, example_inputs)
 
-    def compiler(*, keeps_static_inputs: bool) -> Callable[..., Any]:
+    def compiler(*, keeps_inputs: bool) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            return compile_graph(gm, inputs, parsed, keeps_static_inputs=keeps_static_inputs).call
+            return compile_graph(gm, inputs, parsed, keeps_inputs=keeps_inputs).call
 
         return compile_aten
 
     # What a backward graph gets was made by its forward, parameters included: nothing to keep.
     backend = aot_autograd(
-        fw_compiler=compiler(keeps_static_inputs=True),
-        bw_compiler=compiler(keeps_static_inputs=False),
-        inference_compiler=compiler(keeps_static_inputs=True),
+        fw_compiler=compiler(keeps_inputs=True),
+        bw_compiler=compiler(keeps_inputs=False),
+        inference_compiler=compiler(keeps_inputs=True),
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )

@@ -99,7 +99,7 @@ def compile_graph(
     example_inputs: Sequence[Any],
     options: Options | None = None,
     *,
-    keeps_static_inputs: bool = False,
+    keeps_inputs: bool = False,
 ) -> CompiledGraph | PartitionedGraph:
     """Compile an ATen graph whose nodes carry fake values in `meta["val"]`.
 
@@ -107,22 +107,21 @@ def compile_graph(
         gm: the graph: functional ATen overloads, with at most closing `copy_` into its inputs.
         example_inputs: what it is called with: tensors (fake ones will do), numbers, sizes.
         options: see `Options`.
-        keeps_static_inputs: the current tracing context says which inputs are parameters and
-            buffers; those are imported once, and known again by their address.
+        keeps_inputs: inputs that come again are imported once, and known by their address:
+            parameters and buffers, which the current tracing context tells, at once.
 
     Raises:
         UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
     """
     options = options or Options()
-    static = _static_input_indices() if keeps_static_inputs else frozenset()
+    static = _static_input_indices() if keeps_inputs else frozenset()
     parts = partition(gm) if options.fallback == "eager" else None
     if parts is None:
-        return CompiledGraph(gm, example_inputs, options, static, keeps_inputs=keeps_static_inputs)
+        return CompiledGraph(gm, example_inputs, options, static, keeps_inputs=keeps_inputs)
 
     def compile_part(gm: torch.fx.GraphModule, static_inputs: frozenset[int], fresh: bool) -> Call:
         inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-        keeps_inputs = keeps_static_inputs and not fresh
-        return CompiledGraph(gm, inputs, options, static_inputs, keeps_inputs).call
+        return CompiledGraph(gm, inputs, options, static_inputs, keeps_inputs and not fresh).call
 
     return PartitionedGraph(gm, parts, static, compile_part)
 

@@ -7,20 +7,14 @@ from typing import Any, TypeAlias
 import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
-from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.errors import LoweringError, UnsupportedDtype, UnsupportedOperator, XlaDynamoError
-from xla_dynamo.layouts import (
-    Finish,
-    OutputLayout,
-    input_layout,
-    inverse,
-    output_layout,
-    storage_length,
-)
+from xla_dynamo.layouts import Finish, OutputLayout, input_layout, output_layout
 from xla_dynamo.lowerings import Context, build, find_rule
-from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.lowerings.dtypes import dtype_name, tensor_type
+from xla_dynamo.lowerings.strided import flat_storage
+from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import outputs_of_one_memory
@@ -284,26 +278,6 @@ class _Lowering:
         return build.transpose(x, layout.order)
 
 
-def flat_storage(x: ir.Value, size: tuple[int, ...], stride: tuple[int, ...]) -> ir.Value:
-    """Write x's elements where a strided tensor keeps them; elements that share a place agree."""
-    places = build.full(size, 0, torch.int64)
-    for dim, step in enumerate(stride):
-        count = build.iota(size, dim, torch.int64)
-        places = hlo.add(places, hlo.multiply(count, build.full(size, step, torch.int64)))
-    n = build.product(size)
-    storage = build.full([storage_length(size, stride)], 0, build.dtype_of(x))
-    op = hlo.ScatterOp(
-        [storage.type],
-        [storage],
-        build.reshape(places, [n, 1]),
-        [build.reshape(x, [n])],
-        hlo.ScatterDimensionNumbers.get([], [0], [], [], [0], 1),
-    )
-    scalar = tensor_type((), build.dtype_of(x))
-    build.region(op.regions[0], [scalar, scalar], lambda old, new: new)
-    return op.results[0]
-
-
 def _location(node: Node) -> ir.Location:
     line = source_line(node)
     if line is None:
@@ -336,7 +310,7 @@ def _short_type(value: Any) -> str:
     """f32[8,3] for a tensor, as MLIR and JAX print them."""
     if not isinstance(value, torch.Tensor):
         return repr(value)
-    name = str(value.dtype).removeprefix("torch.")
+    name = dtype_name(value.dtype)
     stem = name.rstrip("0123456789")
     short = _SHORT[stem] + name[len(stem) :] if stem in _SHORT else name
     return f"{short}[{','.join(str(n) for n in value.shape)}]"

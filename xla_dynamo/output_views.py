@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.layouts import row_major_order
+from xla_dynamo.lowerings.strides import row_major_order
 
 Node: TypeAlias = torch.fx.Node
 
