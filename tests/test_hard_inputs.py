@@ -139,3 +139,16 @@ def test_compiled_optimizer_step():
             module(torch.ones(1, 3)).square().sum().backward()
             step()
     torch.testing.assert_close(layer.weight, twin.weight)
+
+
+def test_empty_results_with_any_strides():
+    def f(x):
+        joined = torch.cat([x, x], 1)
+        return joined.expand(2, *joined.shape), x.transpose(0, 2).expand(3, 2, 0, 0)
+
+    x = torch.empty(0, 0, 2)
+    torch._dynamo.reset()
+    for actual, expected in zip(
+        torch.compile(f, backend="openxla", fullgraph=True)(x), f(x), strict=True
+    ):
+        assert actual.shape == expected.shape

@@ -61,6 +61,8 @@ def output_layout(promised: torch.Tensor) -> OutputLayout:
     identity = list(range(len(size)))
     if is_row_major(size, stride):
         return OutputLayout([], identity, False, None)
+    if 0 in size:  # strides of nothing mean nothing, and may be any
+        return OutputLayout([], identity, False, lambda tensor: tensor.as_strided(size, stride))
     unexpanded = [d for d in identity if stride[d] == 0 and size[d] > 1]
     base = [1 if d in unexpanded else n for d, n in enumerate(size)]
     order = row_major_order(base, stride)
