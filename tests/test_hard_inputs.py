@@ -142,13 +142,7 @@ def test_compiled_optimizer_step():
 
 
 def test_empty_results_with_any_strides():
-    def f(x):
-        joined = torch.cat([x, x], 1)
-        return joined.expand(2, *joined.shape), x.transpose(0, 2).expand(3, 2, 0, 0)
-
-    x = torch.empty(0, 0, 2)
+    x = torch.empty_strided((0, 0, 2), (8, 8, 2))
     torch._dynamo.reset()
-    for actual, expected in zip(
-        torch.compile(f, backend="openxla", fullgraph=True)(x), f(x), strict=True
-    ):
-        assert actual.shape == expected.shape
+    actual = torch.compile(lambda x: x.expand(2, *x.shape), backend="openxla", fullgraph=True)(x)
+    assert actual.shape == (2, 0, 0, 2)
