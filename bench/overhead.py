@@ -27,10 +27,20 @@ def two_inputs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (x + y) * y
 
 
+def update_cache(cache: torch.Tensor, new: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """One token's keys into a cache, as the static caches of transformers do."""
+    cache.index_copy_(2, place, new)
+    return new[..., 0] * 2
+
+
 def cases() -> dict[str, tuple]:
     return {
         "two inputs": (two_inputs, (torch.randn(8), torch.randn(8))),
         "100 parameters": (Chain(100), (torch.randn(8),)),
+        "16 MB cache": (
+            update_cache,
+            (torch.zeros(1, 16, 4096, 64), torch.randn(1, 16, 1, 64), torch.tensor([7])),
+        ),
     }
 
 

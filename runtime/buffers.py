@@ -1,12 +1,19 @@
 """torch tensors to PJRT buffers and back, without copies where the platform allows."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import torch
 
-from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_from_dlpack, dlpack_from_buffer
+from xla_dynamo.runtime.jaxlib_private import (
+    Buffer,
+    buffer_address,
+    buffer_from_dlpack,
+    dlpack_from_buffer,
+    donatable_buffer_from_dlpack,
+)
 
 # The C functions behind torch.utils.dlpack, which make a capsule of a tensor that requires
 # gradients too (0.2 µs and 0.5 µs).
@@ -20,6 +27,29 @@ def import_tensor(tensor: torch.Tensor, device: jax.Device, stream: int | None =
     Memory that is not aligned for the platform (64 bytes on CPU) is copied.
     """
     return buffer_from_dlpack(capsule_of(tensor), device, stream)
+
+
+def import_donated(tensor: torch.Tensor, device: jax.Device, stream: int | None = None) -> Buffer:
+    """A PJRT buffer over a dense row-major tensor's memory, for a program to write into.
+
+    Only where `donates_in_place(device)`, and aligned as for `import_tensor`; elsewhere a copy.
+    """
+    if not donates_in_place(device):
+        return import_tensor(tensor, device, stream)
+    return donatable_buffer_from_dlpack(capsule_of(tensor), device, stream, True)
+
+
+@functools.cache
+def donates_in_place(device: jax.Device) -> bool:
+    """Whether jaxlib gives a program torch's own memory to write into: looked up by trying."""
+    probe = torch.zeros(64)
+    if device.platform != "cpu":
+        return False
+    try:
+        buffer = donatable_buffer_from_dlpack(capsule_of(probe), device, None, True)
+    except (TypeError, ValueError, jax.errors.JaxRuntimeError):
+        return False
+    return buffer_address(buffer) == probe.data_ptr()
 
 
 def export_buffer(buffer: Buffer, stream: int | None = None) -> torch.Tensor:

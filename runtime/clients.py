@@ -8,11 +8,21 @@ import torch
 
 from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.runtime import forks
+from xla_dynamo.runtime.jaxlib_private import make_cpu_client
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
 
 
 _watch_forks = functools.cache(forks.watch)
+
+
+_cpu_client = functools.cache(make_cpu_client)
+
+
+def _devices_of_jax(platform: str) -> list[jax.Device]:
+    # torch's own allocator lives on the same GPU; XLA's would otherwise claim three quarters of it.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    return jax.local_devices(backend=platform)
 
 
 @functools.cache
@@ -28,12 +38,10 @@ def pjrt_device(device_type: str, index: int) -> jax.Device:
             f"no PJRT platform for tensors on {device_type!r}; move the model and its inputs to "
             f"one of: {known}"
         )
-    # torch's own allocator lives on the same GPU; XLA's would otherwise claim three quarters of it.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     _watch_forks()
     platform = _PLATFORMS[device_type]
     try:
-        devices = jax.local_devices(backend=platform)
+        devices = _cpu_client().local_devices() if platform == "cpu" else _devices_of_jax(platform)
     except RuntimeError as error:
         raise UnsupportedTensor(
             f"tensors on {device_type!r} need a PJRT plugin for {platform}, which is not "

@@ -7,6 +7,7 @@ import jax
 import torch
 from torch.autograd import forward_ad
 
+from xla_dynamo.donated_inputs import DonatedInputs
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.known_buffers import KnownBuffers, StaticInputs
 from xla_dynamo.program import Output, Program
@@ -84,6 +85,8 @@ def _runner(
     indices = [argument.index for argument in program.static_inputs]
     prepare = [argument.layout.prepare for argument in program.static_inputs]
     static = StaticInputs(pjrt_device, indices, prepare) if indices else None
+    read = [argument.index for argument in (*program.inputs, *program.static_inputs)]
+    donated = DonatedInputs(pjrt_device, program.donations, read) if program.donations else None
     constants = [import_tensor(t.to(device), pjrt_device) for t in program.constants]
     draws, cuda = program.draws, device.type == "cuda"
     finishers = list(program.finishers.items())
@@ -94,7 +97,10 @@ def _runner(
         if forward_ad._current_level >= 0:
             _refuse_tangents(args)
         stream = torch.cuda.current_stream(device).cuda_stream if cuda else None
-        buffers = []
+        changing: list[torch.Tensor] = []
+        buffers: list[Buffer] = []
+        if donated is not None:
+            changing, buffers = donated.buffers(args, stream)
         for index, known in fresh:
             tensor = args[index]
             if cuda and tensor.device != device:  # a 0-d CPU tensor among others
@@ -117,6 +123,10 @@ def _runner(
                 results.append(export_buffer(buffer, stream))
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             raise _explain(error, gm) from error
+        if donated is not None:
+            first = len(results) - len(changing)
+            donated.write_back(changing, results[first:])
+            del results[first:]
         for index, finish in finishers:
             results[index] = finish(results[index])
         return results

@@ -59,7 +59,8 @@ class KnownBuffers:
         """Import a tensor, and keep the buffer if it views the tensor's own memory."""
         # detach: a buffer that held the tensor itself, not just its memory, would keep the Python
         # object alive for good, and `forget` would never be called.
-        buffer = import_tensor(self._ready(tensor, address).detach(), self._device, stream)
+        given = ready(tensor, address, self._prepare)
+        buffer = import_tensor(given.detach(), self._device, stream)
         # A buffer that is a copy would not see the tensor change in place.
         if address and buffer_address(buffer) == address:
             self._keep(tensor, address, buffer)
@@ -76,16 +77,7 @@ class KnownBuffers:
         if address == self._last and self._keeps:
             return self.load(tensor, address, stream)
         self._last = address
-        return import_tensor(self._ready(tensor, address), self._device, stream)
-
-    def _ready(self, tensor: torch.Tensor, address: int) -> torch.Tensor:
-        """What to import for a tensor: its memory is its elements, in the program's order."""
-        if not address and tensor.numel():
-            tensor = _with_memory(tensor)
-        # Looked up at each import: nobody guards a tangent's bits.
-        if tensor.is_conj() or tensor.is_neg():
-            tensor = tensor.resolve_conj().resolve_neg()
-        return tensor if self._prepare is None else self._prepare(tensor)
+        return import_tensor(ready(tensor, address, self._prepare), self._device, stream)
 
     def _keep(self, tensor: torch.Tensor, address: int, buffer: Buffer) -> None:
         for old, owner in list(self._owners.items()):
@@ -105,6 +97,16 @@ class KnownBuffers:
         self._owners.pop(address, None)
         if (changed := self._changed()) is not None:
             changed()
+
+
+def ready(tensor: torch.Tensor, address: int, prepare: Prepare) -> torch.Tensor:
+    """What to import for a tensor: its memory is its elements, in the program's order."""
+    if not address and tensor.numel():
+        tensor = _with_memory(tensor)
+    # Looked up at each import: nobody guards a tangent's bits.
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    return tensor if prepare is None else prepare(tensor)
 
 
 def _with_memory(tensor: torch.Tensor) -> torch.Tensor:

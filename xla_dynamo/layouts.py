@@ -27,6 +27,11 @@ class InputLayout(NamedTuple):
     prepare: Callable[[torch.Tensor], torch.Tensor] | None
     order: list[int]
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether the argument is the tensor's own memory, and not a copy without the gaps."""
+        return self.prepare is not torch.Tensor.contiguous
+
 
 def input_layout(example: torch.Tensor) -> InputLayout:
     """Plan how tensors with the strides of `example` enter a program."""

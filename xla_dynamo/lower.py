@@ -18,7 +18,8 @@ from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import outputs_of_one_memory
-from xla_dynamo.program import Effect, Input, Mutation, Output, Program
+from xla_dynamo.partition import writes_input
+from xla_dynamo.program import Donation, Effect, Input, Mutation, Output, Program
 from xla_dynamo.source_lines import describe, source_line
 
 Node: TypeAlias = torch.fx.Node
@@ -67,12 +68,15 @@ class _Lowering:
         nodes = list(self.gm.graph.nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
         self.input_index = {node: index for index, node in enumerate(placeholders)}
-        fresh = [n for n in placeholders if self.input_index[n] not in static_inputs]
-        static = [n for n in placeholders if self.input_index[n] in static_inputs]
+        donated = self.donated()
+        kept = [n for n in placeholders if n not in donated]
+        fresh = [n for n in kept if self.input_index[n] not in static_inputs]
+        static = [n for n in kept if self.input_index[n] in static_inputs]
         with ir.InsertionPoint(self.module.body):
             main = func.FuncOp("main", ([], []), visibility="public")
         self.block = main.add_entry_block()
         with ir.InsertionPoint(self.block):
+            given = [i for node in donated if (i := self.placeholder(node))]
             inputs = [i for node in fresh if (i := self.placeholder(node))]
             statics = [i for node in static if (i := self.placeholder(node))]
             for node in nodes:
@@ -84,15 +88,19 @@ class _Lowering:
             mutations = [
                 Mutation(self.input_index[target], self.output(value))
                 for target, value in self.mutated.items()
+                if target not in donated
             ]
+            self.results += [self.new_value(node) for node in donated]
             func.ReturnOp(self.results)
         self.order_arguments()
         types = ir.FunctionType.get(
             [a.type for a in self.block.arguments], [r.type for r in self.results]
         )
         main.attributes["function_type"] = ir.TypeAttr.get(types)
+        main.arg_attrs = self.aliases(len(donated))
         return Program(
             self.module,
+            [Donation(i.index, i.layout) for i in given],
             inputs,
             statics,
             self.constants,
@@ -123,6 +131,27 @@ class _Lowering:
         )
         self.env[node] = build.transpose(argument, inverse(layout.order))
         return Input(self.input_index[node], layout)
+
+    def donated(self) -> list[Node]:
+        """The inputs whose memory their new value can be written into: dense ones."""
+        written = [node.args[0] for node in self.gm.graph.nodes if writes_input(node)]
+        return [n for n in dict.fromkeys(written) if input_layout(self.values[n]).is_dense]
+
+    def new_value(self, node: Node) -> ir.Value:
+        """What a donated input holds at the end, in the form of the input's argument."""
+        example, value = self.values[node], self.env[self.mutated[node]]
+        value = build.broadcast_to(build.cast(value, example.dtype), example.shape)
+        return build.transpose(value, input_layout(example).order)
+
+    def aliases(self, donated: int) -> ir.ArrayAttr:
+        """Attributes of the arguments: the last results go where the first arguments were."""
+        number = ir.IntegerType.get_signless(32)
+        first = len(self.results) - donated
+        alias = [
+            {"tf.aliasing_output": ir.IntegerAttr.get(number, first + i)} for i in range(donated)
+        ]
+        none: list[dict[str, ir.Attribute]] = [{}] * (len(self.block.arguments) - donated)
+        return ir.ArrayAttr.get([ir.DictAttr.get(a) for a in (*alias, *none)])
 
     def constant(self, tensor: torch.Tensor) -> ir.Value:
         tensor = tensor.detach()
@@ -166,7 +195,7 @@ class _Lowering:
         promised = self.values.get(node)
         if isinstance(promised, int | float | bool | complex):
             return promised  # arithmetic on sizes, already done
-        if node.target is torch.ops.aten.copy_.default and node.args[0] in self.input_index:
+        if writes_input(node):
             self.mutated[node.args[0]] = node.args[1]  # type: ignore[assignment, index]
             return self.env[node.args[1]]  # type: ignore[index]
         if node.target is with_effects:

@@ -39,6 +39,18 @@ class Mutation:
 
 
 @dataclasses.dataclass(slots=True)
+class Donation:
+    """A mutated input whose memory the program writes the new value into.
+
+    It is an argument before all others, and the new value a result behind all others, of the
+    argument's shape: the input's, permuted as `layout` says.
+    """
+
+    index: int
+    layout: InputLayout
+
+
+@dataclasses.dataclass(slots=True)
 class Effect:
     """An operator that torch runs on results when the program is over: a check, a print."""
 
@@ -51,11 +63,13 @@ class Effect:
 class Program:
     """A StableHLO module and how a call binds to its arguments and results.
 
-    Arguments come in the order inputs, static inputs (parameters and buffers), constants, seed (if
-    it `draws` random numbers).
+    Arguments come in the order donated inputs, other inputs, static inputs (parameters and
+    buffers), constants, seed (if it `draws` random numbers). Mutated inputs that cannot be donated
+    are in `mutations`.
     """
 
     module: ir.Module
+    donations: list[Donation]
     inputs: list[Input]
     static_inputs: list[Input]
     constants: list[torch.Tensor]

@@ -1,0 +1,221 @@
+"""Mutated inputs get their new value in their own memory. Warm: nothing is cached on disk."""
+
+import pytest
+import torch
+
+from xla_dynamo import donated_inputs
+from xla_dynamo.runtime.buffers import donates_in_place
+from xla_dynamo.runtime.clients import pjrt_device
+
+
+def compiled(fn, **kwargs):
+    torch._dynamo.reset()
+    return torch.compile(fn, backend="openxla", fullgraph=True, **kwargs)
+
+
+def same(fn, *args, runs=3, **kwargs):
+    """Call fn and its compiled form some times on copies; results and arguments must agree."""
+    mine = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+    run = compiled(fn, **kwargs)
+    for _ in range(runs):
+        torch.testing.assert_close(run(*args), fn(*mine))
+        torch.testing.assert_close(args, tuple(mine))
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """The values that were copied back."""
+    copied = []
+    monkeypatch.setattr(donated_inputs, "_copy_back", lambda *args: copied.append(args))
+    return copied
+
+
+def test_the_platform_donates_in_place():
+    assert donates_in_place(pjrt_device("cpu", 0)), "jaxlib changed: see runtime/buffers.py"
+
+
+def test_a_cache_is_updated_in_place(copies):
+    def update(cache, new, place):
+        cache[:, place : place + 1] = new
+        return cache.sum()
+
+    cache, new = torch.zeros(4, 16, 8), torch.randn(4, 1, 8)
+    address, run = cache.data_ptr(), compiled(update)
+    for place in (3, 5):
+        run(cache, new, place)
+    assert not copies
+    assert cache.data_ptr() == address
+    assert torch.equal(cache[:, 3:4], new)
+    assert torch.equal(cache[:, 5:6], new)
+    assert cache.abs().sum() == pytest.approx(2 * new.abs().sum().item(), rel=1e-5)
+
+
+def test_results_and_changes():
+    same(lambda x: x.add_(1), torch.randn(5))
+    same(lambda x, y: (x.mul_(y), y.sub_(x))[0] * 2, torch.randn(5), torch.randn(5))
+    same(lambda x, y: x.copy_(y), torch.randn(5, 3), torch.randn(3))
+    same(lambda x: (x.clone(), x.zero_(), x + 1), torch.randn(5))
+    same(lambda x, n: x.add_(n), torch.randn(5, dtype=torch.float64), 3)
+    same(lambda x: x.fill_(2), torch.empty(0, 3))
+    same(lambda x: x.exp_(), torch.tensor(1.0))
+
+
+def test_values_change_places():
+    def swap(x, y):
+        old = x.clone()
+        x.copy_(y)
+        y.copy_(old)
+
+    same(swap, torch.randn(1000), torch.randn(1000))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.complex64]
+)
+def test_dtypes(dtype, copies):
+    x = torch.ones(70, dtype=dtype)
+    run = compiled(lambda x: x.logical_not_())
+    run(x)
+    assert not x.to(torch.bool).any()
+    assert not copies
+
+
+def test_other_orders_in_memory(copies):
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    expected = x * 2 + 1
+    compiled(lambda x: x.mul_(2).add_(1))(x)
+    assert not copies
+    torch.testing.assert_close(x, expected)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_gaps_in_memory():
+    base = torch.randn(6, 8)
+    expected = base.clone()
+    compiled(lambda x: x.mul_(2))(base[:, ::2])
+    expected[:, ::2] *= 2
+    torch.testing.assert_close(base, expected)
+
+
+def test_misaligned_memory():
+    base = torch.arange(100.0)
+    run = compiled(lambda x: x.mul_(2))
+    for _ in range(3):
+        run(base[1:50])
+    assert base[:3].tolist() == [0, 8, 16]
+    assert base[50] == 50
+
+
+def test_lazy_conjugates():
+    x = torch.randn(70, dtype=torch.complex64)
+    expected = x.clone()
+    run = compiled(lambda x: x.mul_(2 + 1j))
+    run(x.conj())
+    expected.conj().mul_(2 + 1j)
+    torch.testing.assert_close(x, expected)
+
+
+def test_inputs_that_overlap_only_later():
+    """Compiled for tensors apart: what the graph says holds, whatever XLA overwrites and when."""
+
+    def f(x, y):
+        x.add_(1)
+        return y * 2 + x.sum()
+
+    run, by_aot = compiled(f), torch.compile(f, backend="aot_eager", fullgraph=True)
+    run(torch.randn(64), torch.randn(64))
+    by_aot(torch.randn(64), torch.randn(64))
+    for start in (0, 16, 32):
+        ours, aot = torch.arange(128.0), torch.arange(128.0)
+        actual = run(ours[:64], ours[start : start + 64])
+        expected = by_aot(aot[:64], aot[start : start + 64])
+        torch.testing.assert_close(ours, aot)
+        torch.testing.assert_close(actual, expected)
+
+
+def test_overlap_is_seen():
+    def apart(donated, read):
+        spans = donated_inputs.DonatedInputs.__new__(donated_inputs.DonatedInputs)
+        spans._apart, spans._read = [], range(len(read))
+        return spans._are_apart(donated, read)
+
+    x = torch.zeros(100)
+    assert apart([x[:50]], [x[50:]])
+    assert apart([x[50:]], [x[:50], x[:50], x[10:20]])
+    assert not apart([x[:50]], [x[49:]])
+    assert not apart([x[10:20]], [x])
+    assert not apart([x], [x[10:20]])
+    assert not apart([x, x[3:5]], [])
+    assert apart([x[3:3]], [x])
+
+
+def test_the_same_tensor_twice():
+    def f(x, y):
+        x.add_(1)
+        return y * 2
+
+    x, a = torch.randn(64), torch.randn(64)
+    a.copy_(x)
+    run = compiled(f)
+    torch.testing.assert_close(run(x, x), f(a, a))
+    torch.testing.assert_close(x, a)
+    b, c = torch.randn(64), torch.randn(64)
+    torch.testing.assert_close(run(b, c), f(b.clone(), c))
+
+
+def test_views_of_one_input():
+    def f(x):
+        x[0].add_(1)
+        x.view(-1)[3:].mul_(2)
+        return x.t()
+
+    same(f, torch.randn(4, 5))
+
+
+def test_batch_norm_statistics_stay_where_they_are():
+    torch.manual_seed(0)
+    ours, eager = torch.nn.BatchNorm2d(4), torch.nn.BatchNorm2d(4)
+    x = torch.randn(8, 4, 5, 5)
+    addresses = [b.data_ptr() for b in ours.buffers()]
+    run = compiled(ours)
+    for _ in range(4):
+        torch.testing.assert_close(run(x), eager(x))
+    for a, b in zip(ours.buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+    assert addresses == [b.data_ptr() for b in ours.buffers()]
+
+
+def test_autograd_sees_the_change():
+    x = torch.randn(5)
+    w = torch.randn(5, requires_grad=True)
+    y = (w * x).sum()
+    compiled(lambda x: x.mul_(2))(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+
+
+def test_changes_by_eager_code_are_seen():
+    run = compiled(lambda x: x.add_(1))
+    x = torch.zeros(70)
+    for _ in range(5):
+        run(x)
+        x.mul_(2)
+    assert x[0] == 62
+    x.data = torch.zeros(70)
+    run(x)
+    assert x[0] == 1
+
+
+def test_sizes_that_change():
+    run = compiled(lambda x: x.add_(1), dynamic=True)
+    for n in (3, 5, 64, 3):
+        x = torch.zeros(n)
+        run(x)
+        assert x.sum() == n
+
+
+def test_inference_mode():
+    with torch.inference_mode():
+        x = torch.zeros(70)
+        compiled(lambda x: x.add_(1))(x)
+        assert x[0] == 1
