@@ -2,7 +2,7 @@
 
 import importlib
 
-from xla_dynamo.lowerings.table import TABLE, Context, find_rule, lowers
+from xla_dynamo.lowerings.table import TABLE, Context, find_refusal, find_rule, lowers
 
 # In the order a newcomer may read them. Importing a family fills the table.
 FAMILIES = (
@@ -57,4 +57,4 @@ FAMILIES = (
 for _family in FAMILIES:
     importlib.import_module(f"xla_dynamo.lowerings.{_family}")
 
-__all__ = ["FAMILIES", "TABLE", "Context", "find_rule", "lowers"]
+__all__ = ["FAMILIES", "TABLE", "Context", "find_refusal", "find_rule", "lowers"]

@@ -17,7 +17,7 @@ from xla_dynamo.lowerings.gather_scatter import (
     scatter_rows,
     wrap_negative,
 )
-from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.table import Context, lowers, refuses
 
 aten = torch.ops.aten
 
@@ -55,6 +55,19 @@ def index(ctx: Context, x: Value, indices: list[Value | None]) -> Value:
         return x
     dims, spread, place, _ = _indexed(x, indices)
     return gather_rows(x, dims, spread, place)
+
+
+@refuses(aten.index_put.default, aten._unsafe_index_put.default)
+def mask_beside_index(
+    x: torch.Tensor,
+    indices: list[torch.Tensor | None],
+    values: torch.Tensor,
+    accumulate: bool = False,
+) -> str | None:
+    given = [i for i in indices if i is not None]
+    if len(given) > 1 and any(i.dtype in _MASKS for i in given):
+        return "a boolean mask beside another index tensor"
+    return None
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -13,6 +13,8 @@ _R = TypeVar("_R", bound=Rule)
 
 # By `str(overload)`, so that operators of libraries that are not imported have their place too.
 TABLE: dict[str, Rule] = {}
+# What a rule cannot lower, by the arguments' fake values.
+_REFUSALS: dict[str, Callable[..., str | None]] = {}
 # The module that registered each rule, for messages and the generated page.
 REGISTERED_IN: dict[str, str] = {}
 
@@ -42,6 +44,25 @@ class Context:
 def find_rule(op: Any) -> Rule | None:
     """The rule of an operator overload, or None."""
     return TABLE.get(str(op))
+
+
+def find_refusal(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Why the rule of an overload cannot lower a call, given with fake tensors; None if it can."""
+    refusal = _REFUSALS.get(str(op))
+    return refusal and refusal(*args, **kwargs)
+
+
+def refuses(*ops: torch._ops.OpOverload) -> Callable[[_R], _R]:
+    """Register what tells, from the arguments' fake values, why a rule cannot lower a call.
+
+    The function returns the reason, or None. Such calls run in eager torch.
+    """
+
+    def register(refusal: _R) -> _R:
+        _REFUSALS.update({str(op): refusal for op in ops})
+        return refusal
+
+    return register
 
 
 def lowers(*ops: torch._ops.OpOverload | str) -> Callable[[_R], _R]:

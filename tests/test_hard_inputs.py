@@ -146,3 +146,27 @@ def test_empty_results_with_any_strides():
     torch._dynamo.reset()
     actual = torch.compile(lambda x: x.expand(2, *x.shape), backend="openxla", fullgraph=True)(x)
     assert actual.shape == (2, 0, 0, 2)
+
+
+def tail(x):
+    return x[x.shape[0] // 2 :]
+
+
+def changed_tail(x):
+    y = x[x.shape[0] // 2 :]
+    y.mul_(2)
+    return y
+
+
+@pytest.mark.parametrize("fn", [lambda x: x.chunk(2)[1], tail, changed_tail, lambda x: tail(x).t()])
+def test_views_of_inputs_at_symbolic_places(fn):
+    torch._dynamo.reset()
+    run = torch.compile(fn, backend="openxla", fullgraph=True, dynamic=True)
+    for n in (8, 6):
+        x, y = torch.arange(float(n)), torch.arange(float(n))
+        actual, expected = run(x), fn(y)
+        torch.testing.assert_close(actual, expected)
+        assert actual.storage_offset() == expected.storage_offset()
+        actual.add_(1)
+        expected.add_(1)
+        torch.testing.assert_close(x, y)

@@ -9,7 +9,7 @@ import torch
 import xla_dynamo
 from tests.limitations import LIMITATIONS
 from tests.op_sweep import check, full_name, operators
-from xla_dynamo import ExecutionError, partitioned_graph
+from xla_dynamo import ExecutionError, UnsupportedOperator, partitioned_graph
 from xla_dynamo.runtime import metrics
 
 
@@ -41,6 +41,9 @@ def transposed(x: torch.Tensor) -> torch.Tensor:
 @transposed.register_fake
 def _(x):
     return torch.empty_like(x)
+
+
+transposed.register_autograd(lambda ctx, grad: grad)
 
 
 @torch.library.custom_op("xla_dynamo_tests::liar", mutates_args=())
@@ -314,6 +317,160 @@ def test_inputs_are_freed_early():
     (result,) = run.call(args)
     assert freed == [True]
     torch.testing.assert_close(result, torch.full((3,), 3.0))
+
+
+def test_a_mask_used_twice():
+    check_equal(lambda x, m: (x[m], (x * 2)[m]), torch.randn(8), torch.randn(8) > 0)
+    check_equal(lambda x, m: (x * 2)[m] + (x + 1)[m], torch.randn(8), torch.randn(8) > 0)
+    check_equal(lambda x, m: (m.nonzero(), x[m]), torch.randn(8), torch.randn(8) > 0)
+
+
+def test_a_masked_loss():
+    layer, x, target = torch.nn.Linear(8, 5), torch.randn(10, 8), torch.randint(0, 5, (10,))
+
+    def loss(x, mask):
+        return torch.nn.functional.cross_entropy(layer(x)[mask], target[mask])
+
+    mask = torch.arange(10) % 3 > 0
+    actual = torch.autograd.grad(compiled(loss)(x, mask), list(layer.parameters()))
+    expected = torch.autograd.grad(loss(x, mask), list(layer.parameters()))
+    torch.testing.assert_close(actual, expected)
+
+
+def memories(tensors):
+    """Which of some tensors share memory, as the number of the first that each one is with."""
+    storages = [t.untyped_storage().data_ptr() for t in tensors]
+    return [storages.index(s) for s in storages]
+
+
+@torch.library.custom_op("xla_dynamo_tests::two", mutates_args=())
+def two(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.sin(), x.cos()
+
+
+@two.register_fake
+def _(x):
+    return torch.empty_like(x), torch.empty_like(x)
+
+
+def first_and_view(x):
+    a, b = two(x * 2)
+    return a, a.view(-1), b
+
+
+def base_and_pieces(x):
+    y = x * 2
+    a, b = y.split(4)
+    return y, a, b, host_sine(y) * 3
+
+
+def pieces_of_a_result(x):
+    a, b = host_sine(x * 2).split(4)
+    return a, b, b.t()
+
+
+def slices_at_a_number(x):
+    y = x * 2
+    n = (y > 0).sum().item()
+    torch._check(n <= 8)
+    return y, y[:n], y[n:]
+
+
+@pytest.mark.parametrize(
+    "fn", [first_and_view, base_and_pieces, pieces_of_a_result, slices_at_a_number]
+)
+def test_memory_is_shared_across_cuts(fn):
+    x = torch.randn(8)
+    with torch.no_grad():
+        actual, expected = compiled(fn)(x), fn(x)
+    torch.testing.assert_close(actual, expected)
+    assert memories(actual) == memories(expected)
+
+
+def test_as_strided_across_a_cut():
+    def of_a_view(x):
+        y = x * 2
+        w = y[2:]
+        return host_sine(w)[:2] * w.as_strided((2,), (1,), 1)
+
+    def of_an_input(x):
+        w = x[2:]
+        return host_sine(w)[:2] * w.as_strided((2,), (1,), 1)
+
+    for fn in (of_a_view, of_an_input):
+        with torch.no_grad():
+            check_equal(fn, torch.arange(8.0))
+
+
+def test_saved_strides_other_than_promised():
+    w, x = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)
+
+    def f(x):
+        return host_sine(transposed(w * x)) * torch.arange(16.0).view(4, 4)
+
+    (actual,) = torch.autograd.grad(compiled(f)(x).sum(), w)
+    (expected,) = torch.autograd.grad(f(x).sum(), w)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_a_dtype_other_than_promised():
+    @torch.library.custom_op("xla_dynamo_tests::sometimes_int", mutates_args=())
+    def sometimes_int(x: torch.Tensor) -> torch.Tensor:
+        y = x[x > 0]
+        return y.int() if x.sum() > 3 else y
+
+    @sometimes_int.register_fake
+    def _(x):
+        return x.new_empty(torch.library.get_ctx().new_dynamic_size())
+
+    run = compiled(lambda x: sometimes_int(x * 1) + 1)
+    assert run(torch.tensor([1.0, 1, -1])).tolist() == [2, 2]
+    with pytest.raises(ExecutionError, match=r"torch.int32"):
+        run(torch.tensor([3.0, 3, -1]))
+
+
+def test_numbers_that_are_equal_and_not_the_same():
+    run = compiled(lambda n: 1 / torch.full((2,), n.item()))
+    for n in (0.0, -0.0, float("nan"), 2.0):
+        expected = 1 / torch.full((2,), n)
+        torch.testing.assert_close(run(torch.tensor(n)), expected, equal_nan=True)
+
+
+def test_what_a_rule_refuses():
+    mask, x = torch.tensor([True, True, True]), torch.randn(3, 3)
+    check_equal(lambda x: x.index_put((torch.tensor([0, 1, 2]), mask), torch.tensor(3.0)), x)
+
+
+def test_sparse_gradients():
+    embedding, layer = torch.nn.Embedding(10, 4, sparse=True), torch.nn.Linear(4, 4)
+    run = compiled(lambda t: layer(embedding(t)) + layer(embedding(t + 1)))
+    run(torch.tensor([1, 2, 2])).sum().backward()
+    assert embedding.weight.grad.is_sparse
+    assert embedding.weight.grad.to_dense().abs().sum(1).count_nonzero() == 3
+
+
+def test_an_effect_with_results(capsys):
+    def f(x):
+        torch._higher_order_ops.print("sum {}", x.sum())
+        return x * 2
+
+    compiled(f)(torch.ones(3))
+    assert "sum 3.0" in capsys.readouterr().out
+
+
+def test_in_place_operators_are_refused():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    gm = make_fx(lambda x: [x.exp() + x.add_(1)], tracing_mode="fake")(torch.ones(3))
+    with pytest.raises(UnsupportedOperator, match="add_"):
+        xla_dynamo.compile_graph(gm, [torch.ones(3)])
+
+
+def test_out_of_memory_after_a_cut():
+    run = compiled(lambda x: (lambda y: (y[:, None] * y).cumsum(0).exp().sum())(x[x > 0]))
+    run(torch.randn(8))
+    with pytest.raises(ExecutionError, match=r"(?s)[Mm]emory.*test_partition"):
+        run(torch.ones(900_000))
 
 
 def run_eagerly(row, limit):

@@ -1,6 +1,6 @@
 """A program bound to an executable: what happens at every call, and nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -24,24 +24,31 @@ def bind(
     program: Program,
     executable: Executable | None,
     device: torch.device,
-    gm: torch.fx.GraphModule,
+    values: Mapping[torch.fx.Node, Any],
     *,
     keeps_inputs: bool = True,
 ) -> Call:
     """The callable of a program, in AOTAutograd's boxed convention.
 
     It takes the graph's inputs in a list, which it empties so that they can be freed early, and
-    returns the graph's outputs. `executable` is None for a program that computes nothing. The
-    callable raises ExecutionError when PJRT fails, out of memory say.
+    returns the graph's outputs. `executable` is None for a program that computes nothing; `values`
+    are the fake values of the graph's nodes, for messages. The callable raises ExecutionError when
+    PJRT fails, out of memory say.
     """
-    run = _nothing if executable is None else _runner(program, executable, device, gm, keeps_inputs)
+    run: Call = _nothing
+    if executable is not None:
+        run = _runner(program, executable, device, values, keeps_inputs)
     mutations, outputs, effects = program.mutations, program.outputs, program.effects
     as_they_come = [o.result for o in outputs if o.view is None] == list(range(len(outputs)))
     if as_they_come and outputs and not mutations and not effects:
         return run
 
+    used = [*outputs, *(a for e in effects for a in (*e.args, *e.kwargs.values()))]
+    needed = {m.index for m in mutations} | {o.input for o in used if o.input is not None}
+    needed |= {m.output.input for m in mutations if m.output.input is not None}
+
     def call(args: list[Any]) -> list[Any]:
-        inputs = list(args)
+        inputs = {index: args[index] for index in needed}
         results = run(args)
         for effect in effects:
             checked = [_value(a, results, inputs) for a in effect.args]
@@ -60,12 +67,13 @@ def _nothing(args: list[Any]) -> list[Any]:
     return []
 
 
-def _value(output: Output, results: list[torch.Tensor], inputs: list[Any]) -> Any:
+def _value(output: Output, results: list[torch.Tensor], inputs: dict[int, Any]) -> Any:
     if output.result is not None:
         base = results[output.result]
         return base if output.view is None else base.as_strided(*output.view)
     if output.input is not None:
-        return inputs[output.input]
+        tensor = inputs[output.input]
+        return tensor if output.replay is None else output.replay(tensor)
     return output.number
 
 
@@ -73,7 +81,7 @@ def _runner(
     program: Program,
     executable: Executable,
     device: torch.device,
-    gm: torch.fx.GraphModule,
+    values: Mapping[torch.fx.Node, Any],
     keeps_inputs: bool,
 ) -> Call:
     """From the graph's inputs to the program's results: one frame, since every µs counts here."""
@@ -122,7 +130,7 @@ def _runner(
             for (buffer,) in execute(buffers):
                 results.append(export_buffer(buffer, stream))
         except (jax.errors.JaxRuntimeError, ValueError) as error:
-            raise _explain(error, gm) from error
+            raise _explain(error, values) from error
         if donated is not None:
             first = len(results) - len(changing)
             donated.write_back(changing, results[first:])
@@ -150,14 +158,13 @@ def _seed(device: torch.device, pjrt_device: jax.Device, stream: int | None) -> 
     return import_tensor(seed.to(device), pjrt_device, stream)
 
 
-def _explain(error: Exception, gm: torch.fx.GraphModule) -> ExecutionError:
+def _explain(error: Exception, values: Mapping[torch.fx.Node, Any]) -> ExecutionError:
     """An ExecutionError that names the line behind the graph's largest tensor."""
 
     def size(node: torch.fx.Node) -> int:
-        value = node.meta["val"]
-        return int(value.numel()) * value.dtype.itemsize
+        return int(values[node].numel()) * values[node].dtype.itemsize
 
-    tensors = [n for n in gm.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    tensors = [n for n, value in values.items() if isinstance(value, torch.Tensor)]
     computed = [n for n in tensors if n.op == "call_function"] or tensors
     where = ""
     if computed:

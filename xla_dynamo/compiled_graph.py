@@ -91,7 +91,7 @@ class CompiledGraph:
             except CompileError as error:
                 last = self._gm.graph.output_node().prev
                 raise CompileError(f"{error}{describe(last)}") from error
-        return bind(program, executable, self._device, self._gm, keeps_inputs=self._keeps_inputs)
+        return bind(program, executable, self._device, values, keeps_inputs=self._keeps_inputs)
 
 
 def compile_graph(

@@ -17,9 +17,10 @@ from xla_dynamo.lowerings.strided import flat_storage
 from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.options import Options
-from xla_dynamo.output_views import outputs_of_one_memory
+from xla_dynamo.output_views import memory_of, outputs_of_one_memory, replayed
 from xla_dynamo.partition import writes_input
 from xla_dynamo.program import Donation, Effect, Input, Mutation, Output, Program
+from xla_dynamo.sizes import is_symbolic
 from xla_dynamo.source_lines import describe, source_line
 
 Node: TypeAlias = torch.fx.Node
@@ -83,7 +84,8 @@ class _Lowering:
                 if node.op not in ("placeholder", "output"):
                     with _location(node):
                         self.env[node] = self.node(node)
-            self.shared = outputs_of_one_memory(nodes[-1].args[0], self.values)
+            placed = self.mutated.values() if is_symbolic(self.gm) else ()
+            self.shared = outputs_of_one_memory(nodes[-1].args[0], self.values, placed)
             outputs = [self.output(value) for value in nodes[-1].args[0]]
             mutations = [
                 Mutation(self.input_index[target], self.output(value))
@@ -280,6 +282,9 @@ class _Lowering:
             return Output(number=self.env[node])
         if node in self.input_index and node not in self.mutated:
             return Output(input=self.input_index[node])
+        base = memory_of(node)
+        if base in self.input_index and base not in self.mutated:
+            return Output(input=self.input_index[base], replay=replayed(node, self.env))
         root = self.shared.get(node, node)
         result = self.result(root)
         if root is node:

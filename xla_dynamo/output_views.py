@@ -6,7 +6,7 @@ Inside the program a view is a value like any other. When two outputs share memo
 
 import collections
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -20,10 +20,11 @@ def _viewed(node: Node) -> Node | None:
     """What a node is a view of, if it is one."""
     if node.op != "call_function":
         return None
+    if node.target is operator.getitem:  # one of several views: a piece of split() or unbind()
+        source = node.args[0]
+        return source if isinstance(source, torch.fx.Node) and _viewed(source) else None
     if not isinstance(node.target, torch._ops.OpOverload):
-        # One of several views: a piece of split() or unbind().
-        source = node.args[0] if node.target is operator.getitem else None
-        return _viewed(source) if isinstance(source, torch.fx.Node) else None
+        return None
     returns = node.target._schema.returns
     alias = returns[0].alias_info if returns else None
     first = node.args[0] if node.args else None
@@ -45,16 +46,40 @@ def views_under(node: Node) -> Iterator[Node]:
         node = viewed
 
 
+def replayed(node: Node, env: Mapping[Node, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function that makes a view again from a tensor in the place of `memory_of(node)`.
+
+    `env` has the numbers that the views are called with.
+    """
+    steps = []
+    for view in reversed(list(views_under(node))):
+        args = torch.fx.map_arg(view.args[1:], env.__getitem__)
+        kwargs = torch.fx.map_arg(view.kwargs, env.__getitem__)
+        steps.append((view.target, args, kwargs))
+
+    def replay(tensor: torch.Tensor) -> Any:
+        value: Any = tensor
+        with torch.no_grad():
+            for op, args, kwargs in steps:
+                value = op(value, *args, **kwargs)
+        return value
+
+    return replay
+
+
 def _same_elements(view: torch.Tensor, root: torch.Tensor) -> bool:
     """Whether a view reads its root's elements as they are: no bit view, no lazy conjugate."""
     lazy = (view.is_conj(), view.is_neg()) == (root.is_conj(), root.is_neg())
     return view.dtype is root.dtype and lazy
 
 
-def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) -> dict[Node, Node]:
+def outputs_of_one_memory(
+    outputs: Sequence[Any], values: Mapping[Node, Any], placed: Collection[Node] = ()
+) -> dict[Node, Node]:
     """Map each output that shares memory with another to the node whose memory it is.
 
-    Outputs that share the memory of an input are AOTAutograd's to make, and left alone.
+    Views of inputs are not among them: see `replayed`. Views of a node in `placed` are, even
+    alone: where sizes are symbolic, AOTAutograd reads off them where in an input they lie.
     """
     groups: dict[Node, set[Node]] = collections.defaultdict(set)
     for output in outputs:
@@ -63,7 +88,8 @@ def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) ->
     shared: dict[Node, Node] = {}
     for root, members in groups.items():
         value = values.get(root)
-        if len(members) < 2 or root.op == "placeholder" or not isinstance(value, torch.Tensor):
+        alone = len(members) < 2 and (root not in placed or root in members)
+        if alone or root.op == "placeholder" or not isinstance(value, torch.Tensor):
             continue
         if (
             all(_same_elements(values[m], value) for m in members)

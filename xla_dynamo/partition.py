@@ -9,13 +9,14 @@ inputs alone decide is then moved to the part that first needs it, so that it cr
 
 import operator
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from xla_dynamo.lowerings import find_rule
+from xla_dynamo.lowerings import find_refusal, find_rule
 from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
-from xla_dynamo.output_views import memory_of, views_under
+from xla_dynamo.output_views import views_under
 
 Node: TypeAlias = torch.fx.Node
 aten = torch.ops.aten
@@ -26,17 +27,41 @@ START = -1
 
 def eager_reason(node: Node) -> str | None:
     """Why a node cannot be part of an XLA program, or None if it can."""
-    if node.op != "call_function" or node.target is operator.getitem:
+    op: Any = node.target
+    if node.op != "call_function" or op is operator.getitem or writes_input(node):
         return None
-    if node.meta.get("unbacked_bindings") or node.target is aten._local_scalar_dense.default:
+    if op is with_effects:
+        schema = getattr(node.args[1], "_schema", None)
+        return None if schema is not None and not schema.returns else "it has effects and results"
+    if op is aten._local_scalar_dense.default or _gives_new_sizes(node):
         return "the size or number it gives depends on values, and XLA's sizes are fixed"
-    if is_number(node) or node.target is with_effects or writes_input(node):
+    if is_number(node):
         return None
+    if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable:
+        return None  # nothing here keeps the order of writes and reads: lowering refuses it
     for value in (node, *node.all_input_nodes):
         for tensor in tensors_of(value):
+            if tensor.layout is not torch.strided:
+                return f"XLA has no tensors of layout {tensor.layout}"
             if tensor.dtype not in SUPPORTED_DTYPES:
                 return f"StableHLO has no type for {tensor.dtype}"
-    return None if find_rule(node.target) else "no lowering"
+    fakes = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    return find_refusal(op, *fakes) or (None if find_rule(op) else "no lowering")
+
+
+def _gives_new_sizes(node: Node) -> bool:
+    """Whether a result has a size that no operand has: the number of a mask's true elements.
+
+    FX notes where such sizes first come up (`unbacked_bindings`); the same mask used again gives
+    the same size, and no note.
+    """
+    if node.meta.get("unbacked_bindings"):
+        return True
+    value = node.meta.get("val")
+    if not any(isinstance(n, torch.SymInt) for tensor in tensors_of(node) for n in tensor.shape):
+        return False
+    given = set().union(*(free_unbacked_symbols(n.meta.get("val")) for n in node.all_input_nodes))
+    return bool(free_unbacked_symbols(value) - given)
 
 
 def is_number(node: Node) -> bool:
@@ -83,23 +108,30 @@ def partition(gm: torch.fx.GraphModule) -> Partition | None:
     eager = {node: why for node in gm.graph.nodes if (why := eager_reason(node)) is not None}
     if not eager:
         return None
-    outputs = gm.graph.output_node().all_input_nodes
-    views = {v for node in outputs for v in views_under(node) if memory_of(node) in eager}
+    moored = _moored(gm)
     written = [node for node in gm.graph.nodes if writes_input(node)]
     nodes = [node for node in gm.graph.nodes if node.op != "output" and node not in written]
     times: dict[Node, int] = {}
     for node in nodes:
         ready = _latest(times[n] for n in node.all_input_nodes)
-        on_host = node in views or _on_host(node, eager, times)
+        on_host = node in moored or _on_host(node, eager, times)
         times[node] = ready if _is_source(node) or ready % 2 == on_host else ready + 1
     last = _latest(times.values())
-    last_part = last - last % 2
     for node in reversed(nodes):
-        shown = node in outputs and memory_of(node) is not node  # must stay with what it views
-        if times[node] == 0 and node.target is not operator.getitem and not shown:
-            _wait_for_users(node, times, last_part)
+        if times[node] == 0 and node.target is not operator.getitem:
+            _wait_for_users(node, times, last - last % 2)
     times.update(dict.fromkeys(written, last))  # inputs are written when all has read them
     return Partition(eager, times)
+
+
+def _moored(gm: torch.fx.GraphModule) -> set[Node]:
+    """`as_strided` of views, and those views: they must not be cut off the memory they are in."""
+    found = set()
+    for op in (aten.as_strided.default, aten.as_strided_scatter.default):
+        for node in gm.graph.find_nodes(op="call_function", target=op):
+            views = list(views_under(node.args[0]))
+            found |= {node, *views} if views else set()
+    return found
 
 
 def _latest(times: Iterable[int]) -> int:

@@ -13,6 +13,7 @@ import torch
 
 from xla_dynamo.calls import Call
 from xla_dynamo.errors import ExecutionError
+from xla_dynamo.lowerings.strides import row_major_order
 from xla_dynamo.partition import Partition, inputs_of, outputs_of
 from xla_dynamo.runtime import metrics
 from xla_dynamo.source_lines import describe, source_line
@@ -65,7 +66,11 @@ class PartitionedGraph:
                     env[node] = self._on_host(graph, node, env)
             elif nodes:
                 self._part(graph, nodes, env)
-        graph.output(torch.fx.map_arg(gm.graph.output_node().args[0], env.__getitem__))
+        results = gm.graph.output_node().args[0]
+        for node in gm.graph.output_node().all_input_nodes:
+            if self._made_eagerly(node):  # perhaps saved for a backward graph
+                env[node] = graph.call_function(_as_promised(node, is_result=True), (env[node],))
+        graph.output(torch.fx.map_arg(results, env.__getitem__))
         self.schedule = torch.fx.GraphModule(gm, graph)
         run = self.schedule.forward
 
@@ -102,12 +107,15 @@ class PartitionedGraph:
 
         args = [env[node] for node in inputs]
         for index, node in enumerate(inputs):
-            eagerly_made = node.op != "placeholder" and self._times[node] % 2
-            if eagerly_made and _is_static(node.meta["val"]):
-                args[index] = graph.call_function(_as_promised(node), (args[index],))
+            if self._made_eagerly(node):
+                args[index] = env[node] = graph.call_function(_as_promised(node), (args[index],))
         called = graph.call_function(part, (args,))
         for index, node in enumerate(outputs):
             env[node] = graph.call_function(operator.getitem, (called, index))
+
+    def _made_eagerly(self, node: Node) -> bool:
+        made = node.op != "placeholder" and self._times[node] % 2
+        return bool(made) and isinstance(node.meta.get("val"), torch.Tensor)
 
     def _part_graph(
         self, nodes: list[Node], inputs: Sequence[Node], outputs: Sequence[Node]
@@ -135,31 +143,34 @@ def _eagerly(node: Node) -> Callable[..., Any]:
     return run
 
 
-def _as_promised(node: Node) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Give what an eager operator made the strides that a part was compiled for.
+def _as_promised(node: Node, *, is_result: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The check that what an eager operator made is what compiled code will take it for.
 
-    The function raises ExecutionError where the shape or dtype is another one.
+    The function returns the tensor, with the strides of its fake value, and raises ExecutionError
+    where the fake value has another dtype or shape, unless the tensor is a result of the graph.
+    Symbolic sizes may come out as they like.
     """
     fake = node.meta["val"]
+    shape = [None if isinstance(n, torch.SymInt) else n for n in fake.shape]
+    static = None not in shape and not any(isinstance(n, torch.SymInt) for n in fake.stride())
+    # Tensors with gaps or repetitions are copied on their way into a part, whatever their strides.
+    stride = fake.stride() if static and row_major_order(fake.shape, fake.stride()) else None
 
     def check(value: torch.Tensor) -> torch.Tensor:
-        if value.dtype != fake.dtype or value.shape != fake.shape:
+        sizes = zip(value.shape, shape, strict=False)
+        alike = value.dim() == len(shape) and all(p is None or n == p for n, p in sizes)
+        if value.dtype != fake.dtype or not alike:
+            if is_result:
+                return value
             raise ExecutionError(
                 f"{node.target} gave {value.dtype} of shape {tuple(value.shape)} where its fake "
                 f"function promised {fake.dtype} of shape {tuple(fake.shape)}{describe(node)}"
             )
-        if value.stride() == fake.stride():
+        if stride is None or value.stride() == stride:
             return value
-        return value.new_empty_strided(fake.shape, fake.stride()).copy_(value)
+        return value.new_empty_strided(value.shape, stride).copy_(value)
 
     return check
-
-
-def _is_static(value: Any) -> bool:
-    """Whether a fake value is a tensor of known sizes and strides; else a part adapts to them."""
-    return isinstance(value, torch.Tensor) and not any(
-        isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride())
-    )
 
 
 def _log_once(node: Node, reason: str) -> None:

@@ -1,6 +1,7 @@
 """What lowering makes of a graph: a StableHLO module, and how a call binds to it."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,14 +20,16 @@ class Input:
 
 @dataclasses.dataclass(slots=True)
 class Output:
-    """A graph output: a program result or a view of one, an input handed back, or a number.
+    """A graph output: a program result or a view of one, an input or a view of one, or a number.
 
-    `result` and `input` are indices, or None; `view` is (size, stride, offset), or None.
+    `result` and `input` are indices, or None. `view` is the (size, stride, offset) of a view of a
+    result, `replay` makes a view of an input.
     """
 
     result: int | None = None
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
     input: int | None = None
+    replay: Callable[[torch.Tensor], torch.Tensor] | None = None
     number: Any = None
 
 

@@ -74,4 +74,12 @@ def offset_inputs(gm: torch.fx.GraphModule) -> list[int]:
 
 def size_key(args: Sequence[Any]) -> tuple[Any, ...]:
     """What distinguishes two calls of a symbolic graph: numbers, and tensors' sizes and strides."""
-    return tuple((tuple(a.shape), a.stride()) if isinstance(a, torch.Tensor) else a for a in args)
+    return tuple(map(_key, args))
+
+
+def _key(argument: Any) -> Any:
+    if isinstance(argument, torch.Tensor):
+        return tuple(argument.shape), argument.stride()
+    if isinstance(argument, float | complex):
+        return repr(argument)  # -0.0 is not 0.0, and NaN is NaN
+    return argument
