@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -75,10 +75,18 @@ def operators(dtype: torch.dtype) -> list[OpInfo]:
     return [op for op in op_db if dtype in op.supported_dtypes("cpu")]
 
 
-def samples(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[SampleInput]:
+def differentiable(dtype: torch.dtype) -> list[OpInfo]:
+    """The operators that have gradients at a dtype on the CPU."""
+    every = operators(dtype)
+    return [op for op in every if op.supports_autograd and dtype in op.backward_dtypes]
+
+
+def samples(
+    op: OpInfo, dtype: torch.dtype, limit: int | None, *, gradients: bool = False
+) -> Iterator[SampleInput]:
     """Sample inputs; with a limit, spread over all of them, since the odd ones come late."""
     torch.manual_seed(0)
-    every = list(op.sample_inputs("cpu", dtype, requires_grad=False))
+    every = list(op.sample_inputs("cpu", dtype, requires_grad=gradients))
     if limit is None or len(every) <= limit:
         return iter(every)
     chosen = {round(i * (len(every) - 1) / (limit - 1)) for i in range(limit)} if limit > 1 else {0}
@@ -86,6 +94,26 @@ def samples(op: OpInfo, dtype: torch.dtype, limit: int | None) -> Iterator[Sampl
 
 
 def _call(op: OpInfo, compiler: str | None, sample: SampleInput, **options: Any) -> Any:
+    """The result of an operator, in eager (None) or through a backend."""
+    return _run(op, compiler, sample, options)[0]
+
+
+def _gradients(op: OpInfo, compiler: str | None, sample: SampleInput, **options: Any) -> Any:
+    """The gradients of an operator's results, weighted at random, in its inputs."""
+    result, tensors = _run(op, compiler, sample, options)
+    leaves = pytree.tree_leaves(sample.output_process_fn_grad(result))
+    outputs = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+    inputs = [t for t in tensors if t.requires_grad]
+    torch.manual_seed(2)
+    weights = [torch.randn_like(t) for t in outputs]
+    if not outputs:
+        return ()
+    return torch.autograd.grad(outputs, inputs, weights, allow_unused=True)
+
+
+def _run(
+    op: OpInfo, compiler: str | None, sample: SampleInput, options: dict[str, Any]
+) -> tuple[Any, list[torch.Tensor]]:
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 
@@ -99,22 +127,23 @@ def _call(op: OpInfo, compiler: str | None, sample: SampleInput, **options: Any)
     tensors = [_copy(leaves[i]) for i in places]
     torch.manual_seed(1)
     if compiler is None:
-        return program(tensors)
+        return program(tensors), tensors
     torch._dynamo.reset()
-    return torch.compile(program, backend=compiler, fullgraph=True, options=options)(tensors)
+    compiled = torch.compile(program, backend=compiler, fullgraph=True, options=options)
+    return compiled(tensors), tensors
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that keeps the strides: what a sample is about may be just those."""
-    if tensor.layout is not torch.strided or torch._debug_has_internal_overlap(tensor) != 0:
-        return tensor
-    copy = torch.empty_strided(
-        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-    return copy.copy_(tensor)
+    """A leaf that keeps the strides: what a sample is about may be just those."""
+    given = tensor.detach()
+    if tensor.layout is torch.strided and torch._debug_has_internal_overlap(tensor) == 0:
+        given = torch.empty_strided(
+            tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        ).copy_(given)
+    return given.requires_grad_(tensor.requires_grad)
 
 
-def compare(expected: Any, actual: Any, *, values: bool) -> None:
+def compare(expected: Any, actual: Any, *, values: bool, strides: bool = True) -> None:
     """Raise AssertionError unless two results agree in structure, types, strides and values."""
     flat_e, spec_e = pytree.tree_flatten(expected)
     flat_a, spec_a = pytree.tree_flatten(actual)
@@ -126,13 +155,17 @@ def compare(expected: Any, actual: Any, *, values: bool) -> None:
             continue
         assert e.dtype == a.dtype, f"dtype: eager {e.dtype}, compiled {a.dtype}"
         assert e.shape == a.shape, f"shape: eager {e.shape}, compiled {a.shape}"
-        assert same_strides(e, a), f"stride: eager {e.stride()}, compiled {a.stride()}"
+        assert not strides or same_strides(e, a), (
+            f"stride: eager {e.stride()}, compiled {a.stride()}"
+        )
         if values:
             e, a = (t.resolve_conj().resolve_neg() for t in (e, a))
             torch.testing.assert_close(a, e, equal_nan=True, check_stride=False)
 
 
-def compare_with_exact(op: OpInfo, sample: SampleInput, expected: Any, actual: Any) -> None:
+def compare_with_exact(
+    op: OpInfo, sample: SampleInput, expected: Any, actual: Any, call: Callable[..., Any] = _call
+) -> None:
     """Raise AssertionError if a result is twice as far from a float64 run as eager's is."""
 
     def widen(x: Any) -> Any:
@@ -143,7 +176,7 @@ def compare_with_exact(op: OpInfo, sample: SampleInput, expected: Any, actual: A
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)  # what integers become
     try:
-        exact = _call(op, None, sample.transform(widen))
+        exact = call(op, None, sample.transform(widen))
     finally:
         torch.set_default_dtype(default)
     leaves = [pytree.tree_leaves(r) for r in (exact, expected, actual)]
@@ -197,40 +230,46 @@ def _drops(op: OpInfo, sample: SampleInput) -> bool:
 
 
 def check(
-    op: OpInfo, dtype: torch.dtype, limit: int | None = None, *, fallback: str = "error"
+    op: OpInfo,
+    dtype: torch.dtype,
+    limit: int | None = None,
+    *,
+    fallback: str = "error",
+    gradients: bool = False,
 ) -> Outcome:
     """Run an operator's samples; samples that `aot_eager` cannot run either do not count."""
     ran = 0
-    for sample in samples(op, dtype, limit):
+    call = _gradients if gradients else _call
+    for sample in samples(op, dtype, limit, gradients=gradients):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                expected = _call(op, None, sample)
+                expected = call(op, None, sample)
             except Exception:
                 continue  # eager refuses the sample
             try:
-                actual = _call(op, "openxla", sample, fallback=fallback)
+                actual = call(op, "openxla", sample, fallback=fallback)
             except Exception as error:
                 try:
-                    _call(op, "aot_eager", sample)
+                    call(op, "aot_eager", sample)
                 except Exception:
                     continue
                 text = "".join(traceback.format_exception_only(error))
                 return Outcome("fail", ran, f"raised on {sample.summary()}\n{text}")
             try:
                 exact = op.name not in RANDOM and not _drops(op, sample)
-                if op.name in TIES:
+                if op.name in TIES and not gradients:
                     actual = settle_ties(sample.input, expected, actual)
-                if op.name in UP_TO_SIGN:
+                if op.name in UP_TO_SIGN and not gradients:
                     compare(expected, actual, values=False)
                     expected, actual = map(sample.output_process_fn_grad, (expected, actual))
                 try:
-                    compare(expected, actual, values=exact)
+                    compare(expected, actual, values=exact, strides=not gradients)
                 except AssertionError:
                     if full_name(op) not in ROUNDING:
                         raise
-                    compare(expected, actual, values=False)
-                    compare_with_exact(op, sample, expected, actual)
+                    compare(expected, actual, values=False, strides=not gradients)
+                    compare_with_exact(op, sample, expected, actual, call)
             except AssertionError as error:
                 return Outcome("fail", ran, f"differs on {sample.summary()}\n{error}")
             ran += 1
@@ -245,16 +284,18 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every sample, not the first few")
     parser.add_argument("--limit", type=int, default=4)
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th operator from the i-th")
+    parser.add_argument("--gradients", action="store_true", help="gradients, not results")
     parser.add_argument("--fallback", choices=("error", "eager"), default="error")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     dtype = getattr(torch, options.dtype)
     index, count = map(int, options.shard.split("/"))
-    chosen = [op for op in operators(dtype) if re.search(options.pattern, full_name(op))]
+    database = differentiable(dtype) if options.gradients else operators(dtype)
+    chosen = [op for op in database if re.search(options.pattern, full_name(op))]
     tally: dict[str, int] = {}
     for op in itertools.islice(chosen, index, None, count):
         limit = None if options.all else options.limit
-        outcome = check(op, dtype, limit, fallback=options.fallback)
+        outcome = check(op, dtype, limit, fallback=options.fallback, gradients=options.gradients)
         tally[outcome.status] = tally.get(outcome.status, 0) + 1
         if outcome.status != "pass" or options.verbose:
             lines = [line for line in outcome.detail.splitlines() if line.strip()]

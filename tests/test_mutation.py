@@ -219,3 +219,29 @@ def test_inference_mode():
         x = torch.zeros(70)
         compiled(lambda x: x.add_(1))(x)
         assert x[0] == 1
+
+
+def test_a_changed_input_that_lies_in_another():
+    base = torch.tensor([-0.25, -1.25])
+
+    def f(whole, part):
+        part.clamp_(-1, 1)
+        return part, whole * 2
+
+    run, other = compiled(f), base.clone()
+    actual, expected = run(base, base[1:]), f(other, other[1:])
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(base, other)
+    assert actual[0].data_ptr() == base[1:].data_ptr()
+
+
+def test_a_part_of_the_new_value_that_is_no_view():
+    def f(x):
+        y = x + 1
+        x.copy_(y)
+        return y[2:]
+
+    x = torch.zeros(5)
+    result = compiled(f)(x)
+    x.zero_()
+    assert result.tolist() == [1, 1, 1]

@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 from xla_dynamo.donated_inputs import DonatedInputs
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.known_buffers import KnownBuffers, StaticInputs
+from xla_dynamo.lowerings.strides import storage_length
 from xla_dynamo.program import Output, Program
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
@@ -39,7 +40,8 @@ def bind(
     if executable is not None:
         run = _runner(program, executable, device, values, keeps_inputs)
     mutations, outputs, effects = program.mutations, program.outputs, program.effects
-    as_they_come = [o.result for o in outputs if o.view is None] == list(range(len(outputs)))
+    plain = [o.result for o in outputs if o.view is None and not o.place]
+    as_they_come = plain == list(range(len(outputs)))
     if as_they_come and outputs and not mutations and not effects:
         return run
 
@@ -70,11 +72,21 @@ def _nothing(args: list[Any]) -> list[Any]:
 def _value(output: Output, results: list[torch.Tensor], inputs: dict[int, Any]) -> Any:
     if output.result is not None:
         base = results[output.result]
+        if output.place:
+            return _placed(base, output.place)
         return base if output.view is None else base.as_strided(*output.view)
     if output.input is not None:
         tensor = inputs[output.input]
         return tensor if output.replay is None else output.replay(tensor)
     return output.number
+
+
+def _placed(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """The tensor at another offset, in a storage of its own."""
+    length = storage_length(tensor.shape, tensor.stride()) if tensor.numel() else 0
+    storage = tensor.new_empty(offset + length)
+    storage[offset:] = tensor.as_strided((length,), (1,))
+    return storage.as_strided(tensor.shape, tensor.stride(), offset)
 
 
 def _runner(

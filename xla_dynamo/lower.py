@@ -20,7 +20,6 @@ from xla_dynamo.options import Options
 from xla_dynamo.output_views import memory_of, outputs_of_one_memory, replayed
 from xla_dynamo.partition import writes_input
 from xla_dynamo.program import Donation, Effect, Input, Mutation, Output, Program
-from xla_dynamo.sizes import is_symbolic
 from xla_dynamo.source_lines import describe, source_line
 
 Node: TypeAlias = torch.fx.Node
@@ -84,8 +83,7 @@ class _Lowering:
                 if node.op not in ("placeholder", "output"):
                     with _location(node):
                         self.env[node] = self.node(node)
-            placed = self.mutated.values() if is_symbolic(self.gm) else ()
-            self.shared = outputs_of_one_memory(nodes[-1].args[0], self.values, placed)
+            self.shared = outputs_of_one_memory(nodes[-1].args[0], self.values)
             outputs = [self.output(value) for value in nodes[-1].args[0]]
             mutations = [
                 Mutation(self.input_index[target], self.output(value))
@@ -288,7 +286,9 @@ class _Lowering:
         root = self.shared.get(node, node)
         result = self.result(root)
         if root is node:
-            return Output(result)
+            # AOTAutograd reads off a view of an input's new value where in the input it lies.
+            place = promised.storage_offset() if base in self.mutated.values() else 0
+            return Output(result, place=place)
         offset = promised.storage_offset() - self.values[root].storage_offset()
         return Output(result, (tuple(promised.shape), tuple(promised.stride()), offset))
 

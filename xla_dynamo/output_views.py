@@ -6,7 +6,7 @@ Inside the program a view is a value like any other. When two outputs share memo
 
 import collections
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -73,13 +73,10 @@ def _same_elements(view: torch.Tensor, root: torch.Tensor) -> bool:
     return view.dtype is root.dtype and lazy
 
 
-def outputs_of_one_memory(
-    outputs: Sequence[Any], values: Mapping[Node, Any], placed: Collection[Node] = ()
-) -> dict[Node, Node]:
+def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) -> dict[Node, Node]:
     """Map each output that shares memory with another to the node whose memory it is.
 
-    Views of inputs are not among them: see `replayed`. Views of a node in `placed` are, even
-    alone: where sizes are symbolic, AOTAutograd reads off them where in an input they lie.
+    Views of inputs are not among them: see `replayed`.
     """
     groups: dict[Node, set[Node]] = collections.defaultdict(set)
     for output in outputs:
@@ -88,8 +85,7 @@ def outputs_of_one_memory(
     shared: dict[Node, Node] = {}
     for root, members in groups.items():
         value = values.get(root)
-        alone = len(members) < 2 and (root not in placed or root in members)
-        if alone or root.op == "placeholder" or not isinstance(value, torch.Tensor):
+        if len(members) < 2 or root.op == "placeholder" or not isinstance(value, torch.Tensor):
             continue
         if (
             all(_same_elements(values[m], value) for m in members)

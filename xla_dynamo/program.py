@@ -23,11 +23,12 @@ class Output:
     """A graph output: a program result or a view of one, an input or a view of one, or a number.
 
     `result` and `input` are indices, or None. `view` is the (size, stride, offset) of a view of a
-    result, `replay` makes a view of an input.
+    result, `place` the storage offset that a result must have, `replay` makes a view of an input.
     """
 
     result: int | None = None
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
+    place: int = 0
     input: int | None = None
     replay: Callable[[torch.Tensor], torch.Tensor] | None = None
     number: Any = None
