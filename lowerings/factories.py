@@ -43,6 +43,7 @@ def scalar_tensor(ctx: Context, s: Number, **to: Any) -> Value:
     aten.empty_permuted.default,
     aten.empty_strided.default,
     aten.new_empty_strided.default,
+    aten._efficientzerotensor.default,
 )
 def empty(ctx: Context, *args: Any, **to: Any) -> Value:
     return full(ctx.out.shape, 0, ctx.out.dtype)

@@ -134,6 +134,22 @@ def masked_scatter(ctx: Context, x: Value, mask: Value, source: Value) -> Value:
     return build.where(mask, gather_rows(flat, [0], [places], 0), x)
 
 
+@lowers(aten.masked_scatter_backward.default)
+def masked_scatter_backward(
+    ctx: Context, grad_output: Value, mask: Value, sizes: list[int]
+) -> Value:
+    n = build.product(sizes)
+    zeros = build.full([n], 0, ctx.out.dtype)
+    if n == 0 or 0 in build.shape_of(grad_output):
+        return build.reshape(zeros, sizes)
+    mask = build.broadcast_to(mask, build.shape_of(grad_output))
+    flat = [build.product(build.shape_of(grad_output))]
+    rank = call_jax(ctx, _rank_among_true, mask)
+    places = build.where(build.reshape(mask, flat), rank, build.full_like(rank, n))
+    grads = build.reshape(grad_output, flat)
+    return build.reshape(scatter_rows(zeros, [0], [places], 0, grads, "set"), sizes)
+
+
 @lowers(aten.nonzero_static.default)
 def nonzero_static(ctx: Context, x: Value, *, size: int, fill_value: int = -1) -> Value:
     if 0 in ctx.out.shape or 0 in build.shape_of(x):

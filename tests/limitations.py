@@ -89,3 +89,22 @@ TORCH_STOPS: dict[torch.dtype, frozenset[str]] = {
     _F32: _STOPS | _STOPS_OF_FLOATS,
     _I64: _STOPS - _FLOATS_ALONE,
 }
+
+
+# Operators whose gradients at float32 are not compiled whole: those of the rows above, and some.
+_NO_GRADIENT_RULE = "the gradient has no rule: it runs in eager torch"
+_WITHOUT_GRADIENT = frozenset({"argwhere", "item", "nonzero", "unique", "unique_consecutive"})
+GRADIENT_LIMITATIONS: list[Limitation] = [
+    *(r for r in LIMITATIONS if _F32 in r.dtypes and r.op not in _WITHOUT_GRADIENT),
+    Limitation("index_put", (_F32,), _BY_VALUE + " (the gradient in the values written by a mask)"),
+    Limitation("_segment_reduce.lengths", (_F32,), _NO_GRADIENT_RULE),
+    Limitation("_segment_reduce.offsets", (_F32,), _NO_GRADIENT_RULE),
+]
+
+# Operators whose gradients torch itself cannot compile with fullgraph=True.
+GRADIENT_TORCH_STOPS = frozenset(
+    {
+        "corrcoef", "cov", "linalg.lstsq", "linalg.lstsq.grad_oriented", "nn.functional.ctc_loss",
+        "nn.functional.gaussian_nll_loss", "sparse.mm.reduce", "sparse.sampled_addmm", "to_sparse",
+    }
+)  # fmt: skip
