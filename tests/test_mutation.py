@@ -136,7 +136,7 @@ def test_inputs_that_overlap_only_later():
 def test_overlap_is_seen():
     def apart(donated, read):
         spans = donated_inputs.DonatedInputs.__new__(donated_inputs.DonatedInputs)
-        spans._apart, spans._read = [], range(len(read))
+        spans._apart, spans._read, spans._constants = [], range(len(read)), []
         return spans._are_apart(donated, read)
 
     x = torch.zeros(100)
@@ -245,3 +245,86 @@ def test_a_part_of_the_new_value_that_is_no_view():
     result = compiled(f)(x)
     x.zero_()
     assert result.tolist() == [1, 1, 1]
+
+
+def test_a_changed_input_that_is_a_captured_tensor():
+    held = torch.ones(1000)
+    add = torch._dynamo.nonstrict_trace(lambda x: held.flip(0) + x)
+
+    def f(x):
+        x.copy_(add(x))
+        return x.sum()
+
+    run = compiled(f)
+    run(torch.ones(1000))
+    held.copy_(torch.arange(1000.0))
+    assert run(held) == 999_000
+    assert held[-1] == 999
+
+
+@pytest.mark.parametrize("n", [4, 40])
+def test_captured_tensors_are_seen_to_change(n):
+    held, part = torch.ones(n, n), torch.ones(n, 2 * n)[:, 1::2]
+    multiply = torch._dynamo.nonstrict_trace(lambda x: x @ held.t() + x @ part)
+    run = compiled(lambda x: multiply(x) * 1)
+    x = torch.ones(1, n)
+    assert run(x)[0, 0] == 2 * n
+    held.mul_(2)
+    part.mul_(3)
+    assert run(x)[0, 0] == 5 * n
+
+
+def test_results_can_be_changed_under_autograd():
+    y = compiled(lambda x: x.t() * 2)(torch.ones(6, 5, requires_grad=True))
+    y += 1
+    y, part = compiled(lambda x: (lambda y: (y.t(), y[1:]))(x.t() * 2))(
+        torch.ones(6, 5, requires_grad=True)
+    )
+    part.mul_(2)
+    y.mul_(3)
+    assert y[0].tolist() == [6, 12, 12, 12, 12]
+    x = torch.ones(6, 6, requires_grad=True)
+    compiled(lambda x: x.unsafe_chunk(3))(x)[0].mul_(2)
+    y = compiled(lambda x: x.t() * 2)(torch.ones(6, 5))
+    y.requires_grad_()
+    y.detach_()
+
+
+def test_channel_shuffle_is_a_copy():
+    shuffle = torch.nn.functional.channel_shuffle
+    x = torch.ones(1, 4, 2, 2)
+    compiled(lambda x: shuffle(x, 1))(x).zero_()
+    assert x.sum() == 16
+    y, z = compiled(lambda x: (lambda y: (y, shuffle(y, 1)))(x * 2))(x)
+    z.zero_()
+    assert y.sum() == 32
+
+
+def test_data_replaced_within():
+    def f(x, y):
+        x.data = y
+        return x + 1
+
+    x = torch.zeros(8)
+    assert compiled(f)(x, torch.ones(8)).tolist() == [2] * 8
+    assert x.tolist() == [1] * 8
+
+
+def test_inputs_are_left_alone_when_a_check_fails():
+    def f(x, a):
+        b = torch.linalg.inv(a)
+        x.add_(1)
+        return b
+
+    run, x = compiled(f), torch.zeros(8)
+    run(x, torch.eye(3))
+    with pytest.raises(RuntimeError, match="singular"):
+        run(x, torch.zeros(3, 3))
+    assert x[0] == 1
+
+
+def test_inference_tensors():
+    with torch.inference_mode():
+        x = torch.zeros(8)
+    with pytest.raises(RuntimeError, match="inference tensor"):
+        compiled(lambda x: x.add_(1))(x)

@@ -11,11 +11,11 @@ from xla_dynamo.donated_inputs import DonatedInputs
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.known_buffers import KnownBuffers, StaticInputs
 from xla_dynamo.lowerings.strides import storage_length
-from xla_dynamo.program import Output, Program
+from xla_dynamo.program import Constant, Output, Program
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
 from xla_dynamo.runtime.executables import Executable
-from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
 from xla_dynamo.source_lines import describe
 
 Call = Callable[[list[Any]], list[Any]]
@@ -74,7 +74,7 @@ def _value(output: Output, results: list[torch.Tensor], inputs: dict[int, Any]) 
         base = results[output.result]
         if output.place:
             return _placed(base, output.place)
-        return base if output.view is None else base.as_strided(*output.view)
+        return base if output.view is None else base.as_strided(*output.view).detach()
     if output.input is not None:
         tensor = inputs[output.input]
         return tensor if output.replay is None else output.replay(tensor)
@@ -86,7 +86,7 @@ def _placed(tensor: torch.Tensor, offset: int) -> torch.Tensor:
     length = storage_length(tensor.shape, tensor.stride()) if tensor.numel() else 0
     storage = tensor.new_empty(offset + length)
     storage[offset:] = tensor.as_strided((length,), (1,))
-    return storage.as_strided(tensor.shape, tensor.stride(), offset)
+    return storage.as_strided(tensor.shape, tensor.stride(), offset).detach()
 
 
 def _runner(
@@ -106,8 +106,11 @@ def _runner(
     prepare = [argument.layout.prepare for argument in program.static_inputs]
     static = StaticInputs(pjrt_device, indices, prepare) if indices else None
     read = [argument.index for argument in (*program.inputs, *program.static_inputs)]
-    donated = DonatedInputs(pjrt_device, program.donations, read) if program.donations else None
-    constants = [import_tensor(t.to(device), pjrt_device) for t in program.constants]
+    donated = None
+    if program.donations:
+        held = [constant.tensor for constant in program.constants]
+        donated = DonatedInputs(pjrt_device, program.donations, read, held)
+    constants = _constants(program, device, pjrt_device) if program.constants else None
     draws, cuda = program.draws, device.type == "cuda"
     finishers = list(program.finishers.items())
 
@@ -132,8 +135,8 @@ def _runner(
             buffers.append(buffer)
         if static is not None:
             buffers += static.buffers(args, stream)
-        if constants:
-            buffers += constants
+        if constants is not None:
+            buffers += constants()
         if draws:
             buffers.append(_seed(device, pjrt_device, stream))
         args.clear()
@@ -152,6 +155,32 @@ def _runner(
         return results
 
     return run
+
+
+def _constants(
+    program: Program, device: torch.device, pjrt_device: jax.Device
+) -> Callable[[], list[Buffer]]:
+    """The buffers of the graph's own tensors: views of their memory, else copied at each call."""
+
+    def load(constant: Constant) -> Buffer:
+        return import_tensor(constant.tensor.to(device).contiguous(), pjrt_device)
+
+    def is_copy(constant: Constant, buffer: Buffer) -> bool:
+        return buffer_address(buffer) != constant.tensor.data_ptr() and not constant.is_literal
+
+    buffers = [load(constant) for constant in program.constants]
+    pairs = enumerate(zip(program.constants, buffers, strict=True))
+    copied = [(index, c) for index, (c, buffer) in pairs if is_copy(c, buffer)]
+    if not copied:
+        return lambda: buffers
+
+    def refreshed() -> list[Buffer]:
+        again = list(buffers)
+        for index, constant in copied:
+            again[index] = load(constant)
+        return again
+
+    return refreshed
 
 
 def _refuse_tangents(args: list[Any]) -> None:

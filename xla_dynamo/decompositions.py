@@ -89,6 +89,15 @@ def _in_input_layout(decomposition: Callable[..., Any]) -> Callable[..., Any]:
     return decompose
 
 
+def _in_memory_of_its_own(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """Copy a result that torch's pieces, unlike eager's kernel, may make a view of the input."""
+
+    def decompose(*args: Any) -> torch.Tensor:
+        return decomposition(*args).clone()
+
+    return decompose
+
+
 @functools.cache
 def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """The core ATen decompositions less the ones the table does better, and some more."""
@@ -96,6 +105,8 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     for op in _KEPT:
         table.pop(op, None)
     table |= get_decompositions(_ADDED)
+    op = aten.channel_shuffle.default
+    table[op] = _in_memory_of_its_own(table[op])
     for op in (aten.max_unpool2d.default, aten.max_unpool3d.default):
         table[op] = _in_input_layout(table[op])
     return table

@@ -18,14 +18,21 @@ from xla_dynamo.runtime.buffers import import_donated, import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer
 
 _address_of = torch.Tensor.data_ptr
+_is_inference = torch.Tensor.is_inference
 
 
 class DonatedInputs:
     """The inputs of a program that it mutates."""
 
-    def __init__(self, device: jax.Device, donations: Sequence[Donation], read: Sequence[int]):
-        """Take the donations and the indices of the inputs that are only read."""
-        self._device = device
+    def __init__(
+        self,
+        device: jax.Device,
+        donations: Sequence[Donation],
+        read: Sequence[int],
+        constants: Sequence[torch.Tensor],
+    ) -> None:
+        """Take the donations, the indices of the inputs that are only read, and the constants."""
+        self._device, self._constants = device, constants
         self._places = [(d.index, d.layout.prepare, inverse(d.layout.order)) for d in donations]
         self._read = list(read)
         self._apart: list[int] = []
@@ -33,7 +40,9 @@ class DonatedInputs:
     def buffers(self, args: Sequence[Any], stream: int | None) -> tuple[list[Any], list[Buffer]]:
         """The tensors that a call will change, and their buffers."""
         tensors = [args[index] for index, _, _ in self._places]
-        give = import_donated if self._are_apart(tensors, args) else import_tensor
+        # Eager refuses to change inference tensors elsewhere, and so does copying back.
+        foreign = not torch.is_inference_mode_enabled() and any(map(_is_inference, tensors))
+        give = import_tensor if foreign or not self._are_apart(tensors, args) else import_donated
         found = []
         for tensor, (_, prepare, _) in zip(tensors, self._places, strict=True):
             given = ready(tensor, _address_of(tensor), prepare)
@@ -52,7 +61,7 @@ class DonatedInputs:
         XLA takes it for granted, and would read what it has overwritten. AOTAutograd sees to it
         for the inputs that it traced with, nobody for those of a later call.
         """
-        tensors = [*donated, *(args[index] for index in self._read)]
+        tensors = [*donated, *(args[index] for index in self._read), *self._constants]
         addresses = list(map(_address_of, tensors))
         if addresses == self._apart:
             return True

@@ -67,18 +67,23 @@ def output_layout(promised: torch.Tensor) -> OutputLayout:
     if is_row_major(size, stride):
         return OutputLayout([], identity, False, None)
     if 0 in size:  # strides of nothing mean nothing, and may be any
-        return OutputLayout([], identity, False, lambda tensor: tensor.as_strided(size, stride))
+        return OutputLayout([], identity, False, lambda tensor: _restrided(tensor, size, stride))
     unexpanded = [d for d in identity if stride[d] == 0 and size[d] > 1]
     base = [1 if d in unexpanded else n for d, n in enumerate(size)]
     order = row_major_order(base, stride)
     if order is not None:
         # as_strided gives dimensions of size 1 the promised strides as well.
         return OutputLayout(
-            unexpanded, order, False, lambda tensor: tensor.as_strided(size, stride)
+            unexpanded, order, False, lambda tensor: _restrided(tensor, size, stride)
         )
     if not overlaps(size, stride):
         return OutputLayout([], identity, False, lambda tensor: _with_strides(tensor, stride))
-    return OutputLayout([], identity, True, lambda tensor: tensor.as_strided(size, stride))
+    return OutputLayout([], identity, True, lambda tensor: _restrided(tensor, size, stride))
+
+
+def _restrided(tensor: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tensor:
+    # detach: in eager a result is no view, which could not be changed in place under autograd.
+    return tensor.as_strided(size, stride).detach()
 
 
 def _with_strides(tensor: torch.Tensor, stride: Sizes) -> torch.Tensor:

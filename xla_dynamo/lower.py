@@ -19,11 +19,13 @@ from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import memory_of, outputs_of_one_memory, replayed
 from xla_dynamo.partition import writes_input
-from xla_dynamo.program import Donation, Effect, Input, Mutation, Output, Program
+from xla_dynamo.program import Constant, Donation, Effect, Input, Mutation, Output, Program
 from xla_dynamo.source_lines import describe, source_line
 
 Node: TypeAlias = torch.fx.Node
 with_effects = torch.ops.higher_order.with_effects
+# What stands between a literal, as in torch.tensor([1, 2]), and those who use it.
+_LITERALS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default)
 
 
 def lower(
@@ -52,7 +54,7 @@ class _Lowering:
         self.gm, self.values, self.platform, self.options = gm, values, platform, options
         self.module = ir.Module.create()
         self.env: dict[Node, Any] = {}
-        self.constants: list[torch.Tensor] = []
+        self.constants: list[Constant] = []
         self.mutated: dict[Node, Node] = {}
         self.effects: list[Effect] = []
         self.input_index: dict[Node, int] = {}
@@ -133,7 +135,12 @@ class _Lowering:
         return Input(self.input_index[node], layout)
 
     def donated(self) -> list[Node]:
-        """The inputs whose memory their new value can be written into: dense ones."""
+        """The inputs whose memory their new value can be written into: dense ones.
+
+        None where an effect may raise at the end: inputs are changed after it, if at all.
+        """
+        if any(n.target is with_effects or n.kwargs.get("check_errors") for n in self.values):
+            return []
         written = [node.args[0] for node in self.gm.graph.nodes if writes_input(node)]
         return [n for n in dict.fromkeys(written) if input_layout(self.values[n]).is_dense]
 
@@ -153,15 +160,17 @@ class _Lowering:
         none: list[dict[str, ir.Attribute]] = [{}] * (len(self.block.arguments) - donated)
         return ir.ArrayAttr.get([ir.DictAttr.get(a) for a in (*alias, *none)])
 
-    def constant(self, tensor: torch.Tensor) -> ir.Value:
+    def constant(self, node: Node, tensor: torch.Tensor) -> ir.Value:
+        """A tensor of the graph: a literal, or one that the user's code holds and may change."""
         tensor = tensor.detach()
-        real = not tensor.dtype.is_complex
-        if tensor.numel() <= self.options.constant_limit and tensor.device.type == "cpu" and real:
+        literal = all(user.target in _LITERALS for user in node.users)
+        small = tensor.numel() <= self.options.constant_limit and tensor.device.type == "cpu"
+        if literal and small and not tensor.dtype.is_complex:
             if tensor.dtype.is_floating_point and tensor.dtype.itemsize < 4:
                 wide = build.array(tensor.float().tolist(), torch.float32)
                 return build.cast(build.reshape(wide, tensor.shape), tensor.dtype)
             return build.reshape(build.array(tensor.tolist(), tensor.dtype), tensor.shape)
-        self.constants.append(tensor.contiguous())
+        self.constants.append(Constant(tensor, literal))
         type_ = tensor_type(tensor.shape, tensor.dtype)
         return self.block.add_argument(type_, ir.Location.unknown())
 
@@ -187,7 +196,7 @@ class _Lowering:
         if node.op == "get_attr":
             attribute = operator.attrgetter(str(node.target))(self.gm)
             if isinstance(attribute, torch.Tensor):
-                return _checked(node, lambda: self.constant(attribute))
+                return _checked(node, lambda: self.constant(node, attribute))
             return attribute
         if node.target is operator.getitem:
             sequence, index = node.args

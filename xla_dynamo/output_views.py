@@ -62,7 +62,8 @@ def replayed(node: Node, env: Mapping[Node, Any]) -> Callable[[torch.Tensor], to
         with torch.no_grad():
             for op, args, kwargs in steps:
                 value = op(value, *args, **kwargs)
-        return value
+        # AOTAutograd says which outputs are views; for the others sharing memory is enough.
+        return value.detach()
 
     return replay
 

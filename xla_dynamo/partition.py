@@ -37,6 +37,8 @@ def eager_reason(node: Node) -> str | None:
         return "the size or number it gives depends on values, and XLA's sizes are fixed"
     if is_number(node):
         return None
+    if replaces_input(node):
+        return "it gives an input other memory"
     if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable:
         return None  # nothing here keeps the order of writes and reads: lowering refuses it
     for value in (node, *node.all_input_nodes):
@@ -87,6 +89,11 @@ def writes_input(node: Node) -> bool:
     return isinstance(target, torch.fx.Node) and target.op == "placeholder"
 
 
+def replaces_input(node: Node) -> bool:
+    """Whether a node is one of the closing `set_` that give an input other memory."""
+    return node.target is aten.set_.source_Tensor and node.args[0].op == "placeholder"  # type: ignore[union-attr]
+
+
 class Partition(NamedTuple):
     """When each node runs.
 
@@ -110,7 +117,9 @@ def partition(gm: torch.fx.GraphModule) -> Partition | None:
         return None
     moored = _moored(gm)
     written = [node for node in gm.graph.nodes if writes_input(node)]
-    nodes = [node for node in gm.graph.nodes if node.op != "output" and node not in written]
+    replaced = [node for node in gm.graph.nodes if replaces_input(node)]
+    closing = {*written, *replaced, gm.graph.output_node()}
+    nodes = [node for node in gm.graph.nodes if node not in closing]
     times: dict[Node, int] = {}
     for node in nodes:
         ready = _latest(times[n] for n in node.all_input_nodes)
@@ -120,7 +129,9 @@ def partition(gm: torch.fx.GraphModule) -> Partition | None:
     for node in reversed(nodes):
         if times[node] == 0 and node.target is not operator.getitem:
             _wait_for_users(node, times, last - last % 2)
-    times.update(dict.fromkeys(written, last))  # inputs are written when all has read them
+    # Inputs are changed when all has read them.
+    times.update(dict.fromkeys(written, last))
+    times.update(dict.fromkeys(replaced, last | 1))
     return Partition(eager, times)
 
 

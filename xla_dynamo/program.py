@@ -19,6 +19,14 @@ class Input:
 
 
 @dataclasses.dataclass(slots=True)
+class Constant:
+    """A tensor of the graph: a literal, or one that may change between calls."""
+
+    tensor: torch.Tensor
+    is_literal: bool
+
+
+@dataclasses.dataclass(slots=True)
 class Output:
     """A graph output: a program result or a view of one, an input or a view of one, or a number.
 
@@ -76,7 +84,7 @@ class Program:
     donations: list[Donation]
     inputs: list[Input]
     static_inputs: list[Input]
-    constants: list[torch.Tensor]
+    constants: list[Constant]
     draws: bool
     outputs: list[Output]
     mutations: list[Mutation]
