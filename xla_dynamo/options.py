@@ -15,9 +15,8 @@ class Options:
     """Validated options.
 
     Attributes:
-        constant_limit: tensors of the graph (not parameters or buffers) of up to this many
-            elements are written into the program, where XLA can fold them; larger ones become
-            arguments.
+        constant_limit: literal tensors, as `torch.tensor([1, 2])`, of up to this many elements are
+            written into the program, where XLA can fold them; others become arguments.
         xla_options: XLA's own debug options for these executables, as in
             `{"xla_cpu_enable_fast_math": True}`.
         max_executables: how many executables one graph keeps, one for each tuple of sizes it was
