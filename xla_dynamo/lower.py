@@ -137,9 +137,12 @@ class _Lowering:
     def donated(self) -> list[Node]:
         """The inputs whose memory their new value can be written into: dense ones.
 
-        None where an effect may raise at the end: inputs are changed after it, if at all.
+        None where an effect may raise at the end: inputs are changed after it, if at all. None on
+        platforms where nobody has tried it.
         """
-        if any(n.target is with_effects or n.kwargs.get("check_errors") for n in self.values):
+        if self.platform != "cpu" or any(
+            n.target is with_effects or n.kwargs.get("check_errors") for n in self.values
+        ):
             return []
         written = [node.args[0] for node in self.gm.graph.nodes if writes_input(node)]
         return [n for n in dict.fromkeys(written) if input_layout(self.values[n]).is_dense]
