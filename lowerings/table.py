@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -46,10 +46,9 @@ def find_rule(op: Any) -> Rule | None:
     return TABLE.get(str(op))
 
 
-def find_refusal(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Why the rule of an overload cannot lower a call, given with fake tensors; None if it can."""
-    refusal = _REFUSALS.get(str(op))
-    return refusal and refusal(*args, **kwargs)
+def find_refusal(op: Any) -> Callable[..., str | None] | None:
+    """What tells why an overload's rule cannot lower a call, if that may be (see `refuses`)."""
+    return _REFUSALS.get(str(op))
 
 
 def refuses(*ops: torch._ops.OpOverload) -> Callable[[_R], _R]:

@@ -42,9 +42,9 @@ def import_donated(tensor: torch.Tensor, device: jax.Device, stream: int | None 
 @functools.cache
 def donates_in_place(device: jax.Device) -> bool:
     """Whether jaxlib gives a program torch's own memory to write into: looked up by trying."""
-    probe = torch.zeros(64)
     if device.platform != "cpu":
         return False
+    probe = torch.zeros(64)
     try:
         buffer = donatable_buffer_from_dlpack(capsule_of(probe), device, None, True)
     except (TypeError, ValueError, jax.errors.JaxRuntimeError):

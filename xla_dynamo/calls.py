@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 from xla_dynamo.donated_inputs import DonatedInputs
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.known_buffers import KnownBuffers, StaticInputs
-from xla_dynamo.lowerings.strides import storage_length
+from xla_dynamo.layouts import restrided
 from xla_dynamo.program import Constant, Output, Program
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
@@ -19,6 +19,24 @@ from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
 from xla_dynamo.source_lines import describe
 
 Call = Callable[[list[Any]], list[Any]]
+
+
+class BoxedGraph:
+    """A graph that runs.
+
+    Attributes:
+        call: runs the graph, in AOTAutograd's boxed convention: takes a list, and empties it.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        # The mark of the boxed convention. On the function, since the wrapper that Dynamo puts
+        # around a backward graph copies its __dict__.
+        self.call._boxed_call = True  # type: ignore[attr-defined]
+
+    def __call__(self, *args: Any) -> list[Any]:
+        """Run the graph on its inputs."""
+        return self.call(list(args))
 
 
 def bind(
@@ -40,14 +58,13 @@ def bind(
     if executable is not None:
         run = _runner(program, executable, device, values, keeps_inputs)
     mutations, outputs, effects = program.mutations, program.outputs, program.effects
-    plain = [o.result for o in outputs if o.view is None and not o.place]
-    as_they_come = plain == list(range(len(outputs)))
+    as_they_come = [o.result for o in outputs if o.view is None] == list(range(len(outputs)))
     if as_they_come and outputs and not mutations and not effects:
         return run
 
-    used = [*outputs, *(a for e in effects for a in (*e.args, *e.kwargs.values()))]
+    used = [*outputs, *(m.output for m in mutations)]
+    used += [a for e in effects for a in (*e.args, *e.kwargs.values())]
     needed = {m.index for m in mutations} | {o.input for o in used if o.input is not None}
-    needed |= {m.output.input for m in mutations if m.output.input is not None}
 
     def call(args: list[Any]) -> list[Any]:
         inputs = {index: args[index] for index in needed}
@@ -72,21 +89,11 @@ def _nothing(args: list[Any]) -> list[Any]:
 def _value(output: Output, results: list[torch.Tensor], inputs: dict[int, Any]) -> Any:
     if output.result is not None:
         base = results[output.result]
-        if output.place:
-            return _placed(base, output.place)
-        return base if output.view is None else base.as_strided(*output.view).detach()
+        return base if output.view is None else restrided(base, *output.view)
     if output.input is not None:
         tensor = inputs[output.input]
         return tensor if output.replay is None else output.replay(tensor)
     return output.number
-
-
-def _placed(tensor: torch.Tensor, offset: int) -> torch.Tensor:
-    """The tensor at another offset, in a storage of its own."""
-    length = storage_length(tensor.shape, tensor.stride()) if tensor.numel() else 0
-    storage = tensor.new_empty(offset + length)
-    storage[offset:] = tensor.as_strided((length,), (1,))
-    return storage.as_strided(tensor.shape, tensor.stride(), offset).detach()
 
 
 def _runner(

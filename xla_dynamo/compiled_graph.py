@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from xla_dynamo.calls import Call, bind
+from xla_dynamo.calls import BoxedGraph, Call, bind
 from xla_dynamo.errors import CompileError
 from xla_dynamo.lower import lower
 from xla_dynamo.options import Options
@@ -25,11 +25,8 @@ from xla_dynamo.source_lines import describe
 log = logging.getLogger("xla_dynamo")
 
 
-class CompiledGraph:
+class CompiledGraph(BoxedGraph):
     """A graph and its executables.
-
-    Attributes:
-        call: runs the graph, in AOTAutograd's boxed convention: takes a list, and empties it.
 
     A graph of static sizes is compiled at once. A symbolic one is compiled for each tuple of sizes
     that it is called with, without being traced again; `options.max_executables` of them are kept.
@@ -50,16 +47,9 @@ class CompiledGraph:
         self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
         self._offset_inputs = offset_inputs(gm)
         if is_symbolic(gm) or self._offset_inputs:
-            self.call: Call = lambda args: self._at_sizes(args)(args)
+            super().__init__(lambda args: self._at_sizes(args)(args))
         else:
-            self.call = self._compile(static_values(gm))
-        # The mark of the boxed convention. On the function, since the wrapper that Dynamo puts
-        # around a backward graph copies its __dict__.
-        self.call._boxed_call = True  # type: ignore[attr-defined]
-
-    def __call__(self, *args: Any) -> list[Any]:
-        """Run the graph on its inputs."""
-        return self.call(list(args))
+            super().__init__(self._compile(static_values(gm)))
 
     def _at_sizes(self, args: list[Any]) -> Call:
         offsets = [args[index].storage_offset() for index in self._offset_inputs]
@@ -100,7 +90,7 @@ def compile_graph(
     options: Options | None = None,
     *,
     keeps_inputs: bool = False,
-) -> CompiledGraph | PartitionedGraph:
+) -> BoxedGraph:
     """Compile an ATen graph whose nodes carry fake values in `meta["val"]`.
 
     Args:

@@ -13,7 +13,7 @@ import torch
 
 from xla_dynamo.known_buffers import ready
 from xla_dynamo.lowerings.strides import inverse, storage_length
-from xla_dynamo.program import Donation
+from xla_dynamo.program import Input
 from xla_dynamo.runtime.buffers import import_donated, import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer
 
@@ -27,7 +27,7 @@ class DonatedInputs:
     def __init__(
         self,
         device: jax.Device,
-        donations: Sequence[Donation],
+        donations: Sequence[Input],
         read: Sequence[int],
         constants: Sequence[torch.Tensor],
     ) -> None:

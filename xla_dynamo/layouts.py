@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 import torch
 
-from xla_dynamo.lowerings.strides import Sizes, is_row_major, overlaps, row_major_order
+from xla_dynamo.lowerings.strides import (
+    Sizes,
+    is_row_major,
+    overlaps,
+    row_major_order,
+    storage_length,
+)
 
 # What is still to be done to an exported tensor.
 Finish = Callable[[torch.Tensor], torch.Tensor]
@@ -67,23 +73,39 @@ def output_layout(promised: torch.Tensor) -> OutputLayout:
     if is_row_major(size, stride):
         return OutputLayout([], identity, False, None)
     if 0 in size:  # strides of nothing mean nothing, and may be any
-        return OutputLayout([], identity, False, lambda tensor: _restrided(tensor, size, stride))
+        return OutputLayout([], identity, False, lambda tensor: restrided(tensor, size, stride))
     unexpanded = [d for d in identity if stride[d] == 0 and size[d] > 1]
     base = [1 if d in unexpanded else n for d, n in enumerate(size)]
     order = row_major_order(base, stride)
     if order is not None:
         # as_strided gives dimensions of size 1 the promised strides as well.
         return OutputLayout(
-            unexpanded, order, False, lambda tensor: _restrided(tensor, size, stride)
+            unexpanded, order, False, lambda tensor: restrided(tensor, size, stride)
         )
     if not overlaps(size, stride):
         return OutputLayout([], identity, False, lambda tensor: _with_strides(tensor, stride))
-    return OutputLayout([], identity, True, lambda tensor: _restrided(tensor, size, stride))
+    return OutputLayout([], identity, True, lambda tensor: restrided(tensor, size, stride))
 
 
-def _restrided(tensor: torch.Tensor, size: Sizes, stride: Sizes) -> torch.Tensor:
-    # detach: in eager a result is no view, which could not be changed in place under autograd.
-    return tensor.as_strided(size, stride).detach()
+def restrided(
+    tensor: torch.Tensor, size: Sizes, stride: Sizes, offset: int | None = None
+) -> torch.Tensor:
+    """as_strided that is no view: autograd would not let views of results be changed in place."""
+    return tensor.as_strided(size, stride, offset).detach()
+
+
+def at_offset(finish: Finish | None, offset: int) -> Finish:
+    """Like finish, to a tensor at this storage offset, in a storage of its own."""
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor if finish is None else finish(tensor)
+        size, stride = tensor.shape, tensor.stride()
+        length = storage_length(size, stride) if tensor.numel() else 0
+        storage = tensor.new_empty(offset + length)
+        storage[offset:] = tensor.as_strided((length,), (1,))
+        return restrided(storage, size, stride, offset)
+
+    return move
 
 
 def _with_strides(tensor: torch.Tensor, stride: Sizes) -> torch.Tensor:

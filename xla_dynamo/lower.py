@@ -10,7 +10,7 @@ from jax.extend.mlir.dialects import func
 from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.errors import LoweringError, UnsupportedDtype, UnsupportedOperator, XlaDynamoError
-from xla_dynamo.layouts import Finish, OutputLayout, input_layout, output_layout
+from xla_dynamo.layouts import Finish, OutputLayout, at_offset, input_layout, output_layout
 from xla_dynamo.lowerings import Context, build, find_rule
 from xla_dynamo.lowerings.dtypes import dtype_name, tensor_type
 from xla_dynamo.lowerings.strided import flat_storage
@@ -19,7 +19,7 @@ from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import memory_of, outputs_of_one_memory, replayed
 from xla_dynamo.partition import writes_input
-from xla_dynamo.program import Constant, Donation, Effect, Input, Mutation, Output, Program
+from xla_dynamo.program import Constant, Effect, Input, Mutation, Output, Program
 from xla_dynamo.source_lines import describe, source_line
 
 Node: TypeAlias = torch.fx.Node
@@ -102,7 +102,7 @@ class _Lowering:
         main.arg_attrs = self.aliases(len(donated))
         return Program(
             self.module,
-            [Donation(i.index, i.layout) for i in given],
+            given,
             inputs,
             statics,
             self.constants,
@@ -290,17 +290,14 @@ class _Lowering:
         promised = self.values.get(node)
         if not isinstance(promised, torch.Tensor) or self.env[node] is None:  # None: a token
             return Output(number=self.env[node])
-        if node in self.input_index and node not in self.mutated:
-            return Output(input=self.input_index[node])
         base = memory_of(node)
         if base in self.input_index and base not in self.mutated:
-            return Output(input=self.input_index[base], replay=replayed(node, self.env))
+            replay = None if base is node else replayed(node, self.env)
+            return Output(input=self.input_index[base], replay=replay)
         root = self.shared.get(node, node)
         result = self.result(root)
         if root is node:
-            # AOTAutograd reads off a view of an input's new value where in the input it lies.
-            place = promised.storage_offset() if base in self.mutated.values() else 0
-            return Output(result, place=place)
+            return Output(result)
         offset = promised.storage_offset() - self.values[root].storage_offset()
         return Output(result, (tuple(promised.shape), tuple(promised.stride()), offset))
 
@@ -310,8 +307,12 @@ class _Lowering:
             index = self.result_index[node] = len(self.results)
             layout = output_layout(self.values[node])
             self.results.append(self.arrange(self.env[node], self.values[node], layout))
-            if layout.finish is not None:
-                self.finishers[index] = layout.finish
+            finish, offset = layout.finish, self.values[node].storage_offset()
+            if offset and memory_of(node) in self.mutated.values():
+                # AOTAutograd reads off a view of an input's new value where in the input it lies.
+                finish = at_offset(finish, offset)
+            if finish is not None:
+                self.finishers[index] = finish
         return self.result_index[node]
 
     def arrange(self, x: ir.Value, promised: torch.Tensor, layout: OutputLayout) -> ir.Value:

@@ -47,8 +47,10 @@ def eager_reason(node: Node) -> str | None:
                 return f"XLA has no tensors of layout {tensor.layout}"
             if tensor.dtype not in SUPPORTED_DTYPES:
                 return f"StableHLO has no type for {tensor.dtype}"
-    fakes = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
-    return find_refusal(op, *fakes) or (None if find_rule(op) else "no lowering")
+    if (refusal := find_refusal(op)) is not None:
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+        return refusal(*args, **kwargs)
+    return None if find_rule(op) else "no lowering"
 
 
 def _gives_new_sizes(node: Node) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.calls import Call
+from xla_dynamo.calls import BoxedGraph, Call
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.lowerings.strides import row_major_order
 from xla_dynamo.partition import Partition, inputs_of, outputs_of
@@ -28,11 +28,10 @@ _logged: set[tuple[str, str]] = set()
 CompilePart = Callable[[torch.fx.GraphModule, frozenset[int], bool], Call]
 
 
-class PartitionedGraph:
+class PartitionedGraph(BoxedGraph):
     """A graph that runs partly on PJRT and partly in eager torch.
 
     Attributes:
-        call: runs the graph, in AOTAutograd's boxed convention: takes a list, and empties it.
         schedule: the FX module that calls parts and operators in turn.
         parts: the FX graphs that are compiled, in the order they run.
         eager: the nodes that torch runs, with the reason.
@@ -78,12 +77,7 @@ class PartitionedGraph:
             with torch.no_grad():
                 return list(run(args))
 
-        self.call: Call = call
-        self.call._boxed_call = True  # type: ignore[attr-defined]
-
-    def __call__(self, *args: Any) -> list[Any]:
-        """Run the graph on its inputs."""
-        return self.call(list(args))
+        super().__init__(call)
 
     def _on_host(self, graph: torch.fx.Graph, node: Node, env: dict[Node, Node]) -> Node:
         copy = graph.node_copy(node, env.__getitem__)
@@ -102,6 +96,7 @@ class PartitionedGraph:
             any(node.op != "placeholder" for node in inputs),
         )
 
+        # FX names what it calls, and not every callable has a name.
         def part(args: list[Any]) -> list[Any]:
             return call(args)
 

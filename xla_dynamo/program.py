@@ -31,12 +31,11 @@ class Output:
     """A graph output: a program result or a view of one, an input or a view of one, or a number.
 
     `result` and `input` are indices, or None. `view` is the (size, stride, offset) of a view of a
-    result, `place` the storage offset that a result must have, `replay` makes a view of an input.
+    result, `replay` makes a view of an input.
     """
 
     result: int | None = None
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
-    place: int = 0
     input: int | None = None
     replay: Callable[[torch.Tensor], torch.Tensor] | None = None
     number: Any = None
@@ -48,18 +47,6 @@ class Mutation:
 
     index: int
     output: Output
-
-
-@dataclasses.dataclass(slots=True)
-class Donation:
-    """A mutated input whose memory the program writes the new value into.
-
-    It is an argument before all others, and the new value a result behind all others, of the
-    argument's shape: the input's, permuted as `layout` says.
-    """
-
-    index: int
-    layout: InputLayout
 
 
 @dataclasses.dataclass(slots=True)
@@ -76,12 +63,13 @@ class Program:
     """A StableHLO module and how a call binds to its arguments and results.
 
     Arguments come in the order donated inputs, other inputs, static inputs (parameters and
-    buffers), constants, seed (if it `draws` random numbers). Mutated inputs that cannot be donated
-    are in `mutations`.
+    buffers), constants, seed (if it `draws` random numbers). The new values of donated inputs are
+    results behind all others, of their arguments' shapes; mutated inputs that cannot be donated are
+    in `mutations`.
     """
 
     module: ir.Module
-    donations: list[Donation]
+    donations: list[Input]
     inputs: list[Input]
     static_inputs: list[Input]
     constants: list[Constant]

@@ -50,6 +50,10 @@ def test_compile_and_execute(cpu):
     assert export_buffer(result).tolist() == [2, 2, 2, 2], MOVED
 
 
+def test_a_client_of_our_own():
+    assert jaxlib_private.make_cpu_client().local_devices()[0].platform == "cpu", MOVED
+
+
 def test_xla_options_reach_the_compiler(cpu):
     with make_ir_context():
         module = ir.Module.parse(ADD)
