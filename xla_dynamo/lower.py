@@ -16,14 +16,13 @@ from xla_dynamo.lowerings.dtypes import dtype_name, tensor_type
 from xla_dynamo.lowerings.strided import flat_storage
 from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.table import REGISTERED_IN
+from xla_dynamo.nodes import is_plain_effect, with_effects, writes_input
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import memory_of, outputs_of_one_memory, replayed
-from xla_dynamo.partition import writes_input
 from xla_dynamo.program import Constant, Effect, Input, Mutation, Output, Program
 from xla_dynamo.source_lines import describe, source_line
 
 Node: TypeAlias = torch.fx.Node
-with_effects = torch.ops.higher_order.with_effects
 # What stands between a literal, as in torch.tensor([1, 2]), and those who use it.
 _LITERALS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default)
 
@@ -238,7 +237,7 @@ class _Lowering:
     def effect(self, node: Node) -> tuple[Any, ...]:
         """torch.ops.higher_order.with_effects(token, op, ...): (token, the op's results)."""
         token, op, *args = node.args
-        if not isinstance(op, torch._ops.OpOverload) or op._schema.returns:
+        if not is_plain_effect(node):
             raise self.no_rule(node)
         outputs = [self.output(a) for a in args]
         kwargs = {name: self.output(a) for name, a in node.kwargs.items()}

@@ -8,7 +8,7 @@ inputs alone decide is then moved to the part that first needs it, so that it cr
 """
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -16,11 +16,19 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from xla_dynamo.lowerings import find_refusal, find_rule
 from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
+from xla_dynamo.nodes import (
+    is_number,
+    is_plain_effect,
+    replaces_input,
+    tensors_of,
+    through_storage,
+    with_effects,
+    writes_input,
+)
 from xla_dynamo.output_views import views_under
 
 Node: TypeAlias = torch.fx.Node
 aten = torch.ops.aten
-with_effects = torch.ops.higher_order.with_effects
 # The time of the inputs: a compiled part may come next, and an operator at this very time.
 START = -1
 
@@ -31,8 +39,7 @@ def eager_reason(node: Node) -> str | None:
     if node.op != "call_function" or op is operator.getitem or writes_input(node):
         return None
     if op is with_effects:
-        schema = getattr(node.args[1], "_schema", None)
-        return None if schema is not None and not schema.returns else "it has effects and results"
+        return None if is_plain_effect(node) else "it has effects and results"
     if op is aten._local_scalar_dense.default or _gives_new_sizes(node):
         return "the size or number it gives depends on values, and XLA's sizes are fixed"
     if is_number(node):
@@ -66,34 +73,6 @@ def _gives_new_sizes(node: Node) -> bool:
         return False
     given = set().union(*(free_unbacked_symbols(n.meta.get("val")) for n in node.all_input_nodes))
     return bool(free_unbacked_symbols(value) - given)
-
-
-def is_number(node: Node) -> bool:
-    """Whether a node is a size or another number, and not a tensor."""
-    value = node.meta.get("val")
-    kinds = int | float | bool | complex | torch.SymInt | torch.SymFloat | torch.SymBool
-    return isinstance(value, kinds)
-
-
-def tensors_of(node: Node) -> Iterator[torch.Tensor]:
-    """The fake tensors among a node's results."""
-    value = node.meta.get("val")
-    for part in value if isinstance(value, tuple | list) else (value,):
-        if isinstance(part, torch.Tensor):
-            yield part
-
-
-def writes_input(node: Node) -> bool:
-    """Whether a node is one of the closing `copy_` into an input."""
-    if node.target is not aten.copy_.default:
-        return False
-    target = node.args[0]
-    return isinstance(target, torch.fx.Node) and target.op == "placeholder"
-
-
-def replaces_input(node: Node) -> bool:
-    """Whether a node is one of the closing `set_` that give an input other memory."""
-    return node.target is aten.set_.source_Tensor and node.args[0].op == "placeholder"  # type: ignore[union-attr]
 
 
 class Partition(NamedTuple):
@@ -140,10 +119,9 @@ def partition(gm: torch.fx.GraphModule) -> Partition | None:
 def _moored(gm: torch.fx.GraphModule) -> set[Node]:
     """`as_strided` of views, and those views: they must not be cut off the memory they are in."""
     found = set()
-    for op in (aten.as_strided.default, aten.as_strided_scatter.default):
-        for node in gm.graph.find_nodes(op="call_function", target=op):
-            views = list(views_under(node.args[0]))
-            found |= {node, *views} if views else set()
+    for node in through_storage(gm):
+        views = list(views_under(node.args[0]))
+        found |= {node, *views} if views else set()
     return found
 
 

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from xla_dynamo.nodes import through_storage
 from xla_dynamo.output_views import memory_of
 
 Node: TypeAlias = torch.fx.Node
@@ -61,14 +62,12 @@ def offset_inputs(gm: torch.fx.GraphModule) -> list[int]:
     with.
     """
     placeholders = {n: i for i, n in enumerate(gm.graph.find_nodes(op="placeholder"))}
-    strided = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
     found = set()
-    for target in strided:
-        for node in gm.graph.find_nodes(op="call_function", target=target):
-            root = memory_of(node.args[0])
-            explicit = len(node.args) > 3 and node.args[3] is not None
-            if root in placeholders and explicit:
-                found.add(placeholders[root])
+    for node in through_storage(gm):
+        root = memory_of(node.args[0])
+        explicit = len(node.args) > 3 and node.args[3] is not None
+        if root in placeholders and explicit:
+            found.add(placeholders[root])
     return sorted(found)
 
 
