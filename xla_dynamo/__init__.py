@@ -22,6 +22,7 @@ _LAZY = {
     "call_jax": "xla_dynamo.lowerings.from_jax",
     "compile_graph": "xla_dynamo.compiled_graph",
     "openxla": "xla_dynamo.backend",
+    "train_step": "xla_dynamo.training",
 }
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "compile_graph",
     "lowers",
     "openxla",
+    "train_step",
 ]
 
 

@@ -14,18 +14,17 @@ Node: TypeAlias = torch.fx.Node
 
 def is_symbolic(gm: torch.fx.GraphModule) -> bool:
     """Whether a graph was traced with sizes left open."""
+    return any(has_symbols(n.meta.get("val")) for n in gm.graph.find_nodes(op="placeholder"))
 
-    def symbolic(value: Any) -> bool:
-        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return True
-        if isinstance(value, torch.Tensor):
-            return any(
-                isinstance(n, torch.SymInt)
-                for n in (*value.shape, *value.stride(), value.storage_offset())
-            )
+
+def has_symbols(value: Any) -> bool:
+    """Whether a fake value is a number left open, or a tensor of such sizes or strides."""
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return True
+    if not isinstance(value, torch.Tensor):
         return False
-
-    return any(symbolic(n.meta.get("val")) for n in gm.graph.nodes if n.op == "placeholder")
+    numbers = (*value.shape, *value.stride(), value.storage_offset())
+    return any(isinstance(n, torch.SymInt) for n in numbers)
 
 
 def static_values(gm: torch.fx.GraphModule) -> dict[Node, Any]:

@@ -1,0 +1,97 @@
+"""An optimizer's hyperparameters as tensors of a trace, so that a schedule does not recompile.
+
+Optimizers are written for Python numbers. In a trace each number that may change is a 0-d float64
+tensor, as precise as the number, and the few calls of torch that insist on numbers are put in terms
+of tensors.
+"""
+
+import contextlib
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+Tensor: TypeAlias = torch.Tensor
+# The group's index, the hyperparameter's name, and its place where it is a tuple (betas).
+Name: TypeAlias = tuple[int, str, int | None]
+
+_COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+
+
+def hyperparameters(optimizer: torch.optim.Optimizer) -> dict[Name, Any]:
+    """The entries of `param_groups`, those of tuples one by one."""
+    found: dict[Name, Any] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for name, value in group.items():
+            if isinstance(value, tuple):
+                found |= {(index, name, place): v for place, v in enumerate(value)}
+            elif name != "params":
+                found[index, name, None] = value
+    return found
+
+
+def with_values(index: int, group: dict[str, Any], values: Mapping[Name, Any]) -> dict[str, Any]:
+    """A copy of the `index`-th group with other values of some hyperparameters."""
+    group = dict(group)
+    for (owner, name, place), value in values.items():
+        if owner == index and place is None:
+            group[name] = value
+        elif owner == index:
+            group[name] = (*group[name][:place], value, *group[name][place + 1 :])
+    return group
+
+
+@contextlib.contextmanager
+def as_if_compiling() -> Iterator[None]:
+    """Make torch's optimizers take no number out of a tensor."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+class NumbersAsTensors(TorchFunctionMode):
+    """Runs code whose numbers are 0-d tensors.
+
+    Attributes:
+        guards: the comparisons that the code has made, as (name, test, outcome). What was traced
+            holds for other numbers only while they come out the same.
+    """
+
+    def __init__(self, tensors: Mapping[Name, Tensor], values: Mapping[Name, Any]) -> None:
+        """Take the tensors in the trace, and the values that they have now."""
+        super().__init__()
+        self._names = {id(tensor): name for name, tensor in tensors.items()}
+        self._values = values
+        self.guards: list[tuple[Name, Callable[[Any], bool], bool]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        operation = getattr(func, "__name__", "").strip("_")
+        if operation in _COMPARISONS and id(args[0]) in self._names:
+            return self._compare(self._names[id(args[0])], _COMPARISONS[operation], args[1])
+        if operation in ("add", "sub") and isinstance(a := kwargs.get("alpha"), torch.Tensor):
+            return func(args[0], args[1] * a)
+        if operation in ("addcmul", "addcdiv") and isinstance(
+            v := kwargs.get("value"), torch.Tensor
+        ):
+            return func(args[0], args[1] * v, args[2])
+        if operation == "lerp" and isinstance(args[2], torch.Tensor) and args[2].ndim == 0:
+            return func(args[0], args[1], args[2].to(args[0].dtype))
+        if operation == "item" and args[0].dtype is torch.float64:
+            return args[0]
+        return func(*args, **kwargs)
+
+    def _compare(self, name: Name, compare: Callable[[Any, Any], bool], other: Any) -> Any:
+        def test(value: Any) -> bool:
+            return bool(compare(value, other))
+
+        outcome = test(self._values[name])
+        self.guards.append((name, test, outcome))
+        return outcome

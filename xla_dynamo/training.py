@@ -1,0 +1,98 @@
+"""The whole training step, forward, backward and optimizer, as one executable."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from xla_dynamo.hyperparameters import hyperparameters
+from xla_dynamo.optimizer_trace import check_optimizer
+from xla_dynamo.step_inputs import Recipe
+from xla_dynamo.step_trace import the_loss
+from xla_dynamo.whole_step import WholeStep
+
+Tensor: TypeAlias = torch.Tensor
+
+
+def train_step(
+    model: torch.nn.Module,
+    loss_fn: Callable[..., Any],
+    optimizer: torch.optim.Optimizer,
+    *,
+    accumulation_steps: int = 1,
+    clip_gradients: Callable[[list[Tensor]], Any] | None = None,
+    grad_scaler: torch.amp.GradScaler | None = None,
+    average: torch.optim.swa_utils.AveragedModel | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> "TrainStep":
+    """Compile a training step into one executable.
+
+    `step = train_step(model, loss_fn, optimizer); loss = step(*batch)` does what
+
+        optimizer.zero_grad()
+        loss = loss_fn(model, *batch)
+        loss.backward()
+        optimizer.step()
+
+    does, with parameters, buffers and the optimizer's state changed in their own memory.
+
+    Args:
+        model: the module to train.
+        loss_fn: called as `loss_fn(model, *batch)`; returns the loss, a floating-point scalar, or a
+            tuple of the loss and whatever else `step` shall return.
+        optimizer: made for the model's parameters, on which it acts.
+        accumulation_steps: the optimizer acts in every n-th call, on the mean of the gradients of n
+            calls; until then they are added up in the parameters' `.grad`.
+        clip_gradients: called with the parameters, which have their gradients in `.grad`, before
+            the optimizer acts: `functools.partial(torch.nn.utils.clip_grad_norm_, max_norm=1.0)`.
+        grad_scaler: scales the loss for float16, and skips steps whose gradients overflow.
+        average: a running average of the weights, updated after each step of the optimizer.
+        options: as for `torch.compile(..., backend="openxla", options=...)`.
+
+    Raises:
+        UnsupportedError: the optimizer cannot be traced; see `check_optimizer`.
+    """
+    return TrainStep(
+        Recipe(
+            model,
+            optimizer,
+            accumulation_steps,
+            clip_gradients,
+            grad_scaler,
+            average,
+            options,
+            varying={n for n in hyperparameters(optimizer) if n[1] == "lr"},
+        ),
+        loss_fn,
+    )
+
+
+class TrainStep:
+    """A compiled training step: see `train_step`."""
+
+    def __init__(self, recipe: Recipe, loss_fn: Callable[..., Any]) -> None:
+        check_optimizer(recipe.optimizer)
+        self._recipe = recipe
+        self._calls = 0
+        model = recipe.model
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            returned = loss_fn(model, *args, **kwargs)
+            if isinstance(returned, torch.Tensor):
+                return the_loss(returned)
+            return (the_loss(returned[0]), *returned[1:])
+
+        def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> WholeStep:
+            return WholeStep(gm, example_inputs, recipe)
+
+        self._forward = torch.compile(forward, backend=backend, fullgraph=True)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Train on one batch, and return what the loss function returns, detached."""
+        self._calls += 1
+        recipe = self._recipe
+        recipe.updates = self._calls % recipe.accumulation_steps == 0
+        with torch.enable_grad():
+            returned = self._forward(*args, **kwargs)
+        recipe.optimizer._opt_called = True  # what a learning-rate scheduler looks for
+        return returned

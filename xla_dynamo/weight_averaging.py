@@ -1,0 +1,60 @@
+"""What `torch.optim.swa_utils.AveragedModel.update_parameters` does, without a look at the values.
+
+It copies the weights the first time and averages from then on; a traced step computes both.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
+
+Tensor: TypeAlias = torch.Tensor
+
+
+def averaged_tensors(average: AveragedModel, model: torch.nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """Pairs of a tensor of the average and what it is the average, or a copy, of."""
+    ours = (average.module.parameters(), average.module.buffers())
+    theirs = (model.parameters(), model.buffers())
+    return list(zip(itertools.chain(*ours), itertools.chain(*theirs), strict=True))
+
+
+def average_weights(
+    average: AveragedModel,
+    averaged: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    copied: Sequence[bool],
+    count: Tensor,
+) -> None:
+    """Update the average in place.
+
+    Args:
+        average: the module, for its formula.
+        averaged: its tensors, in the trace.
+        weights: what they are averages of, after the step.
+        copied: which of them are copied instead, as buffers are by default.
+        count: how many times the average was updated (i64, 0-d): one is added.
+    """
+    pairs = [(a, w) for a, w, c in zip(averaged, weights, copied, strict=True) if not c]
+    news = [a.clone() for a, _ in pairs]
+    for dtype in {new.dtype for new in news}:
+        mine = [(n, w) for n, (_, w) in zip(news, pairs, strict=True) if n.dtype is dtype]
+        _formula(average, *map(list, zip(*mine, strict=True)), count)  # type: ignore[arg-type]
+    for (a, w), new in zip(pairs, news, strict=True):
+        a.copy_(torch.where(count == 0, w, new))
+    for a, w, c in zip(averaged, weights, copied, strict=True):
+        if c:
+            a.copy_(w)
+    count.add_(1)
+
+
+def _formula(
+    average: AveragedModel, averaged: list[Tensor], weights: list[Tensor], count: Tensor
+) -> None:
+    if average.multi_avg_fn is not None:
+        average.multi_avg_fn(averaged, weights, count)
+        return
+    formula = average.avg_fn or get_swa_avg_fn()
+    for a, w in zip(averaged, weights, strict=True):
+        a.copy_(formula(a, w, count))
