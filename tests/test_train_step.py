@@ -23,19 +23,19 @@ def loss_fn(model, x, y):
 
 def perceptron():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3)).double()
 
 
 def convolutional():
     torch.manual_seed(0)
     body = (nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
-    return nn.Sequential(*body, nn.Linear(4 * 4, 3))
+    return nn.Sequential(*body, nn.Linear(4 * 4, 3)).double()
 
 
 def batches(count=STEPS, shape=(6,), size=8, seed=1):
     generator = torch.Generator().manual_seed(seed)
     for _ in range(count):
-        x = torch.randn(size, *shape, generator=generator)
+        x = torch.randn(size, *shape, generator=generator, dtype=torch.float64)
         yield x, torch.randint(0, 3, (size,), generator=generator)
 
 
@@ -55,7 +55,7 @@ def tensors_of(model, optimizer):
 
 
 def assert_same(model, optimizer, reference, reference_optimizer, **tolerance):
-    tolerance = tolerance or {"rtol": 1e-4, "atol": 1e-6}
+    tolerance = tolerance or {"rtol": 1e-7, "atol": 1e-9}
     pairs = zip(reference.state_dict().items(), model.state_dict().values(), strict=True)
     for (name, expected), actual in pairs:
         torch.testing.assert_close(actual, expected, **tolerance, msg=lambda m, n=name: f"{n}: {m}")
@@ -65,16 +65,15 @@ def assert_same(model, optimizer, reference, reference_optimizer, **tolerance):
 
 
 def assert_trains_as_eager(make, make_optimizer, data, loss_fn=loss_fn, **tolerance):
-    """Train for some steps; returns the compiled step."""
+    tolerance = tolerance or {"rtol": 1e-7, "atol": 1e-9}
     model, reference = make(), make()
     optimizer = make_optimizer(model.parameters())
     reference_optimizer = make_optimizer(reference.parameters())
     step = xla_dynamo.train_step(model, loss_fn, optimizer)
     for batch in data:
         expected = eager_step(reference, reference_optimizer, *batch, loss_fn=loss_fn)
-        torch.testing.assert_close(step(*batch), expected, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(step(*batch), expected, **tolerance)
         assert_same(model, optimizer, reference, reference_optimizer, **tolerance)
-    return step
 
 
 OPTIMIZERS = {
@@ -101,8 +100,9 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name):
-    # RAdam leaves its warm-up at the sixth step.
-    assert_trains_as_eager(perceptron, OPTIMIZERS[name], batches(8))
+    # ASGD keeps its step sizes in float32. RAdam leaves its warm-up at the sixth step.
+    tolerance = {"rtol": 1e-6, "atol": 1e-7} if name == "asgd" else {}
+    assert_trains_as_eager(perceptron, OPTIMIZERS[name], batches(8), **tolerance)
 
 
 def test_several_parameter_groups():
@@ -114,10 +114,8 @@ def test_several_parameter_groups():
 
 
 def test_batch_norm_and_its_statistics():
-    step = assert_trains_as_eager(
-        convolutional, lambda p: optim.SGD(p, lr=0.1, momentum=0.9), batches(shape=(1, 4, 4))
-    )
-    assert step is not None
+    make_optimizer = OPTIMIZERS["sgd-momentum"]
+    assert_trains_as_eager(convolutional, make_optimizer, batches(shape=(1, 4, 4)))
 
 
 # --- one executable, in place ------------------------------------------------------------------
@@ -226,7 +224,7 @@ def test_state_loaded_between_steps_is_used_without_a_compile():
 
 
 def test_cleared_state_starts_anew():
-    model, optimizer, step = trained()
+    _, optimizer, step = trained()
     optimizer.state.clear()
     (batch,) = batches(1)
     step(*batch)
@@ -280,7 +278,7 @@ class Tied(nn.Module):
 def test_tied_unused_and_frozen_parameters():
     def make():
         torch.manual_seed(0)
-        return Tied()
+        return Tied().double()
 
     def language_loss(model, ids):
         return F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
@@ -348,7 +346,7 @@ def test_autocast_in_the_loss():
     def half_loss(model, x, y):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = model(x)
-        return F.cross_entropy(logits.float(), y)
+        return F.cross_entropy(logits.double(), y)
 
     assert_trains_as_eager(
         perceptron, lambda p: optim.SGD(p, lr=0.1), batches(3), half_loss, rtol=2e-2, atol=2e-3
@@ -357,12 +355,12 @@ def test_autocast_in_the_loss():
 
 def test_gradient_penalty():
     def penalised(model, x, y):
-        x = x.clone().requires_grad_()
         loss = F.cross_entropy(model(x), y)
         (grad,) = torch.autograd.grad(loss, x, create_graph=True)
         return loss + grad.square().sum()
 
-    assert_trains_as_eager(perceptron, OPTIMIZERS["adamw"], batches(3), penalised)
+    data = [(x.requires_grad_(), y) for x, y in batches(3)]
+    assert_trains_as_eager(perceptron, OPTIMIZERS["adamw"], data, penalised)
 
 
 # --- clipping, accumulation, averages ----------------------------------------------------------
@@ -431,7 +429,7 @@ def test_averages_of_the_weights(kind):
         eager_step(reference, reference_optimizer, *batch)
         reference_average.update_parameters(reference)
         torch.testing.assert_close(
-            dict(average.state_dict()), dict(reference_average.state_dict()), rtol=1e-4, atol=1e-6
+            dict(average.state_dict()), dict(reference_average.state_dict()), rtol=1e-7, atol=1e-9
         )
 
 
@@ -465,7 +463,7 @@ def test_grad_scaler_skips_what_overflows():
 def test_dropout_repeats_with_the_seed_and_differs_between_steps():
     def losses():
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Linear(64, 3))
+        model = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Linear(64, 3)).double()
         step = xla_dynamo.train_step(model, loss_fn, optim.SGD(model.parameters(), lr=0.0))
         ((x, y),) = batches(1)
         torch.manual_seed(1)
@@ -526,9 +524,9 @@ class Schedule(optim.SGD):
 )
 def test_optimizers_that_cannot_be_traced(make, what):
     model = perceptron()
+    (batch,) = batches(1)
     with pytest.raises(UnsupportedError, match=what):
-        for batch in batches(1):
-            xla_dynamo.train_step(model, loss_fn, make(model.parameters()))(*batch)
+        xla_dynamo.train_step(model, loss_fn, make(model.parameters()))(*batch)
 
 
 def test_optimizer_hooks_are_refused():
@@ -550,9 +548,9 @@ def test_optimizer_hooks_are_refused():
 def test_wrong_losses(wrong, what):
     model = perceptron()
     step = xla_dynamo.train_step(model, wrong, optim.SGD(model.parameters(), lr=0.1))
+    (batch,) = batches(1)
     with pytest.raises(UnsupportedError, match=what):
-        for batch in batches(1):
-            step(*batch)
+        step(*batch)
 
 
 def test_a_failed_step_leaves_the_model_as_it_was():
@@ -560,7 +558,7 @@ def test_a_failed_step_leaves_the_model_as_it_was():
     before = copy.deepcopy(model.state_dict())
     step = xla_dynamo.train_step(model, loss_fn, optim.SGD(model.parameters(), lr=0.1))
     ((x, y),) = batches(1)
-    with pytest.raises(Exception, match="shape"):
+    with pytest.raises(Exception, match="same reduction dim"):
         step(x[:, :4], y)
     torch.testing.assert_close(dict(model.state_dict()), dict(before), rtol=0, atol=0)
     step(x, y)

@@ -38,7 +38,7 @@ def with_values(index: int, group: dict[str, Any], values: Mapping[Name, Any]) -
     for (owner, name, place), value in values.items():
         if owner == index and place is None:
             group[name] = value
-        elif owner == index:
+        elif owner == index and place is not None:
             group[name] = (*group[name][:place], value, *group[name][place + 1 :])
     return group
 
@@ -84,6 +84,9 @@ class NumbersAsTensors(TorchFunctionMode):
             return func(args[0], args[1] * v, args[2])
         if operation == "lerp" and isinstance(args[2], torch.Tensor) and args[2].ndim == 0:
             return func(args[0], args[1], args[2].to(args[0].dtype))
+        if operation in ("pow", "rpow") and all(a.ndim == 0 for a in args if torch.is_tensor(a)):
+            # Bias corrections, 1 - 0.999**step: in eager the step count is a number here.
+            args = tuple(a.double() if torch.is_tensor(a) else a for a in args)
         if operation == "item" and args[0].dtype is torch.float64:
             return args[0]
         return func(*args, **kwargs)

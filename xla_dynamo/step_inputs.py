@@ -46,10 +46,15 @@ class Recipe:
         return self.accumulation_steps > 1
 
 
+def owned_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The parameters that an optimizer has."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
 def used_parameters(recipe: Recipe, args: Sequence[Any]) -> dict[Tensor, int]:
     """The parameters that the optimizer has and the forward uses, and which inputs they are."""
     places = {id(a): i for i, a in enumerate(args) if isinstance(a, torch.Tensor)}
-    params = [p for group in recipe.optimizer.param_groups for p in group["params"]]
+    params = owned_parameters(recipe.optimizer)
     return {p: places[id(p)] for p in params if id(p) in places and p.requires_grad}
 
 

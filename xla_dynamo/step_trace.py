@@ -120,7 +120,7 @@ class StepTrace:
         if not recipe.updates:
             return []
         state = {key[1:]: t for key, t in beside.items() if key[0] == "state"}
-        overflow = before = None
+        overflow, before = None, []
         changing = [*params, *state.values()]
         if ("scale",) in beside:
             overflow = unscale(grads, beside["scale",])

@@ -1,5 +1,6 @@
 """The whole training step, forward, backward and optimizer, as one executable."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -92,7 +93,14 @@ class TrainStep:
         self._calls += 1
         recipe = self._recipe
         recipe.updates = self._calls % recipe.accumulation_steps == 0
-        with torch.enable_grad():
+        with torch.enable_grad(), _autograd_in_dynamo():
             returned = self._forward(*args, **kwargs)
         recipe.optimizer._opt_called = True  # what a learning-rate scheduler looks for
         return returned
+
+
+def _autograd_in_dynamo() -> contextlib.AbstractContextManager[None]:
+    """Let Dynamo trace `torch.autograd.grad` in the loss function, where torch can (from 2.12)."""
+    if hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        return torch._dynamo.config.patch(trace_autograd_ops=True)
+    return contextlib.nullcontext()

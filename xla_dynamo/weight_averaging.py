@@ -40,7 +40,7 @@ def average_weights(
     news = [a.clone() for a, _ in pairs]
     for dtype in {new.dtype for new in news}:
         mine = [(n, w) for n, (_, w) in zip(news, pairs, strict=True) if n.dtype is dtype]
-        _formula(average, *map(list, zip(*mine, strict=True)), count)  # type: ignore[arg-type]
+        _formula(average, [n for n, _ in mine], [w for _, w in mine], count)
     for (a, w), new in zip(pairs, news, strict=True):
         a.copy_(torch.where(count == 0, w, new))
     for a, w, c in zip(averaged, weights, copied, strict=True):

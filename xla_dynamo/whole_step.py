@@ -5,6 +5,7 @@ called, since the parameters and the optimizer's state are at hand only then; it
 they, or the hyperparameters that it has as constants, are no longer what they were.
 """
 
+import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -19,7 +20,13 @@ from xla_dynamo.hyperparameters import hyperparameters
 from xla_dynamo.optimizer_trace import initialise_state
 from xla_dynamo.options import Options
 from xla_dynamo.sizes import has_symbols, size_key
-from xla_dynamo.step_inputs import Recipe, allocate_gradients, tensors_beside, used_parameters
+from xla_dynamo.step_inputs import (
+    Recipe,
+    allocate_gradients,
+    owned_parameters,
+    tensors_beside,
+    used_parameters,
+)
 from xla_dynamo.step_trace import StepTrace
 
 Tensor: TypeAlias = torch.Tensor
@@ -33,6 +40,7 @@ class CompiledStep:
         self._recipe = recipe
         params = used_parameters(recipe, args)
         self._params, self._places = list(params), list(params.values())
+        self._owned = owned_parameters(recipe.optimizer)
         beside = tensors_beside(recipe, self._params, args)
         self._keys, self._geometry = list(beside), list(map(_geometry, beside.values()))
         self._seen = list(beside.values())
@@ -53,6 +61,9 @@ class CompiledStep:
     def inputs(self, args: Sequence[Any]) -> list[Any] | None:
         """What to run it with; None if it is not for the present state of things."""
         recipe, params = self._recipe, self._params
+        owned = owned_parameters(recipe.optimizer)
+        if len(owned) != len(self._owned) or not all(map(operator.is_, owned, self._owned)):
+            return None
         if not all(args[i] is p for i, p in zip(self._places, params, strict=True)):
             return None
         now = hyperparameters(recipe.optimizer)
