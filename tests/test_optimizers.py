@@ -25,9 +25,7 @@ def parameters(name, dtype, real):
     torch.manual_seed(1)
     tensors = [torch.randn(4, 3, dtype=dtype)]
     if name != "Muon":
-        tensors.append(torch.randn(5, dtype=dtype))
-        if dtype is not torch.float64:  # torch loses in-place changes of a float64 of no dimension
-            tensors.append(torch.randn((), dtype=dtype))
+        tensors += [torch.randn(5, dtype=dtype), torch.randn((), dtype=dtype)]
         if INFO[name].supports_complex and not real:
             tensors.append(torch.randn(2, 3, dtype=torch.complex64))
     return [torch.nn.Parameter(t) for t in tensors]
