@@ -9,6 +9,7 @@ from torch._dynamo.backends.common import aot_autograd
 from xla_dynamo.check_inputs import check_inputs
 from xla_dynamo.compiled_graph import compile_graph
 from xla_dynamo.decompositions import decompositions
+from xla_dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.options import Options
 
 
@@ -43,4 +44,4 @@ def openxla(
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
-    return backend(gm, example_inputs)
+    return compile_keeping_changes(gm, lambda: backend(gm, example_inputs))

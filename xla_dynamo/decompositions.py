@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from xla_dynamo.foreach import foreach_decompositions
+
 aten = torch.ops.aten
 
 _SLICES = "slices, which move blocks, where torch's pieces gather or scatter elements"
@@ -104,7 +106,7 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     table = dict(core_aten_decompositions())
     for op in _KEPT:
         table.pop(op, None)
-    table |= get_decompositions(_ADDED)
+    table |= get_decompositions(_ADDED) | foreach_decompositions()
     op = aten.channel_shuffle.default
     table[op] = _in_memory_of_its_own(table[op])
     for op in (aten.max_unpool2d.default, aten.max_unpool3d.default):

@@ -16,6 +16,7 @@ from xla_dynamo.lowerings.dtypes import dtype_name, tensor_type
 from xla_dynamo.lowerings.strided import flat_storage
 from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.table import REGISTERED_IN
+from xla_dynamo.matmul_precision import set_matmul_precision
 from xla_dynamo.nodes import is_plain_effect, with_effects, writes_input
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import memory_of, outputs_of_one_memory, replayed
@@ -99,6 +100,8 @@ class _Lowering:
         )
         main.attributes["function_type"] = ir.TypeAttr.get(types)
         main.arg_attrs = self.aliases(len(donated))
+        if self.platform != "cpu":  # XLA:CPU has float32 products alone
+            set_matmul_precision(self.module, self.options.matmul_precision)
         return Program(
             self.module,
             given,

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from xla_dynamo.errors import OptionError
+from xla_dynamo.matmul_precision import PRECISIONS, precision_of_torch
 
-FALLBACKS = ("eager", "error")
+CHOICES = {"fallback": ("eager", "error"), "matmul_precision": tuple(PRECISIONS)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,12 +24,15 @@ class Options:
             called with; the least recently used one goes first.
         fallback: "eager" runs an operator without a rule in torch, between compiled parts of the
             graph; "error" raises UnsupportedOperator instead.
+        matmul_precision: "highest", "high" or "medium", as for torch.set_float32_matmul_precision,
+            whose value it has unless given.
     """
 
     constant_limit: int = 64
     xla_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_executables: int = 64
     fallback: str = "eager"
+    matmul_precision: str = dataclasses.field(default_factory=precision_of_torch)
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None) -> "Options":
@@ -49,10 +53,10 @@ class Options:
                     f"unknown option {key!r} for backend 'openxla': {hint}"
                     f"valid options are {', '.join(fields)}"
                 )
-            if key == "fallback":
-                if value not in FALLBACKS:
+            if key in CHOICES:
+                if value not in CHOICES[key]:
                     raise OptionError(
-                        f"option 'fallback' must be one of {FALLBACKS}, not {value!r}"
+                        f"option {key!r} must be one of {CHOICES[key]}, not {value!r}"
                     )
                 continue
             wanted = Mapping if key == "xla_options" else int
