@@ -104,7 +104,7 @@ def test_selective_checkpoint():
     check(f, leaf(3, 4), leaf(4, 4))
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
+@reentrancy
 def test_checkpoint_repeats_the_same_dropout(use_reentrant):
     """The gradient is 2 where the output is kept, 0 where it is dropped."""
 
@@ -115,9 +115,18 @@ def test_checkpoint_repeats_the_same_dropout(use_reentrant):
         return checkpointing.checkpoint(block, x, use_reentrant=use_reentrant)
 
     x = torch.ones(200, requires_grad=True)
-    y = compiled(f, fullgraph=False)(x)
+    y = compiled(f, fullgraph=not use_reentrant)(x)
     y.sum().backward()
     assert 0 < (y == 0).sum() < 200
+    torch.testing.assert_close(x.grad, y.detach())
+
+
+@reentrancy
+def test_checkpoint_around_compiled_dropout(use_reentrant):
+    f, x = compiled(lambda x: F.dropout(x * 1.0, 0.5)), torch.ones(200, requires_grad=True)
+    y = checkpointing.checkpoint(f, x, use_reentrant=use_reentrant)
+    torch.randn(3)  # the generator moves on, and is put back for the second run
+    y.sum().backward()
     torch.testing.assert_close(x.grad, y.detach())
 
 
@@ -331,6 +340,55 @@ def test_an_output_that_is_a_view_of_an_input():
     check(lambda x: x.view(-1), leaf(3, 4))
 
 
+def test_an_output_that_is_overwritten():
+    def run(f):
+        torch.manual_seed(0)
+        x = leaf(3, 4)
+        y, z = f(x)
+        y.mul_(2)
+        z.add_(1)
+        (y.sum() + z.square().sum()).backward()
+        return x.grad
+
+    def f(x):
+        return x.sinh(), x.cosh().t()
+
+    torch.testing.assert_close(run(compiled(f)), run(f))
+
+
+@pytest.mark.parametrize("part", [lambda x: x, lambda x: x[1:]], ids=["whole", "view"])
+def test_an_activation_passed_in_and_overwritten(part):
+    def f(x, k):
+        x[0].mul_(k)
+        return x.sin()
+
+    def run(f):
+        torch.manual_seed(0)
+        x, k = leaf(3, 4), leaf(4)
+        activation = x * 1
+        y = f(part(activation), k)
+        (y.sum() + activation.square().sum()).backward()
+        return x.grad, k.grad, activation.detach()
+
+    torch.testing.assert_close(run(compiled(f)), run(f))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_batches_of_several_sizes(dynamic):
+    def run(wrap):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))
+        f, grads = wrap(module), []
+        for n in (3, 5, 1, 7, 3):
+            x = leaf(n, 4)
+            F.cross_entropy(f(x), torch.arange(n) % 3).backward()
+            grads.append(x.grad)
+        return grads, [p.grad for p in module.parameters()]
+
+    actual = run(lambda f: compiled(f, dynamic=dynamic))
+    torch.testing.assert_close(actual, run(lambda f: f))
+
+
 def test_empty_batch():
     module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2))
     check_module(module, leaf(0, 2, 4, 4))
@@ -538,7 +596,7 @@ def test_gradients_that_are_nothing_are_zeros():
         assert torch.equal(x.grad, torch.zeros(4))
 
 
-def test_a_sparse_or_wrong_tangent_is_an_error():
+def test_a_tangent_of_another_shape_is_an_error():
     y = compiled(lambda x: x * 2)(leaf(4))
     with pytest.raises(RuntimeError, match="Mismatch in shape"):
         y.backward(torch.ones(3))
@@ -557,6 +615,34 @@ def test_backward_twice():
         with pytest.raises(RuntimeError, match="second time"):
             out.backward()
     torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_gradients_of_activations_are_kept():
+    def run(f):
+        torch.manual_seed(0)
+        x = leaf(4)
+        y = f(x)
+        y.retain_grad()
+        f(y).sum().backward()
+        return x.grad, y.grad
+
+    torch.testing.assert_close(run(compiled(torch.sin)), run(torch.sin))
+
+
+def test_compiled_autograd():
+    """Dynamo traces the engine's own backward too."""
+
+    def run(wrap):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        f = wrap(module)
+        for _ in range(3):
+            f(torch.randn(3, 4)).square().sum().backward()
+        return [p.grad for p in module.parameters()]
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        actual = run(lambda f: compiled(f, fullgraph=False))
+    torch.testing.assert_close(actual, run(lambda f: f))
 
 
 def test_backwards_of_several_outputs():
