@@ -7,7 +7,7 @@ from typing import Any
 
 from xla_dynamo.errors import OptionError
 
-FALLBACKS = ("eager", "error")
+_CHOICES = {"fallback": ("eager", "error"), "rng": ("xla", "torch")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,12 +23,15 @@ class Options:
             called with; the least recently used one goes first.
         fallback: "eager" runs an operator without a rule in torch, between compiled parts of the
             graph; "error" raises UnsupportedOperator instead.
+        rng: "xla" draws random numbers inside the compiled program; "torch" draws eager's own, with
+            torch's generator, between compiled parts of the graph.
     """
 
     constant_limit: int = 64
     xla_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     max_executables: int = 64
     fallback: str = "eager"
+    rng: str = "xla"
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None) -> "Options":
@@ -49,10 +52,10 @@ class Options:
                     f"unknown option {key!r} for backend 'openxla': {hint}"
                     f"valid options are {', '.join(fields)}"
                 )
-            if key == "fallback":
-                if value not in FALLBACKS:
+            if key in _CHOICES:
+                if value not in _CHOICES[key]:
                     raise OptionError(
-                        f"option 'fallback' must be one of {FALLBACKS}, not {value!r}"
+                        f"option {key!r} must be one of {_CHOICES[key]}, not {value!r}"
                     )
                 continue
             wanted = Mapping if key == "xla_options" else int
