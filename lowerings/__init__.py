@@ -43,6 +43,7 @@ FAMILIES = (
     "grid_sample",
     "random",
     "distributions",
+    "checkpointed_draws",
     "matrix_decompositions",
     "linear_solves",
     "symmetric_indefinite",

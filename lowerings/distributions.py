@@ -50,7 +50,9 @@ def randn_like(ctx: Context, x: Value, **options: Any) -> Value:
 
 
 def _normal(ctx: Context, mean: Number | Value, std: Number | Value) -> Value:
-    return affine(normal_draws(ctx, ctx.out.shape, ctx.out.dtype), std, mean)
+    dtype = ctx.out.dtype
+    wide = dtype if dtype.is_complex else working_dtype(dtype)
+    return cast(affine(normal_draws(ctx, ctx.out.shape, wide), std, mean), dtype)
 
 
 @lowers(aten.normal_functional.default)
@@ -211,7 +213,8 @@ def _poisson(rate: jax.Array, words: jax.Array) -> jax.Array:
 
 
 def _gamma(shape: jax.Array, words: jax.Array) -> jax.Array:
-    return jax.random.gamma(_key(words), shape, dtype=shape.dtype)
+    drawn = jax.random.gamma(_key(words), shape, dtype=shape.dtype)
+    return jnp.maximum(drawn, jnp.finfo(shape.dtype).tiny)  # as torch: its logarithm is finite
 
 
 def _binomial(count: jax.Array, p: jax.Array, words: jax.Array) -> jax.Array:
@@ -219,7 +222,9 @@ def _binomial(count: jax.Array, p: jax.Array, words: jax.Array) -> jax.Array:
 
 
 def _dirichlet(concentration: jax.Array, words: jax.Array) -> jax.Array:
-    return jax.random.dirichlet(_key(words), concentration, dtype=concentration.dtype)
+    info = jnp.finfo(concentration.dtype)
+    drawn = jax.random.dirichlet(_key(words), concentration, dtype=concentration.dtype)
+    return jnp.clip(drawn, info.tiny, 1 - info.epsneg)
 
 
 def _in_working_dtype(ctx: Context, fn: Any, *operands: Value) -> Value:

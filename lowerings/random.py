@@ -117,10 +117,26 @@ def rand_like(ctx: Context, x: Value, **options: Any) -> Value:
 def uniform(ctx: Context, x: Value, from_: float = 0.0, to: float = 1.0, **kwargs: Any) -> Value:
     # `from` is no name in Python: as a keyword it comes in kwargs.
     low, high = kwargs.get("from", from_), to
-    u = rand(ctx, ctx.out.shape)
+    u, dtype = rand(ctx, ctx.out.shape), ctx.out.dtype
     if (low, high) == (0, 1):
         return u
-    return affine(u, high - low, complex(low, low) if ctx.out.dtype.is_complex else low)
+    if dtype.is_complex:
+        return affine(u, high - low, complex(low, low))
+    drawn = affine(u, high - low, low)
+    if low == high:
+        return drawn
+    return hlo.minimum(drawn, full_like(drawn, _below(high, dtype)))  # rounding may reach `high`
+
+
+def _below(x: float, dtype: torch.dtype) -> float:
+    """The largest number of a dtype that is less than x, subnormal numbers left out."""
+    info, nearest = torch.finfo(dtype), float(torch.tensor(x, dtype=dtype))
+    if nearest == 0:
+        return -info.tiny
+    if nearest < x:
+        return nearest
+    mantissa, exponent = math.frexp(nearest)
+    return nearest - max(math.ldexp(info.eps / 2, exponent - (mantissa == 0.5)), info.tiny)
 
 
 def integers(ctx: Context, shape: Sequence[int], low: int, high: int, dtype: torch.dtype) -> Value:

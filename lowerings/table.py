@@ -51,7 +51,7 @@ def find_refusal(op: Any) -> Callable[..., str | None] | None:
     return _REFUSALS.get(str(op))
 
 
-def refuses(*ops: torch._ops.OpOverload) -> Callable[[_R], _R]:
+def refuses(*ops: torch._ops.OpOverload | str) -> Callable[[_R], _R]:
     """Register what tells, from the arguments' fake values, why a rule cannot lower a call.
 
     The function returns the reason, or None. Such calls run in eager torch.

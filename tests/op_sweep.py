@@ -19,17 +19,22 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
-# Values are drawn at random: shape, dtype and strides are compared, values are not.
-RANDOM = frozenset(
+# Values are drawn at random: shape, dtype and strides are compared; values are only if torch draws.
+DRAWN = frozenset(
     {
-        "bernoulli", "cauchy", "empty", "empty_like", "empty_permuted", "empty_strided",
-        "exponential", "geometric", "log_normal", "multinomial", "new_empty",
-        "new_empty_strided", "nn.functional.alpha_dropout", "nn.functional.dropout",
+        "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial",
+        "nn.functional.alpha_dropout", "nn.functional.dropout",
         "nn.functional.dropout2d", "nn.functional.dropout3d",
         "nn.functional.feature_alpha_dropout", "nn.functional.fractional_max_pool2d",
         "nn.functional.fractional_max_pool3d", "nn.functional.rrelu",
         "normal", "rand_like", "randint", "randint_like", "randn", "randn_like",
         "svd_lowrank", "uniform",
+    }
+)  # fmt: skip
+# What was there before: shape, dtype and strides are compared.
+UNINITIALIZED = frozenset(
+    {
+        "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
     }
 )  # fmt: skip
 
@@ -51,7 +56,9 @@ ROUNDING = frozenset(
 
 # Vectors that are right with either sign (or complex phase): the values of the database's own
 # functions of the result are compared, since LAPACK's libraries differ in the choice.
-UP_TO_SIGN = frozenset({"linalg.eig", "linalg.eigh", "linalg.svd", "svd", "pca_lowrank"})
+UP_TO_SIGN = frozenset(
+    {"linalg.eig", "linalg.eigh", "linalg.svd", "pca_lowrank", "svd", "svd_lowrank"}
+)
 
 # The database seeds within its functions, which Dynamo does not trace; `_call` seeds outside.
 common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
@@ -237,9 +244,13 @@ def check(
     limit: int | None = None,
     *,
     fallback: str = "error",
+    rng: str = "xla",
     gradients: bool = False,
 ) -> Outcome:
-    """Run an operator's samples; samples that `aot_eager` cannot run either do not count."""
+    """Run an operator's samples; samples that `aot_eager` cannot run either do not count.
+
+    With rng="torch", torch's generator must also come out of both runs in the same state.
+    """
     ran = 0
     call = _gradients if gradients else _call
     for sample in samples(op, dtype, limit, gradients=gradients):
@@ -247,10 +258,12 @@ def check(
             warnings.simplefilter("ignore")
             try:
                 expected = call(op, None, sample)
+                state = torch.get_rng_state()
             except Exception:
                 continue  # eager refuses the sample
             try:
-                actual = call(op, "openxla", sample, fallback=fallback)
+                actual = call(op, "openxla", sample, fallback=fallback, rng=rng)
+                same_state = torch.equal(state, torch.get_rng_state())
             except Exception as error:
                 try:
                     call(op, "aot_eager", sample)
@@ -259,7 +272,9 @@ def check(
                 text = "".join(traceback.format_exception_only(error))
                 return Outcome("fail", ran, f"raised on {sample.summary()}\n{text}")
             try:
-                exact = op.name not in RANDOM and not _drops(op, sample)
+                assert same_state or rng == "xla", "the generator's state"
+                drawn = op.name in DRAWN or _drops(op, sample)
+                exact = op.name not in UNINITIALIZED and (rng == "torch" or not drawn)
                 if op.name in TIES and not gradients:
                     actual = settle_ties(sample.input, expected, actual)
                 if op.name in UP_TO_SIGN and not gradients:

@@ -1,15 +1,18 @@
 """Dynamo's graph to a callable: AOTAutograd makes it ATen, `compile_graph` does the rest."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._inductor import config as inductor_config
 
-from xla_dynamo.check_inputs import check_inputs
+from xla_dynamo.check_inputs import check_inputs, check_recurrent_dropout
 from xla_dynamo.compiled_graph import compile_graph
 from xla_dynamo.decompositions import decompositions
 from xla_dynamo.float64_changes import compile_keeping_changes
+from xla_dynamo.forward_backward import forward_backward
 from xla_dynamo.options import Options
 
 
@@ -25,10 +28,12 @@ def openxla(
         OptionError: an option is unknown or has the wrong type.
         UnsupportedTensor: an input is sparse, quantized or on a device without a PJRT plugin, or
             the inputs are on several devices.
-        UnsupportedOperator: the graph has an operator without a rule.
+        UnsupportedOperator: the graph has an operator without a rule, or drops between the layers
+            of a recurrent network.
     """
     parsed = Options.parse(options)
     check_inputs(gm, example_inputs)
+    check_recurrent_dropout(gm)
 
     def compiler(*, keeps_inputs: bool) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -41,7 +46,12 @@ def openxla(
         fw_compiler=compiler(keeps_inputs=True),
         bw_compiler=compiler(keeps_inputs=False),
         inference_compiler=compiler(keeps_inputs=True),
-        decompositions=decompositions(),
+        decompositions=decompositions(parsed.rng),
+        partition_fn=forward_backward,
         keep_inference_input_mutations=True,
     )
-    return compile_keeping_changes(gm, lambda: backend(gm, example_inputs))
+    with contextlib.ExitStack() as stack:
+        if parsed.rng == "torch":
+            # A draw that nobody reads is not dead: the generator must come out as eager leaves it.
+            stack.enter_context(inductor_config.patch(fallback_random=True))
+        return compile_keeping_changes(gm, lambda: backend(gm, example_inputs))

@@ -105,7 +105,7 @@ def compile_graph(
     """
     options = options or Options()
     static = _static_input_indices() if keeps_inputs else frozenset()
-    parts = partition(gm) if options.fallback == "eager" else None
+    parts = partition(gm, options)
     if parts is None:
         return CompiledGraph(gm, example_inputs, options, static, keeps_inputs=keeps_inputs)
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from xla_dynamo import torch_draws
 from xla_dynamo.foreach import foreach_decompositions
 
 aten = torch.ops.aten
@@ -101,8 +102,11 @@ def _in_memory_of_its_own(decomposition: Callable[..., Any]) -> Callable[..., An
 
 
 @functools.cache
-def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
-    """The core ATen decompositions less the ones the table does better, and some more."""
+def decompositions(rng: str = "xla") -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+    """The core ATen decompositions less the ones the table does better, and some more.
+
+    With `rng="torch"`, random operators are left as eager runs them.
+    """
     table = dict(core_aten_decompositions())
     for op in _KEPT:
         table.pop(op, None)
@@ -111,4 +115,8 @@ def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     table[op] = _in_memory_of_its_own(table[op])
     for op in (aten.max_unpool2d.default, aten.max_unpool3d.default):
         table[op] = _in_input_layout(table[op])
+    if rng == "torch":
+        for op in torch_draws.WHOLE:
+            table.pop(op, None)
+        table |= torch_draws.DECOMPOSITIONS
     return table

@@ -17,7 +17,7 @@ from xla_dynamo.lowerings.strided import flat_storage
 from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.matmul_precision import set_matmul_precision
-from xla_dynamo.nodes import is_plain_effect, with_effects, writes_input
+from xla_dynamo.nodes import generator_of, is_plain_effect, with_effects, writes_input
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import memory_of, outputs_of_one_memory, replayed
 from xla_dynamo.program import Constant, Effect, Input, Mutation, Output, Program
@@ -214,6 +214,12 @@ class _Lowering:
             return self.env[node.args[1]]  # type: ignore[index]
         if node.target is with_effects:
             return self.effect(node)
+        if generator_of(node) is not None:
+            raise UnsupportedOperator(
+                f"{self.signature(node)} draws from a generator of its own, which a compiled "
+                f'program does not have{describe(node)}\n  options={{"fallback": "eager"}} runs '
+                "it in torch"
+            )
         rule = find_rule(node.target)
         if rule is None:
             raise self.no_rule(node)
@@ -263,7 +269,8 @@ class _Lowering:
     def signature(self, node: Node) -> str:
         def show(argument: Any) -> str:
             if isinstance(argument, torch.fx.Node):
-                return _short_type(self.values.get(argument))
+                value = self.values.get(argument)
+                return argument.name if value is None else _short_type(value)
             if isinstance(argument, list | tuple):
                 return "[" + ", ".join(map(show, argument)) + "]"
             return repr(argument)

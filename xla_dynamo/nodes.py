@@ -1,13 +1,19 @@
 """What a node of an ATen graph is, beside an operator of the table."""
 
-from collections.abc import Iterator
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 
 Node: TypeAlias = torch.fx.Node
 aten = torch.ops.aten
 with_effects = torch.ops.higher_order.with_effects
+# What checkpointing makes of a random operator: the forward saves the generator's state beside the
+# result, and the backward draws from that state again. (op, *args) and (state, op, *args).
+run_and_save_rng_state = torch.ops.higher_order.run_and_save_rng_state
+run_with_rng_state = torch.ops.higher_order.run_with_rng_state
+# Arguments with which a random operator draws nothing.
+_DRAWS_NOTHING = {"dropout_p": 0, "train": False, "training": False}
 
 
 def is_plain_effect(node: Node) -> bool:
@@ -48,3 +54,34 @@ def writes_input(node: Node) -> bool:
 def replaces_input(node: Node) -> bool:
     """Whether a node is one of the closing `set_` that give an input other memory."""
     return node.target is aten.set_.source_Tensor and node.args[0].op == "placeholder"  # type: ignore[union-attr]
+
+
+def call_of(node: Node) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+    """The operator of a node and its arguments, without the wrapping that checkpointing adds."""
+    wrapping = {run_and_save_rng_state: 0, run_with_rng_state: 1}.get(node.target)
+    if wrapping is None:
+        return node.target, node.args, node.kwargs
+    return node.args[wrapping], node.args[wrapping + 1 :], node.kwargs
+
+
+def _arguments(node: Node) -> dict[str, Any]:
+    """The arguments of a node by the names of its operator's schema; defaults are left out."""
+    op, args, kwargs = call_of(node)
+    return {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
+
+
+def is_random(node: Node) -> bool:
+    """Whether a node draws random numbers."""
+    op = call_of(node)[0] if node.op == "call_function" else None
+    if (
+        not isinstance(op, torch._ops.OpOverload)
+        or torch.Tag.nondeterministic_seeded not in op.tags
+    ):
+        return False
+    given = {a.name: a.default_value for a in op._schema.arguments} | _arguments(node)
+    return all(given.get(name, "") != nothing for name, nothing in _DRAWS_NOTHING.items())
+
+
+def generator_of(node: Node) -> Any:
+    """The generator that a random node is given, or None: it draws from torch's default one."""
+    return _arguments(node).get("generator") if is_random(node) else None

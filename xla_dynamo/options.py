@@ -8,7 +8,11 @@ from typing import Any
 from xla_dynamo.errors import OptionError
 from xla_dynamo.matmul_precision import PRECISIONS, precision_of_torch
 
-CHOICES = {"fallback": ("eager", "error"), "matmul_precision": tuple(PRECISIONS)}
+CHOICES = {
+    "fallback": ("eager", "error"),
+    "matmul_precision": tuple(PRECISIONS),
+    "rng": ("xla", "torch"),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,6 +30,8 @@ class Options:
             graph; "error" raises UnsupportedOperator instead.
         matmul_precision: "highest", "high" or "medium", as for torch.set_float32_matmul_precision,
             whose value it has unless given.
+        rng: "xla" draws random numbers inside the compiled program; "torch" draws eager's own, with
+            torch's generator, between compiled parts of the graph.
     """
 
     constant_limit: int = 64
@@ -33,6 +39,7 @@ class Options:
     max_executables: int = 64
     fallback: str = "eager"
     matmul_precision: str = dataclasses.field(default_factory=precision_of_torch)
+    rng: str = "xla"
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None) -> "Options":

@@ -17,23 +17,35 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from xla_dynamo.lowerings import find_refusal, find_rule
 from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
 from xla_dynamo.nodes import (
+    generator_of,
     is_number,
     is_plain_effect,
+    is_random,
     replaces_input,
     tensors_of,
     through_storage,
     with_effects,
     writes_input,
 )
+from xla_dynamo.options import Options
 from xla_dynamo.output_views import views_under
 
 Node: TypeAlias = torch.fx.Node
 aten = torch.ops.aten
 # The time of the inputs: a compiled part may come next, and an operator at this very time.
 START = -1
+# The reason of random operators under options={"rng": "torch"}.
+DRAWN_BY_TORCH = "torch draws its random numbers"
 
 
-def eager_reason(node: Node) -> str | None:
+def eager_reason(node: Node, options: Options) -> str | None:
+    """Why a node is not to be part of an XLA program, or None if it is."""
+    if options.rng == "torch" and is_random(node):
+        return DRAWN_BY_TORCH
+    return _obstacle(node) if options.fallback == "eager" else None
+
+
+def _obstacle(node: Node) -> str | None:
     """Why a node cannot be part of an XLA program, or None if it can."""
     op: Any = node.target
     if node.op != "call_function" or op is operator.getitem or writes_input(node):
@@ -54,6 +66,8 @@ def eager_reason(node: Node) -> str | None:
                 return f"XLA has no tensors of layout {tensor.layout}"
             if tensor.dtype not in SUPPORTED_DTYPES:
                 return f"StableHLO has no type for {tensor.dtype}"
+    if generator_of(node) is not None:
+        return "it draws from a generator of its own"
     if (refusal := find_refusal(op)) is not None:
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
         return refusal(*args, **kwargs)
@@ -91,9 +105,10 @@ class Partition(NamedTuple):
         return [node for node, t in self.times.items() if t == time and not _is_source(node)]
 
 
-def partition(gm: torch.fx.GraphModule) -> Partition | None:
-    """Cut a graph; None if every node has a rule."""
-    eager = {node: why for node in gm.graph.nodes if (why := eager_reason(node)) is not None}
+def partition(gm: torch.fx.GraphModule, options: Options) -> Partition | None:
+    """Cut a graph; None if all of it can be compiled."""
+    reasons = {node: eager_reason(node, options) for node in gm.graph.nodes}
+    eager = {node: why for node, why in reasons.items() if why is not None}
     if not eager:
         return None
     moored = _moored(gm)
@@ -102,10 +117,15 @@ def partition(gm: torch.fx.GraphModule) -> Partition | None:
     closing = {*written, *replaced, gm.graph.output_node()}
     nodes = [node for node in gm.graph.nodes if node not in closing]
     times: dict[Node, int] = {}
+    drawn = START
     for node in nodes:
         ready = _latest(times[n] for n in node.all_input_nodes)
+        draws = node in eager and is_random(node)
+        if draws:
+            ready = max(ready, drawn)  # in the graph's order, as eager would
         on_host = node in moored or _on_host(node, eager, times)
         times[node] = ready if _is_source(node) or ready % 2 == on_host else ready + 1
+        drawn = times[node] if draws else drawn
     last = _latest(times.values())
     for node in reversed(nodes):
         if times[node] == 0 and node.target is not operator.getitem:
@@ -135,12 +155,18 @@ def _is_source(node: Node) -> bool:
 
 def _on_host(node: Node, eager: dict[Node, str], times: dict[Node, int]) -> bool:
     """Whether torch runs a node: what has no rule, and numbers and checks of what torch has."""
-    if node in eager:
+    if node in eager or _feeds_torch(node, eager):
         return True
     if node.target is operator.getitem:
         return bool(times[node.all_input_nodes[0]] % 2)
     computes = next(tensors_of(node), None) is not None or node.target is with_effects
     return not computes and all(times[n] % 2 for n in node.all_input_nodes)
+
+
+def _feeds_torch(node: Node, eager: dict[Node, str]) -> bool:
+    """Whether a node makes a tensor from nothing for torch alone: no reason for a part."""
+    from_nothing = all(is_number(n) for n in node.all_input_nodes)
+    return from_nothing and bool(node.users) and all(user in eager for user in node.users)
 
 
 def _wait_for_users(node: Node, times: dict[Node, int], last_part: int) -> None:

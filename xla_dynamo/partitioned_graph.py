@@ -14,7 +14,7 @@ import torch
 from xla_dynamo.calls import BoxedGraph, Call
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.lowerings.strides import row_major_order
-from xla_dynamo.partition import Partition, inputs_of, outputs_of
+from xla_dynamo.partition import DRAWN_BY_TORCH, Partition, inputs_of, outputs_of
 from xla_dynamo.runtime import metrics
 from xla_dynamo.source_lines import describe, source_line
 
@@ -83,7 +83,8 @@ class PartitionedGraph(BoxedGraph):
         copy = graph.node_copy(node, env.__getitem__)
         if node in self.eager:
             copy.target = _eagerly(node)
-            _log_once(node, self.eager[node])
+            if self.eager[node] != DRAWN_BY_TORCH:
+                _log_once(node, self.eager[node])
         return copy
 
     def _part(self, graph: torch.fx.Graph, nodes: list[Node], env: dict[Node, Node]) -> None:
