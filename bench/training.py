@@ -1,0 +1,139 @@
+"""Training steps of GPT-2 (4 layers) and ResNet-18: eager, Inductor, and both roads of openxla.
+
+`python -m bench.training` times whole steps, AdamW included, in interleaved rounds, and the first
+step of each backend in a process of its own with cold caches. "openxla" compiles forward and
+backward, and the optimizer is torch's; "train_step" is one executable. Inductor is used as
+`torch.compile(model)` with the optimizer that eager has, as most people do.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+
+import xla_dynamo
+from bench.timing import interleave, set_threads
+
+BACKENDS = ("eager", "inductor", "openxla", "train_step")
+Batch = tuple[torch.Tensor, ...]
+
+
+def gpt2() -> tuple[torch.nn.Module, Batch]:
+    """4 layers of GPT-2's width, 4 x 128 tokens."""
+    import transformers
+
+    none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    config = transformers.GPT2Config(n_layer=4, use_cache=False, **none)
+    ids = torch.randint(0, config.vocab_size, (4, 128))
+    return transformers.GPT2LMHeadModel(config), (ids, ids)
+
+
+def resnet18() -> tuple[torch.nn.Module, Batch]:
+    """ResNet-18 on 8 images of 224 x 224."""
+    import transformers
+
+    config = transformers.ResNetConfig(
+        hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic", num_labels=1000
+    )
+    batch = torch.randn(8, 3, 224, 224), torch.randint(0, 1000, (8,))
+    return transformers.ResNetForImageClassification(config), batch
+
+
+MODELS = {"gpt2": gpt2, "resnet18": resnet18}
+
+
+def loss_fn(model: torch.nn.Module, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross entropy of an image's class, or of each next token."""
+    logits = model(x).logits
+    if logits.ndim == 3:
+        logits, labels = logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    return F.cross_entropy(logits, labels)
+
+
+def make_step(name: str, backend: str) -> tuple[Callable[..., torch.Tensor], Batch]:
+    """A training step of a fresh model, and its batch."""
+    torch.manual_seed(0)
+    model, batch = MODELS[name]()
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    if backend == "train_step":
+        return xla_dynamo.train_step(model, loss_fn, optimizer), batch
+    forward = model if backend == "eager" else torch.compile(model, backend=backend)
+
+    def step(*batch: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_fn(forward, *batch)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, batch
+
+
+def first_step(name: str, backend: str) -> float:
+    """Seconds that the first step takes in this process."""
+    step, batch = make_step(name, backend)
+    start = time.perf_counter()
+    step(*batch)
+    return time.perf_counter() - start
+
+
+def cold(name: str, backend: str) -> float:
+    """`first_step` in a fresh process with empty caches."""
+    with tempfile.TemporaryDirectory() as cache:
+        result = subprocess.run(
+            [sys.executable, "-m", "bench.training", "--first-step", name, backend],
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return float(result.stdout.split()[-1])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first-step", nargs=2, metavar=("MODEL", "BACKEND"))
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--no-cold", action="store_true", help="leave out the first steps")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    set_threads(options.threads)
+    if options.first_step:
+        print(first_step(*options.first_step))
+        return
+    table = Table(title=f"training step with AdamW, float32, {options.threads} torch threads")
+    for column in ("", *options.backends):
+        table.add_column(column, justify="right" if column else "left")
+    for name in options.models:
+        calls = {}
+        for backend in options.backends:
+            step, batch = make_step(name, backend)
+            step(*batch)
+            calls[backend] = lambda f=step, b=batch: f(*b)
+        times = interleave(calls, rounds=options.rounds, seconds=1.0)
+        table.add_row(f"{name}, ms", *(f"{t * 1e3:.1f}" for t in times.values()))
+        if "inductor" in times:
+            ratios = (f"{t / times['inductor']:.2f}" for t in times.values())
+            table.add_row("  / inductor", *ratios)
+        if not options.no_cold:
+            seconds = (cold(name, backend) for backend in options.backends)
+            table.add_row("  cold first step, s", *(f"{s:.1f}" for s in seconds))
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+if __name__ == "__main__":
+    main()
