@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from xla_dynamo import torch_draws
+from xla_dynamo import nll_loss, torch_draws
 from xla_dynamo.foreach import foreach_decompositions
 
 aten = torch.ops.aten
@@ -110,7 +110,7 @@ def decompositions(rng: str = "xla") -> dict[torch._ops.OpOverload, Callable[...
     table = dict(core_aten_decompositions())
     for op in _KEPT:
         table.pop(op, None)
-    table |= get_decompositions(_ADDED) | foreach_decompositions()
+    table |= get_decompositions(_ADDED) | foreach_decompositions() | nll_loss.DECOMPOSITIONS
     op = aten.channel_shuffle.default
     table[op] = _in_memory_of_its_own(table[op])
     for op in (aten.max_unpool2d.default, aten.max_unpool3d.default):
