@@ -14,18 +14,18 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 Tensor: TypeAlias = torch.Tensor
-# The group's index, the hyperparameter's name, and its place where it is a tuple (betas).
+# The group's index, the hyperparameter's name, and its place where it is one of several (betas).
 Name: TypeAlias = tuple[int, str, int | None]
 
 _COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
 def hyperparameters(optimizer: torch.optim.Optimizer) -> dict[Name, Any]:
-    """The entries of `param_groups`, those of tuples one by one."""
+    """The entries of `param_groups`, those of tuples and lists one by one."""
     found: dict[Name, Any] = {}
     for index, group in enumerate(optimizer.param_groups):
         for name, value in group.items():
-            if isinstance(value, tuple):
+            if isinstance(value, tuple | list) and name != "params":
                 found |= {(index, name, place): v for place, v in enumerate(value)}
             elif name != "params":
                 found[index, name, None] = value
@@ -39,7 +39,8 @@ def with_values(index: int, group: dict[str, Any], values: Mapping[Name, Any]) -
         if owner == index and place is None:
             group[name] = value
         elif owner == index and place is not None:
-            group[name] = (*group[name][:place], value, *group[name][place + 1 :])
+            entries = [*group[name][:place], value, *group[name][place + 1 :]]
+            group[name] = type(group[name])(entries)
     return group
 
 

@@ -4,9 +4,11 @@ Its state and hyperparameters are inputs of the traced step, so the optimizer ob
 is: its `state_dict` is true after every step, and schedulers change its `param_groups`.
 """
 
+import copy
 import inspect
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -15,9 +17,15 @@ from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.hyperparameters import Name, NumbersAsTensors, as_if_compiling, with_values
 
 Optimizer: TypeAlias = torch.optim.Optimizer
+_all_optimizers = sys.modules[torch.optim.Optimizer.__module__]  # torch.optim deletes its name
 Tensor: TypeAlias = torch.Tensor
 # Where a tensor of the state is: the position of its parameter, and its name.
 Place: TypeAlias = tuple[int, str]
+
+_IN_EAGER = (
+    "call loss.backward() on a model compiled with torch.compile(model, backend='openxla'), and "
+    "optimizer.step() in eager"
+)
 
 # Forms of one formula: the traced step takes the plain one, whose loops XLA fuses anyway.
 _FORM = {"capturable": True, "foreach": False, "fused": False}
@@ -27,27 +35,61 @@ def check_optimizer(optimizer: Optimizer) -> None:
     """Refuse what a traced step would silently leave out.
 
     Raises:
-        UnsupportedError: the optimizer evaluates the model itself, wants sparse gradients, or has
-            hooks.
+        UnsupportedError: the optimizer evaluates the model itself, wants sparse gradients, is made
+            of another optimizer, or it or its parameters have hooks.
     """
+    name = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
         raise UnsupportedError(
-            f"train_step cannot trace {type(optimizer).__name__}, which calls the model itself or "
-            "wants sparse gradients; call loss.backward() on a model compiled with "
-            "torch.compile(model, backend='openxla'), and optimizer.step() in eager"
+            f"train_step cannot trace {name}, which calls the model itself or wants sparse "
+            f"gradients; {_IN_EAGER}"
         )
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    if any(isinstance(value, torch.optim.Optimizer) for value in vars(optimizer).values()):
         raise UnsupportedError(
-            "the optimizer has step hooks, which train_step would run once, while tracing, and "
-            "never again; remove them, and do around step(...) what they do"
+            f"train_step cannot trace {name}, which hands its work to another optimizer; "
+            f"{_IN_EAGER}"
         )
+    step = vars(optimizer).get("step")
+    if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
+        raise UnsupportedError(
+            f"somebody has replaced the step() of this {name}; train_step runs that of the class"
+        )
+    check_hooks(optimizer)
+
+
+def check_hooks(optimizer: Optimizer) -> None:
+    """Refuse hooks that would run once, while tracing, or never.
+
+    Raises:
+        UnsupportedError: the optimizer, all optimizers, or one of its parameters have hooks.
+    """
+    hooks = (
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        _all_optimizers._global_optimizer_pre_hooks,
+        _all_optimizers._global_optimizer_post_hooks,
+    )
+    if any(hooks):
+        raise UnsupportedError(
+            "train_step does not run step hooks of optimizers: remove them, and do what they do "
+            "around step(...)"
+        )
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p._backward_hooks or p._post_accumulate_grad_hooks:
+                raise UnsupportedError(
+                    f"a parameter of shape {tuple(p.shape)} has hooks on its gradient, which "
+                    "train_step does not run: change gradients with clip_gradients=..., which gets "
+                    "the parameters"
+                )
 
 
 def initialise_state(optimizer: Optimizer, params: Iterable[Tensor]) -> list[Tensor]:
     """Make the state that a first step would make, and return the parameters that had none."""
     new = [p for p in params if not optimizer.state.get(p)]
-    if not new or not hasattr(optimizer, "_init_group"):
-        return []
+    is_of_torch = type(optimizer).__module__.startswith("torch.optim")
+    if not new or not is_of_torch or not hasattr(optimizer, "_init_group"):
+        return []  # what else the class makes in its first step, the traced step makes
     grads = {p: p.grad for group in optimizer.param_groups for p in group["params"]}
     try:
         for p in grads:
@@ -79,6 +121,7 @@ def trace_optimizer(
     params: Mapping[Tensor, Tensor],
     state: Mapping[Place, Tensor],
     numbers: Mapping[Name, Tensor],
+    attributes: Mapping[str, Tensor],
     mode: NumbersAsTensors,
 ) -> dict[Place, Tensor]:
     """Run `optimizer.step()` on traced tensors, which have their gradients in `.grad`.
@@ -88,6 +131,7 @@ def trace_optimizer(
         params: the traced tensors of its parameters, those that the model uses.
         state: the traced tensors of its state.
         numbers: the traced tensors of its hyperparameters.
+        attributes: the traced tensors among its own attributes.
         mode: what the step runs in.
 
     Returns:
@@ -106,34 +150,81 @@ def trace_optimizer(
         form = {k: v for k, v in _FORM.items() if k in group}
         groups.append(with_values(index, {**group, **form, "params": mine}, numbers))
     stand_in = object.__new__(type(optimizer))
-    stand_in.__dict__.update(optimizer.__dict__)
+    stand_in.__dict__.update(optimizer.__dict__, **attributes)
     stand_in.__dict__.pop("step", None)  # a learning-rate scheduler counts calls there
     stand_in.param_groups = [dict(group) for group in groups]
     stand_in.state = defaultdict(dict, {p: dict(entries) for p, entries in before.items()})
+    others = _copies({k: v for k, v in stand_in.__dict__.items() if k not in _TRACED})
+    memory = [p.untyped_storage()._cdata for p in traced]
     step = type(optimizer).step
-    if getattr(
-        step, "hooked", False
-    ):  # by torch, for its profiler, whose operators would be traced
+    if getattr(step, "hooked", False):  # by torch's profiler, whose operators would be traced
         step = step.__wrapped__  # type: ignore[attr-defined]
     with as_if_compiling(), mode, torch.no_grad():
         step(stand_in)
+    _check_left_alone(optimizer, groups, stand_in, others)
+    if [p.untyped_storage()._cdata for p in traced] != memory:
+        raise UnsupportedError(
+            f"{type(optimizer).__name__}.step() assigns to the .data of a parameter; change the "
+            "parameter in place instead, with p.copy_(...) or p.sub_(...)"
+        )
+    return _write_state(optimizer, traced, before, stand_in.state)
+
+
+_TRACED = ("param_groups", "state")
+
+
+def _copies(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries, with copies of the containers among them."""
+    kinds = list | dict | set
+    return {k: copy.copy(v) if isinstance(v, kinds) else v for k, v in entries.items()}
+
+
+def _check_left_alone(
+    optimizer: Optimizer, groups: list[dict[str, Any]], stand_in: Any, others: Mapping[str, Any]
+) -> None:
+    """Refuse a step that has changed what is not a tensor of the state."""
     for index, (group, after) in enumerate(zip(groups, stand_in.param_groups, strict=True)):
         for name, value in after.items():
-            if name != "params" and value is not group.get(name) and value != group.get(name):
+            if name != "params" and not _same(value, group.get(name)):
                 raise _changed(optimizer, f"param_groups[{index}][{name!r}]", value)
-    created = {}
-    for index, p in enumerate(traced):
-        for name, value in stand_in.state[p].items():
+    for name, value in stand_in.__dict__.items():
+        if name not in _TRACED and not (name in others and _same(value, others[name])):
+            raise _changed(optimizer, f"self.{name}", value)
+    for key in stand_in.state:
+        if not isinstance(key, torch.Tensor):
+            raise _changed(optimizer, f"state[{key!r}]", stand_in.state[key])
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return False
+    return bool(type(a) is type(b) and a == b)
+
+
+def _write_state(
+    optimizer: Optimizer, params: Sequence[Tensor], before: Any, after: Any
+) -> dict[Place, Tensor]:
+    """Give the state its new values, in place; returns those that have no place yet."""
+    created, changed = {}, []
+    for index, p in enumerate(params):
+        gone = before[p].keys() - after[p].keys()
+        if gone:
+            raise _changed(optimizer, f"state[...][{gone.pop()!r}]", "nothing")
+        for name, value in after[p].items():
             was = before[p].get(name)
             if value is was:
                 continue
             if not isinstance(value, torch.Tensor):
-                if value != was:
+                if not _same(value, was):
                     raise _changed(optimizer, f"state[...][{name!r}]", value)
             elif isinstance(was, torch.Tensor) and _alike(was, value):
-                was.copy_(value)
+                changed.append((was, value.clone()))  # it may be another tensor of the state
             else:
-                created[index, name] = value
+                created[index, name] = value.clone()
+    for was, value in changed:
+        was.copy_(value)
     return created
 
 

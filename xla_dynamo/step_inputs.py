@@ -6,7 +6,7 @@ the gradients, the scaler, the average of the weights. Whoever replaces a tensor
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -28,6 +28,7 @@ class Recipe:
         updates: whether the optimizer acts in the coming step, or gradients are only added up.
         varying: the numbers among the hyperparameters that are inputs of the step; all others are
             constants in it.
+        ran: whether the present call has reached its graph.
     """
 
     model: torch.nn.Module
@@ -39,6 +40,7 @@ class Recipe:
     options: Mapping[str, Any] | None = None
     updates: bool = True
     varying: set[Name] = dataclasses.field(default_factory=set)
+    ran: bool = False
 
     @property
     def accumulates(self) -> bool:
@@ -51,15 +53,23 @@ def owned_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def used_parameters(recipe: Recipe, args: Sequence[Any]) -> dict[Tensor, int]:
-    """The parameters that the optimizer has and the forward uses, and which inputs they are."""
+def step_parameters(recipe: Recipe, args: Sequence[Any]) -> dict[Tensor, int | None]:
+    """The parameters that a step acts on, and which inputs of the forward they are, if any.
+
+    Those are the ones that the forward uses, and at the end of an accumulation those that have
+    gradients from earlier forwards.
+    """
     places = {id(a): i for i, a in enumerate(args) if isinstance(a, torch.Tensor)}
-    params = owned_parameters(recipe.optimizer)
-    return {p: places[id(p)] for p in params if id(p) in places and p.requires_grad}
+    found: dict[Tensor, int | None] = {}
+    for p in owned_parameters(recipe.optimizer):
+        used = id(p) in places and p.requires_grad
+        if used or (recipe.accumulates and recipe.updates and p.grad is not None):
+            found[p] = places.get(id(p))
+    return found
 
 
 def tensors_beside(
-    recipe: Recipe, params: Sequence[Tensor], args: Sequence[Any]
+    recipe: Recipe, params: Mapping[Tensor, int | None], args: Sequence[Any]
 ) -> dict[Key, Tensor]:
     """The tensors that a step reads or writes beside the inputs of its forward."""
     optimizer, scaler = recipe.optimizer, recipe.grad_scaler
@@ -68,16 +78,21 @@ def tensors_beside(
         for name, value in hyperparameters(optimizer).items()
         if isinstance(value, torch.Tensor)
     }
-    for index, p in enumerate(params):
+    for name, value in vars(optimizer).items():
+        if isinstance(value, torch.Tensor):
+            found["attribute", name] = value
+    for index, (p, place) in enumerate(params.items()):
+        if place is None:
+            found["parameter", index] = p
         for name, value in optimizer.state.get(p, {}).items():
             if isinstance(value, torch.Tensor):
                 found["state", index, name] = value
         if recipe.accumulates and p.grad is not None:
             found["gradient", index] = p.grad
     if scaler is not None and scaler.is_enabled() and params:
-        found["scale",], found["growth",] = scaler_tensors(scaler, params[0].device)
+        found["scale",], found["growth",] = scaler_tensors(scaler, next(iter(params)).device)
     if recipe.average is not None and recipe.updates:
-        known = {id(a) for a in args}
+        known = {id(a) for a in (*args, *params)}
         pairs = averaged_tensors(recipe.average, recipe.model)
         found |= {("average", j): a for j, (a, _) in enumerate(pairs)}
         found |= {("weight", j): w for j, (_, w) in enumerate(pairs) if id(w) not in known}
@@ -85,8 +100,24 @@ def tensors_beside(
     return found
 
 
-def allocate_gradients(params: Sequence[Tensor]) -> None:
-    """Give zero gradients to parameters that have none."""
-    for p in params:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p, memory_format=torch.preserve_format)
+def constants(recipe: Recipe) -> dict[Any, Any]:
+    """What a step is traced with: hyperparameters that do not vary, formulas and their numbers."""
+    found: dict[Any, Any] = {
+        name: value
+        for name, value in hyperparameters(recipe.optimizer).items()
+        if name not in recipe.varying and not isinstance(value, torch.Tensor)
+    }
+    if (scaler := recipe.grad_scaler) is not None and scaler.is_enabled():
+        found["growth"] = scaler.get_growth_factor(), scaler.get_growth_interval()
+        found["backoff"] = scaler.get_backoff_factor()
+    if (average := recipe.average) is not None:
+        found["formula"] = average.multi_avg_fn, average.avg_fn, average.use_buffers
+    return found
+
+
+def allocate_gradients(params: Iterable[Tensor]) -> list[Tensor]:
+    """Give zero gradients to parameters that have none, and return those."""
+    new = [p for p in params if p.grad is None]
+    for p in new:
+        p.grad = torch.zeros_like(p, memory_format=torch.preserve_format)
+    return new

@@ -28,6 +28,25 @@ def the_loss(loss: Tensor) -> Tensor:
     return loss.clone()
 
 
+def index_of_loss(forward: torch.fx.GraphModule) -> int:
+    """Which output of Dynamo's graph is the loss.
+
+    Raises:
+        UnsupportedError: none is.
+    """
+    outputs: Any = forward.graph.output_node().args[0]
+    for index, node in enumerate(outputs):
+        if isinstance(node, torch.fx.Node) and node.target is the_loss:
+            return index
+    raise UnsupportedError(NO_LOSS)
+
+
+NO_LOSS = (
+    "loss_fn must return the loss, a floating-point scalar tensor that depends on the model, or a "
+    "tuple that begins with it"
+)
+
+
 class StepTrace:
     """A step as a graph.
 
@@ -45,7 +64,7 @@ class StepTrace:
         self,
         forward: torch.fx.GraphModule,
         args: Sequence[Any],
-        params: Mapping[Tensor, int],
+        params: Mapping[Tensor, int | None],
         beside: Mapping[Key, Tensor],
         recipe: Recipe,
     ) -> None:
@@ -55,8 +74,7 @@ class StepTrace:
         self._args = args
         self._hyperparameters = hyperparameters(recipe.optimizer)
         self.numbers = [n for n in self._hyperparameters if n in recipe.varying]
-        outputs: Any = forward.graph.output_node().args[0]
-        self._loss = next(i for i, node in enumerate(outputs) if node.target is the_loss)
+        self._loss = index_of_loss(forward)
         self.created: list[Place] = []
         self.guards: list[tuple[Name, Callable[[Any], bool], bool]] = []
         self.without_gradient: list[Tensor] = []
@@ -68,13 +86,17 @@ class StepTrace:
         ]
         with mode, preserve_node_meta():
             self.gm = make_fx(self._step)(*self.fakes)
+        _check_writes(self.gm)
 
     def _step(self, *flat: Any) -> list[Any]:
         args, rest, vector = flat[: self._count], flat[self._count : -1], flat[-1]
         beside = dict(zip(self._keys, rest, strict=True))
-        params = [args[place] for place in self._params.values()]
+        params = []
+        for index, (real, place) in enumerate(self._params.items()):
+            params.append(beside["parameter", index] if place is None else args[place])
+            params[-1].__dict__.update(real.__dict__)  # marks that an optimizer may look for
         with torch.enable_grad():
-            outputs = torch.fx.Interpreter(self._forward).run(*args)
+            outputs = _Forward(self._forward).run(*args)
         device = outputs[self._loss].device.type
         with torch.autocast(device, enabled=False):
             grads = self._gradients(outputs[self._loss], params, beside.get(("scale",)))
@@ -91,17 +113,25 @@ class StepTrace:
                 loss = loss * scale
             if self._recipe.accumulates:
                 loss = loss / self._recipe.accumulation_steps
-            grads = torch.autograd.grad(loss, params, allow_unused=True)
-        self.without_gradient = [
-            real for real, grad in zip(self._params, grads, strict=True) if grad is None
-        ]
+            places = enumerate(self._params.values())
+            used = [i for i, place in places if place is not None and params[i].requires_grad]
+            if not used:
+                raise UnsupportedError(
+                    "the optimizer has none of the parameters that the loss is made of"
+                )
+            found = torch.autograd.grad(loss, [params[i] for i in used], allow_unused=True)
+        grads: list[Tensor | None] = [None] * len(params)
+        for i, grad in zip(used, found, strict=True):
+            grads[i] = grad
+        reals = list(self._params)
+        self.without_gradient = [reals[i] for i in used if grads[i] is None]
         for grad in grads:
             if grad is not None and grad.layout is not torch.strided:
                 raise UnsupportedTensor(
                     f"train_step got a gradient of layout {grad.layout}; make it dense "
                     "(nn.Embedding(sparse=False))"
                 )
-        return list(grads)
+        return grads
 
     def _update(
         self,
@@ -115,8 +145,8 @@ class StepTrace:
         recipe = self._recipe
         for index, grad in enumerate(grads):
             total = beside.get(("gradient", index))
-            if grad is not None and total is not None:
-                grads[index] = total.add_(grad)
+            if total is not None:
+                grads[index] = total if grad is None else total.add_(grad)
         if not recipe.updates:
             return []
         state = {key[1:]: t for key, t in beside.items() if key[0] == "state"}
@@ -129,11 +159,18 @@ class StepTrace:
             p.grad = grad
         with_gradient = [p for p in params if p.grad is not None]
         if recipe.clip_gradients is not None and with_gradient:
+            memory = {id(p.grad): _memory(p.grad) for p in with_gradient}
             recipe.clip_gradients(with_gradient)
+            for grad in (p.grad for p in with_gradient if id(p.grad) in memory):
+                if _memory(grad) != memory[id(grad)]:
+                    raise UnsupportedError(
+                        "clip_gradients assigns to the .data of a gradient; change the gradient in "
+                        "place, or assign to the .grad of the parameter"
+                    )
         created = self._optimize(params, state, beside, vector)
         for p in params:
             p.grad = None
-        if overflow is not None:
+        if overflow is not None and recipe.grad_scaler is not None:
             if created:
                 raise UnsupportedError(
                     f"{type(recipe.optimizer).__name__} makes state in its first step, which a "
@@ -142,10 +179,7 @@ class StepTrace:
             keep_where(overflow, changing, before)
             adapt_scale(recipe.grad_scaler, beside["scale",], beside["growth",], overflow)
         if recipe.average is not None:
-            self._average(args, beside)
-        for key, total in beside.items():
-            if key[0] == "gradient":
-                total.zero_()
+            self._average(args, params, beside)
         return created
 
     def _optimize(
@@ -157,16 +191,22 @@ class StepTrace:
     ) -> list[Tensor]:
         numbers = dict(zip(self.numbers, vector.unbind(), strict=True))
         tensors = {key[1]: t for key, t in beside.items() if key[0] == "hyperparameter"}
+        attributes = {key[1]: t for key, t in beside.items() if key[0] == "attribute"}
         mode = NumbersAsTensors(numbers, self._hyperparameters)
         traced = dict(zip(self._params, params, strict=True))
-        created = trace_optimizer(self._recipe.optimizer, traced, state, numbers | tensors, mode)
+        created = trace_optimizer(
+            self._recipe.optimizer, traced, state, numbers | tensors, attributes, mode
+        )
         self.created, self.guards = list(created), mode.guards
         return list(created.values())
 
-    def _average(self, args: Sequence[Any], beside: Mapping[Key, Tensor]) -> None:
+    def _average(
+        self, args: Sequence[Any], params: Sequence[Tensor], beside: Mapping[Key, Tensor]
+    ) -> None:
         average = self._recipe.average
         assert average is not None
-        traced = {id(real): fake for real, fake in zip(self._args, args, strict=True)}
+        reals = (*self._args, *self._params)
+        traced = {id(real): fake for real, fake in zip(reals, (*args, *params), strict=True)}
         pairs = averaged_tensors(average, self._recipe.model)
         parameters = len(list(average.module.parameters()))
         average_weights(
@@ -179,6 +219,36 @@ class StepTrace:
             [j >= parameters and not average.use_buffers for j in range(len(pairs))],
             beside["averages",],
         )
+
+
+class _Forward(torch.fx.Interpreter):
+    """Runs Dynamo's graph, and checkpointed regions as if they were not.
+
+    One program has nothing to gain from saving less: XLA keeps or computes again what it likes.
+    """
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is torch.ops.higher_order.tag_activation_checkpoint:
+            region, *inputs = args
+            return _Forward(region).run(*inputs)
+        return super().call_function(target, args, kwargs)
+
+
+def _memory(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.untyped_storage()._cdata
+
+
+def _check_writes(gm: torch.fx.GraphModule) -> None:
+    """Refuse writes to tensors that are no inputs: tracing has already done them once."""
+    for node in gm.graph.find_nodes(op="get_attr"):
+        for user in node.users:
+            schema = getattr(user.target, "_schema", None)
+            if schema is not None and schema.is_mutable and user.args[0] is node:
+                raise UnsupportedError(
+                    f"{user.target} changes a tensor that clip_gradients, the optimizer or the "
+                    "average holds on to, which train_step does not know of; keep it in the "
+                    "optimizer's state or in an attribute of the optimizer"
+                )
 
 
 def _check_loss(loss: Tensor) -> None:

@@ -1,15 +1,19 @@
 """The whole training step, forward, backward and optimizer, as one executable."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.hyperparameters import hyperparameters
-from xla_dynamo.optimizer_trace import check_optimizer
+from xla_dynamo.optimizer_trace import check_hooks, check_optimizer
+from xla_dynamo.options import Options
 from xla_dynamo.step_inputs import Recipe
-from xla_dynamo.step_trace import the_loss
+from xla_dynamo.step_trace import NO_LOSS, the_loss
+from xla_dynamo.weight_averaging import check_average
 from xla_dynamo.whole_step import WholeStep
 
 Tensor: TypeAlias = torch.Tensor
@@ -40,18 +44,22 @@ def train_step(
     Args:
         model: the module to train.
         loss_fn: called as `loss_fn(model, *batch)`; returns the loss, a floating-point scalar, or a
-            tuple of the loss and whatever else `step` shall return.
+            tuple of the loss and whatever else `step` shall return. What it returns has no history
+            for autograd; what is a view of a parameter or of a buffer stays one.
         optimizer: made for the model's parameters, on which it acts.
         accumulation_steps: the optimizer acts in every n-th call, on the mean of the gradients of n
             calls; until then they are added up in the parameters' `.grad`.
         clip_gradients: called with the parameters, which have their gradients in `.grad`, before
             the optimizer acts: `functools.partial(torch.nn.utils.clip_grad_norm_, max_norm=1.0)`.
+            It is traced, so what else it does happens once.
         grad_scaler: scales the loss for float16, and skips steps whose gradients overflow.
         average: a running average of the weights, updated after each step of the optimizer.
         options: as for `torch.compile(..., backend="openxla", options=...)`.
 
     Raises:
-        UnsupportedError: the optimizer cannot be traced; see `check_optimizer`.
+        UnsupportedError: the optimizer cannot be traced, as `check_optimizer` says, or the average
+            is not one of the model.
+        OptionError: see `Options`.
     """
     return TrainStep(
         Recipe(
@@ -73,15 +81,20 @@ class TrainStep:
 
     def __init__(self, recipe: Recipe, loss_fn: Callable[..., Any]) -> None:
         check_optimizer(recipe.optimizer)
+        check_average(recipe.average, recipe.model)
+        Options.parse(recipe.options)
         self._recipe = recipe
-        self._calls = 0
+        self._lock = threading.Lock()
+        self._accumulated = 0
         model = recipe.model
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             returned = loss_fn(model, *args, **kwargs)
             if isinstance(returned, torch.Tensor):
                 return the_loss(returned)
-            return (the_loss(returned[0]), *returned[1:])
+            if isinstance(returned, tuple) and returned and isinstance(returned[0], torch.Tensor):
+                return (the_loss(returned[0]), *returned[1:])
+            return returned
 
         def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> WholeStep:
             return WholeStep(gm, example_inputs, recipe)
@@ -89,18 +102,33 @@ class TrainStep:
         self._forward = torch.compile(forward, backend=backend, fullgraph=True)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Train on one batch, and return what the loss function returns, detached."""
-        self._calls += 1
+        """Train on one batch, and return what the loss function returns, without its history.
+
+        Raises:
+            UnsupportedError: the loss is no scalar, or the optimizer cannot be traced.
+            torch._dynamo.exc.Unsupported: Dynamo cannot make one graph of the loss function.
+        """
         recipe = self._recipe
-        recipe.updates = self._calls % recipe.accumulation_steps == 0
-        with torch.enable_grad(), _autograd_in_dynamo():
+        check_hooks(recipe.optimizer)
+        with self._lock, torch.enable_grad(), _capture_all():
+            recipe.updates = self._accumulated + 1 >= recipe.accumulation_steps
+            recipe.ran = False
+            if not recipe.accumulates:
+                recipe.optimizer.zero_grad()
             returned = self._forward(*args, **kwargs)
+            if not recipe.ran:
+                raise UnsupportedError(NO_LOSS)
+            self._accumulated = 0 if recipe.updates else self._accumulated + 1
         recipe.optimizer._opt_called = True  # what a learning-rate scheduler looks for
         return returned
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "TrainStep":
+        raise TypeError("a train_step belongs to its model: copy that, and make a new train_step")
 
-def _autograd_in_dynamo() -> contextlib.AbstractContextManager[None]:
-    """Let Dynamo trace `torch.autograd.grad` in the loss function, where torch can (from 2.12)."""
-    if hasattr(torch._dynamo.config, "trace_autograd_ops"):
-        return torch._dynamo.config.patch(trace_autograd_ops=True)
-    return contextlib.nullcontext()
+
+def _capture_all() -> contextlib.AbstractContextManager[None]:
+    """Let Dynamo trace recurrent layers, and `torch.autograd.grad` where torch can (from 2.12)."""
+    wanted = {"allow_rnn": True, "trace_autograd_ops": True}
+    return torch._dynamo.config.patch(
+        {name: value for name, value in wanted.items() if hasattr(torch._dynamo.config, name)}
+    )

@@ -10,7 +10,26 @@ from typing import TypeAlias
 import torch
 from torch.optim.swa_utils import AveragedModel, get_swa_avg_fn
 
+from xla_dynamo.errors import UnsupportedError
+
 Tensor: TypeAlias = torch.Tensor
+
+
+def check_average(average: AveragedModel | None, model: torch.nn.Module) -> None:
+    """Refuse an average of another model.
+
+    Raises:
+        UnsupportedError: its tensors have other shapes than the model's, or are fewer or more.
+    """
+    if average is not None:
+        shapes = [
+            [t.shape for t in (*m.parameters(), *m.buffers())] for m in (average.module, model)
+        ]
+        if shapes[0] != shapes[1]:
+            raise UnsupportedError(
+                "average= has other parameters or buffers than the model: make it with "
+                "torch.optim.swa_utils.AveragedModel(model)"
+            )
 
 
 def averaged_tensors(average: AveragedModel, model: torch.nn.Module) -> list[tuple[Tensor, Tensor]]:

@@ -7,12 +7,12 @@ they, or the hyperparameters that it has as constants, are no longer what they w
 
 import operator
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from xla_dynamo.backend import openxla
 from xla_dynamo.errors import UnsupportedError
@@ -23,13 +23,17 @@ from xla_dynamo.sizes import has_symbols, size_key
 from xla_dynamo.step_inputs import (
     Recipe,
     allocate_gradients,
-    owned_parameters,
+    constants,
+    step_parameters,
     tensors_beside,
-    used_parameters,
 )
-from xla_dynamo.step_trace import StepTrace
+from xla_dynamo.step_trace import StepTrace, index_of_loss
 
 Tensor: TypeAlias = torch.Tensor
+
+
+# Tracing changes what is global: flags of torch, and the tracer of make_fx.
+_tracing = threading.RLock()
 
 
 class CompiledStep:
@@ -38,19 +42,15 @@ class CompiledStep:
     def __init__(self, forward: torch.fx.GraphModule, recipe: Recipe, args: Sequence[Any]) -> None:
         """Trace and compile the step that `forward` is part of, for these inputs."""
         self._recipe = recipe
-        params = used_parameters(recipe, args)
+        params = step_parameters(recipe, args)
         self._params, self._places = list(params), list(params.values())
-        self._owned = owned_parameters(recipe.optimizer)
-        beside = tensors_beside(recipe, self._params, args)
+        beside = tensors_beside(recipe, params, args)
         self._keys, self._geometry = list(beside), list(map(_geometry, beside.values()))
         self._seen = list(beside.values())
         trace = StepTrace(forward, args, params, beside, recipe)
         self._numbers, self._guards, self._created = trace.numbers, trace.guards, trace.created
         self.without_gradient = trace.without_gradient
-        now = hyperparameters(recipe.optimizer)
-        self.constants = {
-            n: v for n, v in now.items() if n not in self._numbers and not torch.is_tensor(v)
-        }
+        self.constants = constants(recipe)
         self._values: list[float] = []
         self._vector = torch.empty(0, dtype=torch.float64)
         self._outputs = len(forward.graph.output_node().args[0])  # type: ignore[arg-type]
@@ -60,14 +60,17 @@ class CompiledStep:
 
     def inputs(self, args: Sequence[Any]) -> list[Any] | None:
         """What to run it with; None if it is not for the present state of things."""
-        recipe, params = self._recipe, self._params
-        owned = owned_parameters(recipe.optimizer)
-        if len(owned) != len(self._owned) or not all(map(operator.is_, owned, self._owned)):
-            return None
-        if not all(args[i] is p for i, p in zip(self._places, params, strict=True)):
+        recipe = self._recipe
+        params = step_parameters(recipe, args)
+        if list(params.values()) != self._places or not all(
+            map(operator.is_, params, self._params)
+        ):
             return None
         now = hyperparameters(recipe.optimizer)
-        if any(n not in now or now[n] != v for n, v in self.constants.items()):
+        if any(n not in now for n in self._numbers):
+            return None
+        settings = constants(recipe)
+        if any(n not in settings or settings[n] != v for n, v in self.constants.items()):
             return None
         if any(test(now[n]) is not outcome for n, test, outcome in self._guards):
             return None
@@ -75,7 +78,7 @@ class CompiledStep:
         tensors = list(beside.values())
         if list(beside) != self._keys:
             return None
-        if any(a is not b for a, b in zip(tensors, self._seen, strict=True)):
+        if not all(map(operator.is_, tensors, self._seen)):
             if list(map(_geometry, tensors)) != self._geometry:
                 return None
             self._seen = tensors
@@ -91,6 +94,9 @@ class CompiledStep:
         state = self._recipe.optimizer.state
         for (index, name), tensor in zip(self._created, results[self._outputs :], strict=True):
             state[self._params[index]][name] = tensor
+        if self._recipe.updates:
+            for p in self._params:
+                p.grad = None
         return results[: self._outputs]
 
 
@@ -108,68 +114,76 @@ class WholeStep:
         self._gm, self._recipe = gm, recipe
         self._limit = Options.parse(recipe.options).max_executables
         self._open = [i for i, value in enumerate(example_inputs) if has_symbols(value)]
-        self._lock = threading.Lock()
-        self._steps: OrderedDict[Any, list[CompiledStep]] = OrderedDict()
+        # By sizes and by whether the optimizer acts; the latest last.
+        self._steps: list[tuple[Any, CompiledStep]] = []
         self._new: set[Tensor] = set()
         self._idle: set[Tensor] = set()
 
     def __call__(self, *args: Any) -> list[Any]:
-        """Run the step on the inputs of the forward graph, and return that graph's outputs."""
-        key = (self._recipe.updates, *size_key([args[i] for i in self._open]))
-        with self._lock:
-            steps = self._steps.setdefault(key, [])
-            step, inputs = self._fitting(steps, args)
-            if step is None:
-                self._prepare(args)
-                step, inputs = self._fitting(steps, args)
-            if step is None:
-                step = self._compile(steps, args)
-                steps.append(step)
-                inputs = step.inputs(args)
-            assert inputs is not None
-            return step.run(inputs)
+        """Run the step on the inputs of the forward graph, and return that graph's outputs.
 
-    def _fitting(
-        self, steps: list[CompiledStep], args: Sequence[Any]
-    ) -> tuple[CompiledStep | None, list[Any] | None]:
-        for step in steps:
-            if (inputs := step.inputs(args)) is not None:
-                return step, inputs
-        return None, None
+        One thread at a time: `TrainStep` sees to it.
+        """
+        index_of_loss(self._gm)
+        self._recipe.ran = True
+        key = (self._recipe.updates, *size_key([args[i] for i in self._open]))
+        if self._recipe.accumulates:
+            allocate_gradients(self._used(args))
+        inputs = None
+        for again in (False, True):
+            for place, (known, step) in enumerate(self._steps):
+                if known == key and (inputs := step.inputs(args)) is not None:
+                    self._steps.append(self._steps.pop(place))
+                    return step.run(inputs)
+            if not again:
+                self._prepare(args)
+        with _tracing:
+            step = self._compile(args)
+        self._steps.append((key, step))
+        del self._steps[: -self._limit]
+        inputs = step.inputs(args)
+        assert inputs is not None
+        return step.run(inputs)
+
+    def _used(self, args: Sequence[Any]) -> list[Tensor]:
+        params = step_parameters(self._recipe, args).items()
+        return [p for p, place in params if place is not None and p not in self._idle]
 
     def _prepare(self, args: Sequence[Any]) -> None:
-        """Make the state and the gradients that the step will change, where there are none."""
-        params = [p for p in used_parameters(self._recipe, args) if p not in self._idle]
-        self._new = set(initialise_state(self._recipe.optimizer, params))
-        if self._recipe.accumulates:
-            self._new |= {p for p in params if p.grad is None}
-            allocate_gradients(params)
+        """Make the state that the step will change, where there is none."""
+        self._new = set()
+        if self._recipe.updates:
+            self._new.update(initialise_state(self._recipe.optimizer, self._used(args)))
 
-    def _compile(self, steps: list[CompiledStep], args: Sequence[Any]) -> CompiledStep:
+    def _compile(self, args: Sequence[Any]) -> CompiledStep:
         """Trace with the hyperparameters that vary as inputs, or as constants if need be."""
         recipe, now = self._recipe, hyperparameters(self._recipe.optimizer)
         varying = recipe.varying & now.keys()
-        changed = {n for step in steps for n, v in step.constants.items() if now.get(n) != v}
-        changed = {n for n in changed if isinstance(now.get(n), float)}
-        failure = None
+        old = [(n, v) for _, step in self._steps for n, v in step.constants.items() if n in now]
+        changed = {n for n, v in old if _is_number(v) and _is_number(now[n]) and now[n] != v}
+        failure: Any = None
         for recipe.varying in (varying | changed, varying, set()):
             try:
                 step = CompiledStep(self._gm, recipe, args)
-            except DataDependentOutputException as error:
+            except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
                 failure = error
                 continue
-            idle = self._new.intersection(step.without_gradient)
+            idle = set(step.without_gradient) - self._idle
             if not idle:
                 return step
-            # Eager gives no state to parameters without a gradient.
+            # Eager gives neither state nor a gradient to parameters that the loss does not use.
             self._idle |= idle
             for p in idle:
-                recipe.optimizer.state.pop(p, None)
                 p.grad = None
+                if p in self._new:
+                    recipe.optimizer.state.pop(p, None)
             return CompiledStep(self._gm, recipe, args)
-        name = type(recipe.optimizer).__name__
         raise UnsupportedError(
-            f"train_step cannot trace {name}.step(), or clip_gradients: it takes a number out of a "
-            f"tensor ({failure.func if failure else ''}); call it in eager, after loss.backward() "
-            "through torch.compile(model, backend='openxla')"
+            f"train_step cannot trace {type(recipe.optimizer).__name__}.step() or clip_gradients: "
+            "it decides on the value of a tensor, or makes a Python number of it; call it in "
+            "eager, after loss.backward() through torch.compile(model, backend='openxla')"
         ) from failure
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
