@@ -72,23 +72,15 @@ def tensors_beside(
     recipe: Recipe, params: Mapping[Tensor, int | None], args: Sequence[Any]
 ) -> dict[Key, Tensor]:
     """The tensors that a step reads or writes beside the inputs of its forward."""
-    optimizer, scaler = recipe.optimizer, recipe.grad_scaler
-    found: dict[Key, Tensor] = {
-        ("hyperparameter", name): value
-        for name, value in hyperparameters(optimizer).items()
-        if isinstance(value, torch.Tensor)
-    }
-    for name, value in vars(optimizer).items():
-        if isinstance(value, torch.Tensor):
-            found["attribute", name] = value
+    found: dict[Key, Tensor] = {}
     for index, (p, place) in enumerate(params.items()):
         if place is None:
             found["parameter", index] = p
-        for name, value in optimizer.state.get(p, {}).items():
-            if isinstance(value, torch.Tensor):
-                found["state", index, name] = value
         if recipe.accumulates and p.grad is not None:
             found["gradient", index] = p.grad
+    if recipe.updates:
+        found |= _tensors_of_optimizer(recipe.optimizer, params)
+    scaler = recipe.grad_scaler
     if scaler is not None and scaler.is_enabled() and params:
         found["scale",], found["growth",] = scaler_tensors(scaler, next(iter(params)).device)
     if recipe.average is not None and recipe.updates:
@@ -100,8 +92,24 @@ def tensors_beside(
     return found
 
 
+def _tensors_of_optimizer(
+    optimizer: torch.optim.Optimizer, params: Iterable[Tensor]
+) -> dict[Key, Tensor]:
+    """Its state, and the tensors among its hyperparameters and attributes."""
+    found: dict[Key, Any] = {
+        ("state", index, name): value
+        for index, p in enumerate(params)
+        for name, value in optimizer.state.get(p, {}).items()
+    }
+    found |= {("hyperparameter", n): value for n, value in hyperparameters(optimizer).items()}
+    found |= {("attribute", name): value for name, value in vars(optimizer).items()}
+    return {key: value for key, value in found.items() if isinstance(value, torch.Tensor)}
+
+
 def constants(recipe: Recipe) -> dict[Any, Any]:
     """What a step is traced with: hyperparameters that do not vary, formulas and their numbers."""
+    if not recipe.updates:
+        return {}
     found: dict[Any, Any] = {
         name: value
         for name, value in hyperparameters(recipe.optimizer).items()
