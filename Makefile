@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all lint format bench docs clean
+.PHONY: demo test test-all lint format bench examples docs clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -32,9 +32,14 @@ format: $(READY)  ## what lint would complain about, mended where it can be
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## call overhead and a BERT encoder, as ratios to eager and Inductor
+bench: $(READY)  ## call overhead, a BERT encoder, training steps: ratios to eager and Inductor
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.encoder
+	$(BIN)/python -m bench.training
+
+examples: $(READY)  ## a convolutional net on digits and a GPT on Python, trained by train_step
+	$(BIN)/python -m docs.examples.digits
+	$(BIN)/python -m docs.examples.gpt
 
 docs: $(READY)  ## the generated pages
 	$(BIN)/python -m docs.supported_ops

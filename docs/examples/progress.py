@@ -4,8 +4,8 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-import matplotlib.pyplot as plt
 import rich.progress
+from matplotlib.figure import Figure
 
 T = TypeVar("T")
 
@@ -17,11 +17,11 @@ def track(items: Sequence[T], what: str) -> Iterable[T]:
 
 def plot_losses(curves: Mapping[str, Sequence[float]], path: pathlib.Path) -> None:
     """Draw named losses over the steps into an image file."""
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     for name, losses in curves.items():
         axes.plot(losses, label=name, linewidth=1)
     axes.set(xlabel="step", ylabel="loss", yscale="log")
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
-    plt.close(figure)
