@@ -1,13 +1,14 @@
 """Training steps of GPT-2 (4 layers) and ResNet-18: eager, Inductor, and both roads of openxla.
 
-`python -m bench.training` times whole steps, AdamW included, in interleaved rounds, and the first
-step of each backend in a process of its own with cold caches. "openxla" compiles forward and
-backward, and the optimizer is torch's; "train_step" is one executable. Inductor is used as
-`torch.compile(model)` with the optimizer that eager has, as most people do.
+`python -m bench.training` times whole steps, AdamW included, in interleaved rounds; and, in a
+process of its own with cold caches, each one's first step and peak memory. "openxla" compiles
+forward and backward, and the optimizer is torch's; "train_step" is one executable. Inductor is used
+as `torch.compile(model)` with the optimizer that eager has, as most people do.
 """
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -79,41 +80,45 @@ def make_step(name: str, backend: str) -> tuple[Callable[..., torch.Tensor], Bat
     return step, batch
 
 
-def first_step(name: str, backend: str) -> float:
-    """Seconds that the first step takes in this process."""
+def alone(name: str, backend: str) -> tuple[float, float]:
+    """Seconds that the first step takes in this process, and its peak memory (GB) after five."""
     step, batch = make_step(name, backend)
     start = time.perf_counter()
     step(*batch)
-    return time.perf_counter() - start
+    seconds = time.perf_counter() - start
+    for _ in range(4):
+        step(*batch)
+    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
-def cold(name: str, backend: str) -> float:
-    """`first_step` in a fresh process with empty caches."""
+def cold(name: str, backend: str) -> tuple[float, float]:
+    """`alone` in a fresh process with empty caches."""
     with tempfile.TemporaryDirectory() as cache:
         result = subprocess.run(
-            [sys.executable, "-m", "bench.training", "--first-step", name, backend],
+            [sys.executable, "-m", "bench.training", "--alone", name, backend],
             env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
-    return float(result.stdout.split()[-1])
+    seconds, memory = result.stdout.split()[-2:]
+    return float(seconds), float(memory)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--first-step", nargs=2, metavar=("MODEL", "BACKEND"))
+    parser.add_argument("--alone", nargs=2, metavar=("MODEL", "BACKEND"))
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--no-cold", action="store_true", help="leave out the first steps")
+    parser.add_argument("--no-cold", action="store_true", help="leave out first steps and memory")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     set_threads(options.threads)
-    if options.first_step:
-        print(first_step(*options.first_step))
+    if options.alone:
+        print(*alone(*options.alone))
         return
     table = Table(title=f"training step with AdamW, float32, {options.threads} torch threads")
     for column in ("", *options.backends):
@@ -130,8 +135,9 @@ def main() -> None:
             ratios = (f"{t / times['inductor']:.2f}" for t in times.values())
             table.add_row("  / inductor", *ratios)
         if not options.no_cold:
-            seconds = (cold(name, backend) for backend in options.backends)
-            table.add_row("  cold first step, s", *(f"{s:.1f}" for s in seconds))
+            figures = [cold(name, backend) for backend in options.backends]
+            table.add_row("  cold first step, s", *(f"{s:.1f}" for s, _ in figures))
+            table.add_row("  peak memory (RSS), GB", *(f"{m:.2f}" for _, m in figures))
     Console(width=None if sys.stdout.isatty() else 100).print(table)
 
 

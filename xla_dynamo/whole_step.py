@@ -179,9 +179,10 @@ class WholeStep:
                     recipe.optimizer.state.pop(p, None)
             return CompiledStep(self._gm, recipe, args)
         raise UnsupportedError(
-            f"train_step cannot trace {type(recipe.optimizer).__name__}.step() or clip_gradients: "
-            "it decides on the value of a tensor, or makes a Python number of it; call it in "
-            "eager, after loss.backward() through torch.compile(model, backend='openxla')"
+            f"train_step cannot trace {type(recipe.optimizer).__name__}.step(), clip_gradients or "
+            "the loss function: one of them decides on the value of a tensor, or makes a Python number "
+            "of it. Keep it a tensor, or call loss.backward() and optimizer.step() in eager on a "
+            "model compiled with torch.compile(model, backend='openxla')"
         ) from failure
 
 
