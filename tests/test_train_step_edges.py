@@ -2,7 +2,9 @@
 
 import copy
 import functools
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -83,6 +85,19 @@ def test_gradients_from_elsewhere_are_cleared_as_zero_grad_does():
     loss_fn(model, *batch).backward()
     step(*batch)
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_accumulated_gradients_are_freed_by_the_update():
+    model = perceptron()
+    step = xla_dynamo.train_step(model, loss_fn, sgd(model.parameters()), accumulation_steps=2)
+    for _ in range(2):
+        first, second = batches(2)
+        step(*first)
+        gradients = [weakref.ref(p.grad.untyped_storage()) for p in model.parameters()]
+        step(*second)
+        assert all(p.grad is None for p in model.parameters())
+        gc.collect()
+        assert not [g for g in gradients if g() is not None]
 
 
 # --- optimizers that people write --------------------------------------------------------------

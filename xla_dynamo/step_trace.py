@@ -151,22 +151,15 @@ class StepTrace:
             return []
         state = {key[1:]: t for key, t in beside.items() if key[0] == "state"}
         overflow, before = None, []
-        changing = [*params, *state.values()]
+        others = [t for key, t in beside.items() if key[0] in ("attribute", "hyperparameter")]
+        changing = [*params, *state.values(), *others]
         if ("scale",) in beside:
             overflow = unscale(grads, beside["scale",])
             before = [t.clone() for t in changing]
         for p, grad in zip(params, grads, strict=True):
             p.grad = grad
-        with_gradient = [p for p in params if p.grad is not None]
-        if recipe.clip_gradients is not None and with_gradient:
-            memory = {id(p.grad): _memory(p.grad) for p in with_gradient}
-            recipe.clip_gradients(with_gradient)
-            for grad in (p.grad for p in with_gradient if id(p.grad) in memory):
-                if _memory(grad) != memory[id(grad)]:
-                    raise UnsupportedError(
-                        "clip_gradients assigns to the .data of a gradient; change the gradient in "
-                        "place, or assign to the .grad of the parameter"
-                    )
+        if recipe.clip_gradients is not None:
+            _clip(recipe.clip_gradients, [p for p in params if p.grad is not None])
         created = self._optimize(params, state, beside, vector)
         for p in params:
             p.grad = None
@@ -234,8 +227,15 @@ class _Forward(torch.fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
 
-def _memory(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.untyped_storage()._cdata
+def _clip(clip_gradients: Callable[[list[Tensor]], Any], params: list[Tensor]) -> None:
+    grads = [(p.grad, p.grad.untyped_storage()._cdata) for p in params if p.grad is not None]
+    if params:
+        clip_gradients(params)
+    if any(grad.untyped_storage()._cdata != memory for grad, memory in grads):
+        raise UnsupportedError(
+            "clip_gradients assigns to the .data of a gradient; change the gradient in place, or "
+            "assign to the .grad of the parameter"
+        )
 
 
 def _check_writes(gm: torch.fx.GraphModule) -> None:

@@ -78,7 +78,7 @@ class CompiledStep:
         tensors = list(beside.values())
         if list(beside) != self._keys:
             return None
-        if not all(map(operator.is_, tensors, self._seen)):
+        if len(tensors) != len(self._seen) or not all(map(operator.is_, tensors, self._seen)):
             if list(map(_geometry, tensors)) != self._geometry:
                 return None
             self._seen = tensors
@@ -94,7 +94,8 @@ class CompiledStep:
         state = self._recipe.optimizer.state
         for (index, name), tensor in zip(self._created, results[self._outputs :], strict=True):
             state[self._params[index]][name] = tensor
-        if self._recipe.updates:
+        if self._recipe.updates and self._recipe.accumulates:
+            self._seen = []  # the gradients are among them
             for p in self._params:
                 p.grad = None
         return results[: self._outputs]
@@ -180,9 +181,9 @@ class WholeStep:
             return CompiledStep(self._gm, recipe, args)
         raise UnsupportedError(
             f"train_step cannot trace {type(recipe.optimizer).__name__}.step(), clip_gradients or "
-            "the loss function: one of them decides on the value of a tensor, or makes a Python number "
-            "of it. Keep it a tensor, or call loss.backward() and optimizer.step() in eager on a "
-            "model compiled with torch.compile(model, backend='openxla')"
+            "the loss function: one of them decides on the value of a tensor, or makes a Python "
+            "number of it. Keep it a tensor, or call loss.backward() and optimizer.step() in eager "
+            "on a model compiled with torch.compile(model, backend='openxla')"
         ) from failure
 
 
