@@ -146,8 +146,11 @@ class StepTrace:
         for index, grad in enumerate(grads):
             total = beside.get(("gradient", index))
             if total is not None:
-                grads[index] = total if grad is None else total.add_(grad)
+                grads[index] = total if grad is None else total + grad
         if not recipe.updates:
+            for index, total in enumerate(grads):
+                if total is not None:
+                    beside["gradient", index].copy_(total)
             return []
         state = {key[1:]: t for key, t in beside.items() if key[0] == "state"}
         overflow, before = None, []

@@ -46,7 +46,7 @@ class CompiledStep:
         self._params, self._places = list(params), list(params.values())
         beside = tensors_beside(recipe, params, args)
         self._keys, self._geometry = list(beside), list(map(_geometry, beside.values()))
-        self._seen = list(beside.values())
+        self._seen: list[Tensor] = []
         trace = StepTrace(forward, args, params, beside, recipe)
         self._numbers, self._guards, self._created = trace.numbers, trace.guards, trace.created
         self.without_gradient = trace.without_gradient
@@ -81,7 +81,8 @@ class CompiledStep:
         if len(tensors) != len(self._seen) or not all(map(operator.is_, tensors, self._seen)):
             if list(map(_geometry, tensors)) != self._geometry:
                 return None
-            self._seen = tensors
+            if not recipe.accumulates:  # gradients must not outlive the update
+                self._seen = tensors
         values = [float(now[n]) for n in self._numbers]
         if values != self._values or not values:
             self._values, self._vector = values, torch.tensor(values, dtype=torch.float64)
@@ -95,7 +96,6 @@ class CompiledStep:
         for (index, name), tensor in zip(self._created, results[self._outputs :], strict=True):
             state[self._params[index]][name] = tensor
         if self._recipe.updates and self._recipe.accumulates:
-            self._seen = []  # the gradients are among them
             for p in self._params:
                 p.grad = None
         return results[: self._outputs]
