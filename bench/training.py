@@ -8,6 +8,7 @@ as `torch.compile(model)` with the optimizer that eager has, as most people do.
 
 import argparse
 import os
+import pathlib
 import resource
 import subprocess
 import sys
@@ -88,7 +89,15 @@ def alone(name: str, backend: str) -> tuple[float, float]:
     seconds = time.perf_counter() - start
     for _ in range(4):
         step(*batch)
-    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    return seconds, peak_memory()
+
+
+def peak_memory() -> float:
+    """The most memory (RSS) that this process has had, in GB."""
+    status = pathlib.Path("/proc/self/status")
+    if status.exists():  # getrusage would tell the parent's peak, if that was higher
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def cold(name: str, backend: str) -> tuple[float, float]:

@@ -80,6 +80,7 @@ def test_public_names():
         "compile_graph",
         "lowers",
         "openxla",
+        "train_step",
     ]
     for name in xla_dynamo.__all__:
         public = getattr(xla_dynamo, name)
