@@ -100,7 +100,13 @@ def forward(
     groups: int,
 ) -> Value:
     """Sum x[n, c, i * stride + k * dilation - padding] * w[o, c, k] over c and k: out[n, o, i]."""
-    pads = [(p, p) for p in padding]
+    pads = []
+    sizes = (build.shape_of(x)[2:], build.shape_of(weight)[2:], shape[2:])
+    for n, k, o, s, p, d in zip(*sizes, stride, padding, dilation, strict=True):
+        reach = (k - 1) * d + 1
+        fits = (n + 2 * p - reach) // s + 1
+        # In the gradient of a transposed convolution, output_padding may make room for more.
+        pads.append((p, p if fits == o else (o - 1) * s + reach - n - p))
     return _convolve(
         ctx, x, weight, shape, stride, pads, [1] * len(pads), dilation, feature_groups=groups
     )
