@@ -6,9 +6,7 @@ both in one process for interleaved latencies, and prints the ratios.
 
 import argparse
 import os
-import subprocess
 import sys
-import tempfile
 import time
 import warnings
 
@@ -18,7 +16,7 @@ from rich.table import Table
 
 from bench.accuracy import relative_error
 from bench.models import randomize_constants
-from bench.timing import interleave, set_threads
+from bench.timing import in_fresh_process, interleave, set_threads
 
 BACKENDS = ("inductor", "openxla")
 
@@ -47,15 +45,7 @@ def first_call(backend: str) -> float:
 
 def cold_compile(backend: str) -> float:
     """`first_call` in a fresh process with empty caches."""
-    with tempfile.TemporaryDirectory() as cache:
-        result = subprocess.run(
-            [sys.executable, "-m", "bench.encoder", "--first-call", backend],
-            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    return float(result.stdout.split()[-1])
+    return in_fresh_process("bench.encoder", "--first-call", backend)[0]
 
 
 def latencies() -> tuple[dict[str, float], float]:

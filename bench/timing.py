@@ -1,6 +1,10 @@
 """Times that can be compared: interleaved rounds in one process, medians, ratios."""
 
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 
@@ -40,3 +44,16 @@ def interleave(
             if round_:
                 samples[name].append((time.perf_counter() - start) / counts[name])
     return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def in_fresh_process(module: str, *arguments: str) -> list[float]:
+    """The numbers that `python -m module arguments` prints last, with empty caches of Inductor."""
+    with tempfile.TemporaryDirectory() as cache:
+        result = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return [float(word) for word in result.stdout.splitlines()[-1].split()]

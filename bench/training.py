@@ -10,9 +10,7 @@ import argparse
 import os
 import pathlib
 import resource
-import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -23,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 import xla_dynamo
-from bench.timing import interleave, set_threads
+from bench.timing import in_fresh_process, interleave, set_threads
 
 BACKENDS = ("eager", "inductor", "openxla", "train_step")
 Batch = tuple[torch.Tensor, ...]
@@ -100,20 +98,6 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
-def cold(name: str, backend: str) -> tuple[float, float]:
-    """`alone` in a fresh process with empty caches."""
-    with tempfile.TemporaryDirectory() as cache:
-        result = subprocess.run(
-            [sys.executable, "-m", "bench.training", "--alone", name, backend],
-            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    seconds, memory = result.stdout.split()[-2:]
-    return float(seconds), float(memory)
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -144,7 +128,10 @@ def main() -> None:
             ratios = (f"{t / times['inductor']:.2f}" for t in times.values())
             table.add_row("  / inductor", *ratios)
         if not options.no_cold:
-            figures = [cold(name, backend) for backend in options.backends]
+            figures = [
+                in_fresh_process("bench.training", "--alone", name, backend)
+                for backend in options.backends
+            ]
             table.add_row("  cold first step, s", *(f"{s:.1f}" for s, _ in figures))
             table.add_row("  peak memory (RSS), GB", *(f"{m:.2f}" for _, m in figures))
     Console(width=None if sys.stdout.isatty() else 100).print(table)
