@@ -23,7 +23,7 @@ from tests.test_train_step import (
     loss_fn,
     perceptron,
 )
-from xla_dynamo.errors import OptionError, UnsupportedError
+from xla_dynamo.errors import OptionError, UnsupportedError, UnsupportedOperator
 from xla_dynamo.runtime import metrics
 
 
@@ -383,10 +383,10 @@ def test_first_calls_from_several_threads():
 
 
 class Recurrent(nn.Module):
-    def __init__(self):
+    def __init__(self, **settings):
         super().__init__()
         torch.manual_seed(0)
-        self.lstm, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 3)
+        self.lstm, self.head = nn.LSTM(2, 4, batch_first=True, **settings), nn.Linear(4, 3)
 
     def forward(self, x):
         return self.head(self.lstm(x.unflatten(1, (3, 2)))[0][:, -1])
@@ -394,6 +394,15 @@ class Recurrent(nn.Module):
 
 def test_recurrent_layers():
     assert_trains_as_eager(lambda: Recurrent().double(), OPTIMIZERS["adamw"], batches(3))
+
+
+def test_dropout_between_recurrent_layers_is_refused():
+    """Torch's decomposition would leave it out."""
+    model = Recurrent(num_layers=2, dropout=0.5).double()
+    step = xla_dynamo.train_step(model, loss_fn, sgd(model.parameters()))
+    (batch,) = batches(1)
+    with pytest.raises(UnsupportedOperator, match="dropout"):
+        step(*batch)
 
 
 def test_a_checkpointed_region_with_dropout():

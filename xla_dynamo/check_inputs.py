@@ -76,5 +76,6 @@ def check_recurrent_dropout(gm: torch.fx.GraphModule) -> None:
             raise UnsupportedOperator(
                 f"{node.target.__name__} with dropout={dropout} between its layers: torch's "
                 f"decomposition leaves the dropout out{describe(node)}\n"
-                "  leave torch._dynamo.config.allow_rnn at False: it runs in eager torch then"
+                "  stack single layers with nn.Dropout between them, or (but for train_step) leave "
+                "torch._dynamo.config.allow_rnn at False: it runs in eager torch then"
             )

@@ -31,6 +31,11 @@ _IN_EAGER = (
 _FORM = {"capturable": True, "foreach": False, "fused": False}
 
 
+def owned_parameters(optimizer: Optimizer) -> list[Tensor]:
+    """The parameters that an optimizer has."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
 def check_optimizer(optimizer: Optimizer) -> None:
     """Refuse what a traced step would silently leave out.
 
@@ -74,14 +79,13 @@ def check_hooks(optimizer: Optimizer) -> None:
             "train_step does not run step hooks of optimizers: remove them, and do what they do "
             "around step(...)"
         )
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            if p._backward_hooks or p._post_accumulate_grad_hooks:
-                raise UnsupportedError(
-                    f"a parameter of shape {tuple(p.shape)} has hooks on its gradient, which "
-                    "train_step does not run: change gradients with clip_gradients=..., which gets "
-                    "the parameters"
-                )
+    for p in owned_parameters(optimizer):
+        if p._backward_hooks or p._post_accumulate_grad_hooks:
+            raise UnsupportedError(
+                f"a parameter of shape {tuple(p.shape)} has hooks on its gradient, which "
+                "train_step does not run: change gradients with clip_gradients=..., which gets the "
+                "parameters"
+            )
 
 
 def initialise_state(optimizer: Optimizer, params: Iterable[Tensor]) -> list[Tensor]:
@@ -90,7 +94,7 @@ def initialise_state(optimizer: Optimizer, params: Iterable[Tensor]) -> list[Ten
     is_of_torch = type(optimizer).__module__.startswith("torch.optim")
     if not new or not is_of_torch or not hasattr(optimizer, "_init_group"):
         return []  # what else the class makes in its first step, the traced step makes
-    grads = {p: p.grad for group in optimizer.param_groups for p in group["params"]}
+    grads = {p: p.grad for p in owned_parameters(optimizer)}
     try:
         for p in grads:
             p.grad = None

@@ -13,6 +13,7 @@ import torch
 
 from xla_dynamo.hyperparameters import Name, hyperparameters
 from xla_dynamo.loss_scaling import scaler_tensors
+from xla_dynamo.optimizer_trace import owned_parameters
 from xla_dynamo.weight_averaging import averaged_tensors
 
 Tensor: TypeAlias = torch.Tensor
@@ -46,11 +47,6 @@ class Recipe:
     def accumulates(self) -> bool:
         """Whether gradients outlive a call."""
         return self.accumulation_steps > 1
-
-
-def owned_parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The parameters that an optimizer has."""
-    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def step_parameters(recipe: Recipe, args: Sequence[Any]) -> dict[Tensor, int | None]:
@@ -123,9 +119,8 @@ def constants(recipe: Recipe) -> dict[Any, Any]:
     return found
 
 
-def allocate_gradients(params: Iterable[Tensor]) -> list[Tensor]:
-    """Give zero gradients to parameters that have none, and return those."""
-    new = [p for p in params if p.grad is None]
-    for p in new:
-        p.grad = torch.zeros_like(p, memory_format=torch.preserve_format)
-    return new
+def allocate_gradients(params: Iterable[Tensor]) -> None:
+    """Give zero gradients to parameters that have none."""
+    for p in params:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p, memory_format=torch.preserve_format)

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from xla_dynamo.backend import openxla
+from xla_dynamo.check_inputs import check_recurrent_dropout
 from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.hyperparameters import hyperparameters
 from xla_dynamo.optimizer_trace import initialise_state
@@ -125,26 +126,34 @@ class WholeStep:
 
         One thread at a time: `TrainStep` sees to it.
         """
-        index_of_loss(self._gm)
+        if not self._steps:
+            index_of_loss(self._gm)
+            # Before the trace takes recurrent networks apart, and their dropout out.
+            check_recurrent_dropout(self._gm)
         self._recipe.ran = True
         key = (self._recipe.updates, *size_key([args[i] for i in self._open]))
         if self._recipe.accumulates:
             allocate_gradients(self._used(args))
-        inputs = None
-        for again in (False, True):
-            for place, (known, step) in enumerate(self._steps):
-                if known == key and (inputs := step.inputs(args)) is not None:
-                    self._steps.append(self._steps.pop(place))
-                    return step.run(inputs)
-            if not again:
-                self._prepare(args)
-        with _tracing:
-            step = self._compile(args)
-        self._steps.append((key, step))
-        del self._steps[: -self._limit]
-        inputs = step.inputs(args)
-        assert inputs is not None
+        found = self._fitting(key, args)
+        if found is None:
+            self._prepare(args)
+            found = self._fitting(key, args)
+        if found is None:
+            with _tracing:
+                self._steps.append((key, self._compile(args)))
+            del self._steps[: -self._limit]
+            found = self._fitting(key, args)
+        assert found is not None
+        step, inputs = found
         return step.run(inputs)
+
+    def _fitting(self, key: Any, args: Sequence[Any]) -> tuple[CompiledStep, list[Any]] | None:
+        """The step for these inputs and the present state, if there is one, and its inputs."""
+        for place, (known, step) in enumerate(self._steps):
+            if known == key and (inputs := step.inputs(args)) is not None:
+                self._steps.append(self._steps.pop(place))
+                return step, inputs
+        return None
 
     def _used(self, args: Sequence[Any]) -> list[Tensor]:
         params = step_parameters(self._recipe, args).items()
