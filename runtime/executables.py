@@ -13,10 +13,24 @@ from xla_dynamo.errors import CompileError
 from xla_dynamo.runtime import forks, metrics
 from xla_dynamo.runtime.jaxlib_private import (
     Buffer,
+    LoadedExecutable,
     compile_and_load,
     compile_options,
     executor,
 )
+from xla_dynamo.runtime.xla_options import refused, with_defaults
+
+
+def _compile(
+    module: ir.Module, device: jax.Device, given: Mapping[str, Any]
+) -> LoadedExecutable:
+    while True:
+        options = compile_options(with_defaults(device.platform, given), device.id)
+        try:
+            return compile_and_load(module, device, options)
+        except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
+            if not refused(device.platform, given, error):
+                raise CompileError(f"PJRT could not compile for {device}: {error}") from error
 
 
 def _give_back_memory() -> None:
@@ -47,11 +61,7 @@ class Executable:
         if forks.forked:
             raise CompileError(forks.MESSAGE)
         start = time.perf_counter()
-        try:
-            options = compile_options(dict(xla_options or {}), device.id)
-            self._loaded = compile_and_load(module, device, options)
-        except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
-            raise CompileError(f"PJRT could not compile for {device}: {error}") from error
+        self._loaded = _compile(module, device, xla_options or {})
         self.device = device
         self.compile_seconds = time.perf_counter() - start
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)

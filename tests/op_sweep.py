@@ -47,7 +47,8 @@ TIES = frozenset({"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", 
 # as eager is.
 ROUNDING = frozenset(
     {
-        "__rmatmul__", "atanh", "erfinv", "fft.hfft2", "logcumsumexp", "matmul", "matrix_exp",
+        "__rmatmul__", "atanh", "erfinv", "fft.hfft2", "grid_sampler_3d",
+        "linalg.pinv.hermitian", "logcumsumexp", "matmul", "matrix_exp",
         "nn.functional.conv3d", "stft",
         "nn.functional.conv_transpose3d", "nn.functional.multi_head_attention_forward",
         "nn.functional.scaled_dot_product_attention",

@@ -1,0 +1,44 @@
+"""The options of XLA that every program is compiled with, unless the user says otherwise.
+
+What each one gives is measured in bench/RESULTS.md ("XLA's options").
+"""
+
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+# YNNPACK for matrix products, where it is as fast as MKL, but not for sums and what surrounds them:
+# there it has large intermediate values written to memory that XLA's own fusions never store. And
+# an order of execution that needs little memory: the other one is for programs of many small
+# operators side by side, and large ones use all cores by themselves.
+OF_PLATFORM: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "cpu": {
+            "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+            "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
+        }
+    }
+)
+# Options that this version of XLA has refused.
+_unknown: set[str] = set()
+
+
+def with_defaults(platform: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The user's options, and ours where neither they nor XLA_FLAGS say anything."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    defaults = OF_PLATFORM.get(platform, {})
+    ours = {k: v for k, v in defaults.items() if k not in _unknown and k not in flags}
+    return {**ours, **given}
+
+
+def refused(platform: str, given: Mapping[str, Any], error: Exception) -> bool:
+    """Whether a compilation failed for want of an option of ours, which is then set no more.
+
+    XLA's options come and go with its versions; the user's own are never left out.
+    """
+    text = str(error)
+    names = {k for k in OF_PLATFORM.get(platform, {}) if k in text and k not in given}
+    new = names - _unknown
+    _unknown.update(new)
+    return bool(new)
