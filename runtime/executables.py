@@ -21,9 +21,7 @@ from xla_dynamo.runtime.jaxlib_private import (
 from xla_dynamo.runtime.xla_options import refused, with_defaults
 
 
-def _compile(
-    module: ir.Module, device: jax.Device, given: Mapping[str, Any]
-) -> LoadedExecutable:
+def _compile(module: ir.Module, device: jax.Device, given: Mapping[str, Any]) -> LoadedExecutable:
     while True:
         options = compile_options(with_defaults(device.platform, given), device.id)
         try:
