@@ -27,24 +27,24 @@ BACKENDS = ("eager", "inductor", "openxla", "train_step")
 Batch = tuple[torch.Tensor, ...]
 
 
-def gpt2() -> tuple[torch.nn.Module, Batch]:
-    """4 layers of GPT-2's width, 4 x 128 tokens."""
+def gpt2(times: int) -> tuple[torch.nn.Module, Batch]:
+    """4 layers of GPT-2's width; `times` x 4 x 128 tokens."""
     import transformers
 
     none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     config = transformers.GPT2Config(n_layer=4, use_cache=False, **none)
-    ids = torch.randint(0, config.vocab_size, (4, 128))
+    ids = torch.randint(0, config.vocab_size, (4 * times, 128))
     return transformers.GPT2LMHeadModel(config), (ids, ids)
 
 
-def resnet18() -> tuple[torch.nn.Module, Batch]:
-    """ResNet-18 on 8 images of 224 x 224."""
+def resnet18(times: int) -> tuple[torch.nn.Module, Batch]:
+    """ResNet-18 on `times` x 8 images of 224 x 224."""
     import transformers
 
     config = transformers.ResNetConfig(
         hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic", num_labels=1000
     )
-    batch = torch.randn(8, 3, 224, 224), torch.randint(0, 1000, (8,))
+    batch = torch.randn(8 * times, 3, 224, 224), torch.randint(0, 1000, (8 * times,))
     return transformers.ResNetForImageClassification(config), batch
 
 
@@ -59,10 +59,10 @@ def loss_fn(model: torch.nn.Module, x: torch.Tensor, labels: torch.Tensor) -> to
     return F.cross_entropy(logits, labels)
 
 
-def make_step(name: str, backend: str) -> tuple[Callable[..., torch.Tensor], Batch]:
-    """A training step of a fresh model, and its batch."""
+def make_step(name: str, backend: str, times: int) -> tuple[Callable[..., torch.Tensor], Batch]:
+    """A training step of a fresh model, and its batch, `times` the usual one."""
     torch.manual_seed(0)
-    model, batch = MODELS[name]()
+    model, batch = MODELS[name](times)
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     if backend == "train_step":
@@ -79,9 +79,9 @@ def make_step(name: str, backend: str) -> tuple[Callable[..., torch.Tensor], Bat
     return step, batch
 
 
-def alone(name: str, backend: str) -> tuple[float, float]:
+def alone(name: str, backend: str, times: int) -> tuple[float, float]:
     """Seconds that the first step takes in this process, and its peak memory (GB) after five."""
-    step, batch = make_step(name, backend)
+    step, batch = make_step(name, backend, times)
     start = time.perf_counter()
     step(*batch)
     seconds = time.perf_counter() - start
@@ -106,12 +106,13 @@ def main() -> None:
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--times", type=int, default=1, help="a batch so many times as large")
     parser.add_argument("--no-cold", action="store_true", help="leave out first steps and memory")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     set_threads(options.threads)
     if options.alone:
-        print(*alone(*options.alone))
+        print(*alone(*options.alone, options.times))
         return
     table = Table(title=f"training step with AdamW, float32, {options.threads} torch threads")
     for column in ("", *options.backends):
@@ -119,7 +120,7 @@ def main() -> None:
     for name in options.models:
         calls = {}
         for backend in options.backends:
-            step, batch = make_step(name, backend)
+            step, batch = make_step(name, backend, options.times)
             step(*batch)
             calls[backend] = lambda f=step, b=batch: f(*b)
         times = interleave(calls, rounds=options.rounds, seconds=1.0)
@@ -128,8 +129,9 @@ def main() -> None:
             ratios = (f"{t / times['inductor']:.2f}" for t in times.values())
             table.add_row("  / inductor", *ratios)
         if not options.no_cold:
+            larger = ("--times", str(options.times))
             figures = [
-                in_fresh_process("bench.training", "--alone", name, backend)
+                in_fresh_process("bench.training", "--alone", name, backend, *larger)
                 for backend in options.backends
             ]
             table.add_row("  cold first step, s", *(f"{s:.1f}" for s, _ in figures))
