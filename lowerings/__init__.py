@@ -53,6 +53,8 @@ FAMILIES = (
     "special_functions",
     "bessel_functions",
     "orthogonal_polynomials",
+    "control_flow",
+    "flex_attention",
 )
 
 for _family in FAMILIES:

@@ -31,6 +31,9 @@ class Context:
         module: the MLIR module under construction, for rules that add a function to it.
         functions: inlined functions by their key (see `from_jax`), so that each is added once.
         random_key: makes a fresh ui64[2] key for a random op; a new one at each call.
+        inline: lowers a graph inside the graph, the body of a branch or loop, at the insertion
+            point: takes the FX graph, its inputs as values and as fake tensors, and whether it
+            runs more than once (`in_loop`), and returns the list of its outputs.
     """
 
     out: Any
@@ -39,6 +42,7 @@ class Context:
     module: ir.Module
     functions: dict[Any, Any]
     random_key: Callable[[], ir.Value]
+    inline: Callable[..., list[Any]]
 
 
 def find_rule(op: Any) -> Rule | None:

@@ -25,7 +25,7 @@ def view(ctx: Context, x: Value, *_: object) -> Value:
     return build.reshape(x, ctx.out.shape)
 
 
-@lowers(aten.alias.default, aten.detach.default)
+@lowers(aten.alias.default, aten.detach.default, aten.detach_copy.default)
 def alias(ctx: Context, x: Value) -> Value:
     return x
 

@@ -21,6 +21,7 @@ from xla_dynamo.runtime.clients import pjrt_device_of
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.sizes import is_symbolic, offset_inputs, size_key, static_values, values_at
 from xla_dynamo.source_lines import describe
+from xla_dynamo.subgraphs import inline_subgraphs
 
 log = logging.getLogger("xla_dynamo")
 
@@ -104,6 +105,7 @@ def compile_graph(
         UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
     """
     options = options or Options()
+    inline_subgraphs(gm)
     static = _static_input_indices() if keeps_inputs else frozenset()
     parts = partition(gm, options)
     if parts is None:

@@ -1,5 +1,6 @@
 """What a node of an ATen graph is, beside an operator of the table."""
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -85,3 +86,11 @@ def is_random(node: Node) -> bool:
 def generator_of(node: Node) -> Any:
     """The generator that a random node is given, or None: it draws from torch's default one."""
     return _arguments(node).get("generator") if is_random(node) else None
+
+
+def bodies(node: Node) -> list[torch.fx.GraphModule]:
+    """The graphs that a higher-order operator runs: branches of a cond, the body of a loop."""
+    gm = node.graph.owning_module
+    given = [n for n in node.all_input_nodes if n.op == "get_attr"]
+    attributes = [operator.attrgetter(str(n.target))(gm) for n in given]
+    return [a for a in attributes if isinstance(a, torch.fx.GraphModule)]

@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from xla_dynamo.lowerings import find_refusal, find_rule
 from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
 from xla_dynamo.nodes import (
+    bodies,
     generator_of,
     is_number,
     is_plain_effect,
@@ -32,6 +33,7 @@ from xla_dynamo.output_views import views_under
 
 Node: TypeAlias = torch.fx.Node
 aten = torch.ops.aten
+cond = torch.ops.higher_order.cond
 # The time of the inputs: a compiled part may come next, and an operator at this very time.
 START = -1
 # The reason of random operators under options={"rng": "torch"}.
@@ -40,9 +42,15 @@ DRAWN_BY_TORCH = "torch draws its random numbers"
 
 def eager_reason(node: Node, options: Options) -> str | None:
     """Why a node is not to be part of an XLA program, or None if it is."""
-    if options.rng == "torch" and is_random(node):
+    if options.rng == "torch" and (is_random(node) or _draws_inside(node)):
         return DRAWN_BY_TORCH
     return _obstacle(node) if options.fallback == "eager" else None
+
+
+def _draws_inside(node: Node) -> bool:
+    """Whether the body of a branch or loop draws random numbers."""
+    inner = [n for body in bodies(node) for n in body.graph.nodes]
+    return any(is_random(n) or _draws_inside(n) for n in inner)
 
 
 def _obstacle(node: Node) -> str | None:
@@ -71,7 +79,19 @@ def _obstacle(node: Node) -> str | None:
     if (refusal := find_refusal(op)) is not None:
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
         return refusal(*args, **kwargs)
-    return None if find_rule(op) else "no lowering"
+    return _obstacle_inside(node) if find_rule(op) else "no lowering"
+
+
+def _obstacle_inside(node: Node) -> str | None:
+    """Why the body of a branch or loop cannot be part of an XLA program, or None."""
+    for inner in (n for body in bodies(node) for n in body.graph.nodes):
+        if writes_input(inner) or inner.target is with_effects or inner.kwargs.get("check_errors"):
+            return f"{inner.target} inside it acts on more than its results"
+        if (reason := _obstacle(inner)) is not None:
+            return f"{inner.target} inside it: {reason}"
+    if node.target is not cond and _draws_inside(node):
+        return "each step draws random numbers of its own"
+    return None
 
 
 def _gives_new_sizes(node: Node) -> bool:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from xla_dynamo.nodes import through_storage
 from xla_dynamo.output_views import memory_of
@@ -33,13 +34,24 @@ def static_values(gm: torch.fx.GraphModule) -> dict[Node, Any]:
 
 
 def values_at(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[Node, Any]:
-    """The fake value of every node when a symbolic graph is called with these arguments."""
+    """The fake value of every node when a graph is called with these arguments.
+
+    Tensors may be fake ones, of static sizes.
+    """
     propagation = _Propagation(gm)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        fake = [mode.from_tensor(a, static_shapes=True) if torch.is_tensor(a) else a for a in args]
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()) as mode:
+        fake = [_fake(a, mode) if isinstance(a, torch.Tensor) else a for a in args]
         with torch.no_grad():
             propagation.run(*fake)
     return propagation.values
+
+
+def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    if isinstance(tensor, FakeTensor):  # of another mode
+        return torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        )
+    return mode.from_tensor(tensor, static_shapes=True)
 
 
 class _Propagation(torch.fx.Interpreter):

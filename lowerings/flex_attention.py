@@ -1,0 +1,46 @@
+"""flex_attention: attention whose scores and mask the user writes as functions.
+
+torch's own dense form (matrix product, the functions vectorized over all scores, softmax) is traced
+at the sizes at hand, and XLA fuses the functions into what surrounds them.
+"""
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from xla_dynamo.lowerings.build import is_value
+from xla_dynamo.lowerings.table import Context, lowers
+
+
+@lowers("flex_attention")
+def flex_attention(ctx: Context, *args: Any) -> Any:
+    """(out, logsumexp, maxima); the functions come as graphs."""
+    from xla_dynamo.decompositions import decompositions
+
+    leaves, spec = pytree.tree_flatten(args)
+    fakes = pytree.tree_leaves(ctx.operands, is_leaf=lambda x: x is None)
+    places = [i for i, leaf in enumerate(leaves) if is_value(leaf)]
+
+    def run(*tensors: torch.Tensor) -> Any:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        return dense_form()(*pytree.tree_unflatten(filled, spec))
+
+    traced = make_fx(torch.func.functionalize(run), decomposition_table=dict(decompositions()))
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        given = [
+            torch.empty_strided(f.shape, f.stride(), dtype=f.dtype, device=f.device)
+            for f in (fakes[place] for place in places)
+        ]
+        gm = traced(*given)
+    return ctx.inline(gm, [leaves[place] for place in places], given)
+
+
+def dense_form() -> Any:
+    """The function with which torch runs flex_attention where it has no kernel for it."""
+    op = torch.ops.higher_order.flex_attention
+    return op.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]

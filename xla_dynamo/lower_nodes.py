@@ -1,0 +1,125 @@
+"""The nodes of a graph to StableHLO at the insertion point: one pass, one rule a node."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from jax.extend.mlir import ir
+
+from xla_dynamo.errors import LoweringError, UnsupportedOperator
+from xla_dynamo.lowerings import Context, find_rule
+from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.lowerings.table import REGISTERED_IN
+from xla_dynamo.module_builder import ModuleBuilder
+from xla_dynamo.nodes import generator_of
+from xla_dynamo.signatures import checked, location, no_rule, signature
+from xla_dynamo.sizes import values_at
+from xla_dynamo.source_lines import describe
+
+Node: TypeAlias = torch.fx.Node
+
+
+class GraphLowering:
+    """A graph on its way into a module: the whole program's, or the body of a branch or loop.
+
+    Attributes:
+        gm: the graph.
+        values: the fake value of each node, of static sizes.
+        env: what each node that has been lowered is in the module.
+    """
+
+    def __init__(
+        self, gm: torch.fx.GraphModule, values: Mapping[Node, Any], builder: ModuleBuilder
+    ) -> None:
+        """Begin with no node lowered; inputs are put into `env` by the caller."""
+        self.gm, self.values, self.builder = gm, values, builder
+        self.env: dict[Node, Any] = {}
+        self.in_loop = False
+
+    def lower_nodes(self) -> None:
+        """Lower every node between the inputs and the output."""
+        for node in self.gm.graph.nodes:
+            if node.op not in ("placeholder", "output"):
+                with location(node):
+                    self.env[node] = self.node(node)
+
+    def node(self, node: Node) -> Any:
+        """What a node is in the module."""
+        if node.op == "get_attr":
+            attribute = operator.attrgetter(str(node.target))(self.gm)
+            if isinstance(attribute, torch.Tensor):
+                return checked(node, self.values, lambda: self.builder.constant(node, attribute))
+            return attribute
+        if node.target is operator.getitem:
+            sequence, index = node.args
+            return self.env[sequence][index]  # type: ignore[index]
+        promised = self.values.get(node)
+        if isinstance(promised, int | float | bool | complex):
+            return promised  # arithmetic on sizes, already done
+        if generator_of(node) is not None:
+            raise UnsupportedOperator(
+                f"{signature(node, self.values)} draws from a generator of its own, which a "
+                f'compiled program does not have{describe(node)}\n  options={{"fallback": '
+                '"eager"} runs it in torch'
+            )
+        rule = find_rule(node.target)
+        if rule is None:
+            raise no_rule(node, self.values)
+        builder = self.builder
+        operands = torch.fx.map_arg(node.args, self.values.__getitem__)
+        ctx = Context(
+            promised,
+            operands,
+            builder.platform,
+            builder.module,
+            builder.functions,
+            self.random_key,
+            self.inline,
+        )
+        args = torch.fx.map_arg(node.args, self.env.__getitem__)
+        kwargs = torch.fx.map_arg(node.kwargs, self.env.__getitem__)
+        result = checked(node, self.values, lambda: rule(ctx, *args, **kwargs))
+        self.check_type(node, result, promised)
+        return result
+
+    def random_key(self) -> ir.Value:
+        """A fresh key for a draw: fresh once, so not for the steps of a loop."""
+        if self.in_loop:
+            raise UnsupportedOperator("each step of the loop draws random numbers of its own")
+        return self.builder.random_key()
+
+    def inline(
+        self,
+        gm: torch.fx.GraphModule,
+        inputs: Sequence[Any],
+        fakes: Sequence[Any],
+        *,
+        in_loop: bool = False,
+    ) -> list[Any]:
+        """Lower a graph inside this one where the insertion point is; returns its outputs.
+
+        `inputs` are values and numbers, `fakes` the same as fake tensors and numbers.
+        """
+        inner = GraphLowering(gm, values_at(gm, fakes), self.builder)
+        inner.in_loop = in_loop or self.in_loop
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        inner.env.update(zip(placeholders, inputs, strict=True))
+        inner.lower_nodes()
+        outputs = gm.graph.output_node().args[0]
+        outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
+        return [inner.env[n] if isinstance(n, torch.fx.Node) else n for n in outputs]
+
+    def check_type(self, node: Node, result: Any, promised: Any) -> None:
+        """Raise LoweringError unless a rule's result has the type of the node's fake value."""
+        if isinstance(promised, tuple | list):
+            for part, value in zip(promised, result, strict=True):
+                self.check_type(node, value, part)
+        elif isinstance(promised, torch.Tensor) and result is not None:
+            wanted = tensor_type(tuple(promised.shape), promised.dtype)
+            if result.type != wanted:
+                raise LoweringError(
+                    f"the rule of {signature(node, self.values)} emitted {result.type} where the "
+                    f"graph promises {wanted}{describe(node)}\n  This is a fault of the rule "
+                    f"({REGISTERED_IN.get(str(node.target), '?')}), not of the model."
+                )
