@@ -70,7 +70,8 @@ def cdist(ctx: Context, x1: Value, x2: Value, p: float, compute_mode: int | None
 def _cdist_gradient(
     grad: jax.Array, x: jax.Array, y: jax.Array, norm: jax.Array, p: float
 ) -> jax.Array:
-    return _norm_gradient(x[..., :, None, :] - y[..., None, :, :], p, grad, norm).sum(-2)
+    slopes = _norm_gradient(x[..., :, None, :] - y[..., None, :, :], p, grad, norm).sum(-2)
+    return slopes if slopes.size else jnp.zeros_like(x)  # an empty batch, which x comes without
 
 
 @lowers(aten._cdist_backward.default)

@@ -7,8 +7,6 @@ at the sizes at hand, and XLA fuses the functions into what surrounds them.
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from xla_dynamo.lowerings.build import is_value
@@ -18,8 +16,6 @@ from xla_dynamo.lowerings.table import Context, lowers
 @lowers("flex_attention")
 def flex_attention(ctx: Context, *args: Any) -> Any:
     """(out, logsumexp, maxima); the functions come as graphs."""
-    from xla_dynamo.decompositions import decompositions
-
     leaves, spec = pytree.tree_flatten(args)
     fakes = pytree.tree_leaves(ctx.operands, is_leaf=lambda x: x is None)
     places = [i for i, leaf in enumerate(leaves) if is_value(leaf)]
@@ -30,14 +26,7 @@ def flex_attention(ctx: Context, *args: Any) -> Any:
             filled[place] = tensor
         return dense_form()(*pytree.tree_unflatten(filled, spec))
 
-    traced = make_fx(torch.func.functionalize(run), decomposition_table=dict(decompositions()))
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        given = [
-            torch.empty_strided(f.shape, f.stride(), dtype=f.dtype, device=f.device)
-            for f in (fakes[place] for place in places)
-        ]
-        gm = traced(*given)
-    return ctx.inline(gm, [leaves[place] for place in places], given)
+    return ctx.inline(run, [leaves[i] for i in places], [fakes[i] for i in places])
 
 
 def dense_form() -> Any:

@@ -32,8 +32,9 @@ class Context:
         functions: inlined functions by their key (see `from_jax`), so that each is added once.
         random_key: makes a fresh ui64[2] key for a random op; a new one at each call.
         inline: lowers a graph inside the graph, the body of a branch or loop, at the insertion
-            point: takes the FX graph, its inputs as values and as fake tensors, and whether it
-            runs more than once (`in_loop`), and returns the list of its outputs.
+            point: takes the FX graph, or a function of torch that is traced; its inputs as values
+            and as fake tensors; and whether it runs more than once (`in_loop`). Returns the list
+            of its outputs.
     """
 
     out: Any

@@ -96,6 +96,7 @@ _NO_GRADIENT_RULE = "the gradient has no rule: it runs in eager torch"
 _WITHOUT_GRADIENT = frozenset({"argwhere", "item", "nonzero", "unique", "unique_consecutive"})
 GRADIENT_LIMITATIONS: list[Limitation] = [
     *(r for r in LIMITATIONS if _F32 in r.dtypes and r.op not in _WITHOUT_GRADIENT),
+    Limitation("index_fill", (_F32,), _BY_VALUE + " (a 0-d input: its gradient asks for unique)"),
     Limitation("index_put", (_F32,), _BY_VALUE + " (the gradient in the values written by a mask)"),
     Limitation("_segment_reduce.lengths", (_F32,), _NO_GRADIENT_RULE),
     Limitation("_segment_reduce.offsets", (_F32,), _NO_GRADIENT_RULE),

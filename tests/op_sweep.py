@@ -42,18 +42,24 @@ UNINITIALIZED = frozenset(
 # quickselect. Such results are compared by the elements that they choose.
 TIES = frozenset({"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", "topk"})
 
-# Sums of products in another order than eager's, so that both differ from the exact result by more
+# Sums and products in another order than eager's, so that both differ from the exact result by more
 # than torch.testing allows them to differ from each other. These must be as near to a float64 run
 # as eager is.
 ROUNDING = frozenset(
     {
-        "__rmatmul__", "atanh", "erfinv", "fft.hfft2", "grid_sampler_3d",
-        "linalg.pinv.hermitian", "logcumsumexp", "matmul", "matrix_exp",
-        "nn.functional.conv3d", "stft",
-        "nn.functional.conv_transpose3d", "nn.functional.multi_head_attention_forward",
-        "nn.functional.scaled_dot_product_attention",
+        "__rmatmul__", "__rpow__", "atanh", "erfinv", "fft.hfft2", "grid_sampler_2d",
+        "grid_sampler_3d", "ldexp", "linalg.eigh", "linalg.householder_product",
+        "linalg.pinv.hermitian", "linalg.svd", "logcumsumexp", "matmul", "matrix_exp",
+        "native_layer_norm", "nn.functional.conv3d", "nn.functional.conv_transpose3d",
+        "nn.functional.grid_sample", "nn.functional.layer_norm",
+        "nn.functional.multi_head_attention_forward", "nn.functional.scaled_dot_product_attention",
+        "pow", "stft", "svd",
     }
 )  # fmt: skip
+
+# Of those, the ones that magnify rounding: over 60 random matrices the error is eager's in the
+# median, and up to 6 times as much or as little in single ones.
+ILL_CONDITIONED = frozenset({"linalg.householder_product", "linalg.svd", "svd"})
 
 # Vectors that are right with either sign (or complex phase): the values of the database's own
 # functions of the result are compared, since LAPACK's libraries differ in the choice.
@@ -175,7 +181,11 @@ def compare(expected: Any, actual: Any, *, values: bool, strides: bool = True) -
 def compare_with_exact(
     op: OpInfo, sample: SampleInput, expected: Any, actual: Any, call: Callable[..., Any] = _call
 ) -> None:
-    """Raise AssertionError if a result is twice as far from a float64 run as eager's is."""
+    """Raise AssertionError if a result is twice as far from a float64 run as eager's is.
+
+    Eight times, for what is ill conditioned. Besides, every element may be off by four units in the
+    last place of the largest one.
+    """
 
     def widen(x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
@@ -193,8 +203,9 @@ def compare_with_exact(
     for x, e, a in zip(*leaves, strict=True):
         if isinstance(x, torch.Tensor) and x.numel():
             ours, eagers = ((t.to(x.dtype) - x).abs().max() for t in (a, e))
-            scale = x.abs().max() * torch.finfo(torch.float32).eps
-            assert ours <= 2 * eagers + scale, f"error {ours:.1e}, eager's {eagers:.1e}"
+            scale = 4 * x.abs().max() * torch.finfo(torch.float32).eps
+            factor = 8 if full_name(op) in ILL_CONDITIONED else 2
+            assert ours <= factor * eagers + scale, f"error {ours:.1e}, eager's {eagers:.1e}"
 
 
 def settle_ties(x: torch.Tensor, expected: Any, actual: Any) -> Any:

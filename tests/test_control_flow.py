@@ -14,6 +14,7 @@ from torch._higher_order_ops.invoke_subgraph import mark_compile_region
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils import _pytree as pytree
 
+import xla_dynamo
 from xla_dynamo.runtime import metrics
 
 ONLY_XLA = {"fallback": "error"}
@@ -245,6 +246,41 @@ def test_associative_scan(make):
 
     f = lambda a, b: associative_scan(combine, (a, b), 0, combine_mode="generic")  # noqa: E731
     agrees(f, make(6, 2), make(6, 2))
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.eye(3) * 0.3)
+
+    def forward(self, xs):
+        def step(carry, x):
+            carry = torch.tanh(carry @ self.weight + x)
+            return carry, carry * 2
+
+        carry, ys = scan(step, torch.zeros(2, 3), xs)
+        return cond(carry.sum() > 0, torch.sin, torch.cos, (ys,))
+
+
+def test_train_step():
+    xs, losses = torch.randn(5, 2, 3), []
+    for take in ("eager", "train_step"):
+        model = Recurrent()
+        optimizer = torch.optim.AdamW(model.parameters())
+        step = xla_dynamo.train_step(
+            model, lambda model, xs: (model(xs) ** 2).mean(), optimizer, options=ONLY_XLA
+        )
+
+        def eager(xs, model=model, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = (model(xs) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = eager if take == "eager" else step
+        losses.append([run(xs) for _ in range(5)])
+    torch.testing.assert_close(*losses)
 
 
 # --- regions --------------------------------------------------------------------------------------

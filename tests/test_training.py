@@ -773,3 +773,13 @@ def test_a_whole_loop():
     actual = train(compiled)
     assert metrics.counter_value("UncachedCompile") == 2
     torch.testing.assert_close(actual, train(lambda f: f), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [(), (1,)])
+def test_distances_of_an_empty_batch(batch):
+    x = torch.randn(0, 4, 5, requires_grad=True)
+    y = torch.randn(*batch, 3, 5, requires_grad=True)
+    result = torch.compile(torch.cdist, backend="openxla", fullgraph=True)(x, y)
+    result.sum().backward()
+    assert x.grad.shape == x.shape
+    assert torch.equal(y.grad, torch.zeros_like(y))

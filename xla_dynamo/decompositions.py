@@ -1,11 +1,13 @@
 """Which ATen operators torch rewrites into simpler ones before the table sees them."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from xla_dynamo import nll_loss, torch_draws
 from xla_dynamo.foreach import foreach_decompositions
@@ -121,3 +123,18 @@ def decompositions(rng: str = "xla") -> dict[torch._ops.OpOverload, Callable[...
             table.pop(op, None)
         table |= torch_draws.DECOMPOSITIONS
     return table
+
+
+def traced(function: Callable[..., Any], fakes: Sequence[Any]) -> torch.fx.GraphModule:
+    """The ATen graph of a function of tensors, decomposed as AOTAutograd's are.
+
+    Args:
+        function: a function of torch.
+        fakes: fake tensors of static sizes like those it is to be called with.
+    """
+    trace = make_fx(torch.func.functionalize(function), decomposition_table=decompositions())
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        given = [
+            torch.empty_strided(f.shape, f.stride(), dtype=f.dtype, device=f.device) for f in fakes
+        ]
+        return trace(*given)

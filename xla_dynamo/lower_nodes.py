@@ -1,12 +1,13 @@
 """The nodes of a graph to StableHLO at the insertion point: one pass, one rule a node."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from jax.extend.mlir import ir
 
+from xla_dynamo.decompositions import traced
 from xla_dynamo.errors import LoweringError, UnsupportedOperator
 from xla_dynamo.lowerings import Context, find_rule
 from xla_dynamo.lowerings.dtypes import tensor_type
@@ -91,7 +92,7 @@ class GraphLowering:
 
     def inline(
         self,
-        gm: torch.fx.GraphModule,
+        body: torch.fx.GraphModule | Callable[..., Any],
         inputs: Sequence[Any],
         fakes: Sequence[Any],
         *,
@@ -99,8 +100,10 @@ class GraphLowering:
     ) -> list[Any]:
         """Lower a graph inside this one where the insertion point is; returns its outputs.
 
-        `inputs` are values and numbers, `fakes` the same as fake tensors and numbers.
+        `body` may be a function of torch too. `inputs` are values and numbers, `fakes` the same as
+        fake tensors and numbers.
         """
+        gm = body if isinstance(body, torch.fx.GraphModule) else traced(body, fakes)
         inner = GraphLowering(gm, values_at(gm, fakes), self.builder)
         inner.in_loop = in_loop or self.in_loop
         placeholders = gm.graph.find_nodes(op="placeholder")
