@@ -1,4 +1,4 @@
-"""Operators of the user's own: a rule in StableHLO, JAX or Pallas, or none; with their gradients."""
+"""Operators of the user's own: rules in StableHLO, JAX and Pallas, or none; their gradients."""
 
 import functools
 
