@@ -47,7 +47,9 @@ def _scaled(x: Value, alpha: Number) -> Value:
 lowers(aten.mul.Tensor, aten.mul.Scalar)(pointwise(hlo.multiply))
 # By name: torch registers its prims when they are first used, and older ones have no fma.
 lowers("prims.fma.default")(pointwise(lambda x, y, z: hlo.add(hlo.multiply(x, y), z)))
-lowers(aten.div.Tensor, aten.div.Scalar)(pointwise(divide, KIND.INT_TO_FLOAT))
+lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.true_divide.Scalar)(
+    pointwise(divide, KIND.INT_TO_FLOAT)
+)
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)

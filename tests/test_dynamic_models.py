@@ -1,0 +1,67 @@
+"""Serving loops with `dynamic=True`: one trace by Dynamo, one executable for each size that comes.
+
+Cold: nothing is cached on disk, and Dynamo starts anew in each test.
+"""
+
+import pytest
+import torch
+import transformers
+from torch._dynamo.utils import counters
+
+from xla_dynamo.runtime import metrics
+
+LENGTHS = [pytest.param(6, id="6"), pytest.param(30, id="30", marks=pytest.mark.slow)]
+
+
+def compiled(f):
+    counters.clear()
+    metrics.clear_all()
+    options = {"fallback": "error"}
+    return torch.compile(f, backend="openxla", dynamic=True, fullgraph=True, options=options)
+
+
+def graphs():
+    return counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("count", LENGTHS)
+def test_bert_at_many_lengths(count):
+    config = transformers.BertConfig(
+        hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96
+    )
+    model = transformers.BertModel(config).eval()
+    run = compiled(lambda ids, mask: model(input_ids=ids, attention_mask=mask).last_hidden_state)
+    for _ in range(2):  # the second time, nothing is compiled
+        for length in range(5, 5 + count):
+            ids = torch.randint(0, 1000, (3, length))
+            mask = (torch.arange(length) < torch.tensor([[length], [3], [1]])).long()
+            expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
+            with torch.no_grad():
+                torch.testing.assert_close(run(ids, mask), expected, atol=1e-5, rtol=1e-4)
+        assert metrics.counter_value("UncachedCompile") == count
+    assert graphs() == 1
+
+
+@pytest.mark.parametrize("count", LENGTHS)
+def test_gpt2_with_past_keys(count):
+    config = transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, n_positions=64)
+    model = transformers.GPT2LMHeadModel(config).eval()
+
+    def step(ids, past):
+        cache = transformers.DynamicCache(past) if past else None
+        output = model(input_ids=ids, past_key_values=cache, use_cache=True)
+        layers = output.past_key_values.layers
+        return output.logits, [(layer.keys, layer.values) for layer in layers]
+
+    run = compiled(step)
+    with torch.no_grad():
+        prompt = step(torch.randint(0, 1000, (3, 5)), None)[1]
+        for _ in range(2):
+            past, expected_past = prompt, prompt
+            for _ in range(count):
+                ids = torch.randint(0, 1000, (3, 1))
+                logits, past = run(ids, past)
+                expected, expected_past = step(ids, expected_past)
+                torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
+            assert metrics.counter_value("UncachedCompile") == count
+    assert graphs() == 1
