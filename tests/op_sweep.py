@@ -47,8 +47,8 @@ TIES = frozenset({"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", 
 # as eager is.
 ROUNDING = frozenset(
     {
-        "__rmatmul__", "__rpow__", "atanh", "erfinv", "fft.hfft2", "grid_sampler_2d",
-        "grid_sampler_3d", "ldexp", "linalg.eigh", "linalg.householder_product",
+        "__rmatmul__", "__rpow__", "addbmm", "atanh", "erfinv", "fft.hfft2", "grid_sampler_2d",
+        "grid_sampler_3d", "ldexp", "linalg.cond", "linalg.eigh", "linalg.householder_product",
         "linalg.pinv.hermitian", "linalg.svd", "logcumsumexp", "matmul", "matrix_exp",
         "native_layer_norm", "nn.functional.conv3d", "nn.functional.conv_transpose3d",
         "nn.functional.grid_sample", "nn.functional.layer_norm",
@@ -203,7 +203,8 @@ def compare_with_exact(
     for x, e, a in zip(*leaves, strict=True):
         if isinstance(x, torch.Tensor) and x.numel():
             ours, eagers = ((t.to(x.dtype) - x).abs().max() for t in (a, e))
-            scale = 4 * x.abs().max() * torch.finfo(torch.float32).eps
+            whole = not (a.is_floating_point() or a.is_complex())
+            scale = 0 if whole else 4 * x.abs().max() * torch.finfo(a.dtype).eps
             factor = 8 if full_name(op) in ILL_CONDITIONED else 2
             assert ours <= factor * eagers + scale, f"error {ours:.1e}, eager's {eagers:.1e}"
 
@@ -295,7 +296,8 @@ def check(
                 try:
                     compare(expected, actual, values=exact, strides=not gradients)
                 except AssertionError:
-                    if full_name(op) not in ROUNDING:
+                    # Half types are rounded after every step in eager, and less often in XLA.
+                    if full_name(op) not in ROUNDING and dtype.itemsize != 2:
                         raise
                     compare(expected, actual, values=False, strides=not gradients)
                     compare_with_exact(op, sample, expected, actual, call)
