@@ -25,38 +25,35 @@ class Limitation:
 
 
 _F32, _I64 = torch.float32, torch.int64
+_REAL = (_F32, _I64, torch.float64, torch.bfloat16, torch.int32, torch.bool)
+# The dtypes of the sweep.
+DTYPES = (*_REAL, torch.complex64)
 
 _BY_VALUE = (
     "the size of the result depends on the values of a tensor; an XLA program has fixed sizes, so "
     "the graph must be cut at this operator"
 )
 _NUMBER = "reads a number from a tensor (item), on which the rest of the graph may depend"
+_OPAQUE = "an opaque Python operator of torch.nn, whose loop over chunks Dynamo does not see"
+_FLOATS = (_F32, torch.float64, torch.bfloat16)
 
 LIMITATIONS: list[Limitation] = [
-    Limitation("argwhere", (_F32, _I64), _BY_VALUE),
-    Limitation("bincount", (_I64,), _BY_VALUE),
-    Limitation("combinations", (_F32, _I64), _BY_VALUE),
-    Limitation("masked_select", (_F32, _I64), _BY_VALUE),
-    Limitation("nonzero", (_F32, _I64), _BY_VALUE),
-    Limitation("repeat_interleave", (_F32, _I64), _BY_VALUE + " (repeats given as a tensor)"),
-    Limitation("unique", (_F32, _I64), _BY_VALUE),
-    Limitation("unique_consecutive", (_F32, _I64), _BY_VALUE),
-    Limitation("__getitem__", (_F32, _I64), _BY_VALUE + " (a boolean mask as index)"),
+    Limitation("argwhere", DTYPES, _BY_VALUE),
+    Limitation("bincount", (_I64, torch.int32), _BY_VALUE),
+    Limitation("combinations", DTYPES, _BY_VALUE),
+    Limitation("masked_select", DTYPES, _BY_VALUE),
+    Limitation("nonzero", DTYPES, _BY_VALUE),
+    Limitation("repeat_interleave", DTYPES, _BY_VALUE + " (repeats given as a tensor)"),
+    Limitation("unique", _REAL, _BY_VALUE),
+    Limitation("unique_consecutive", _REAL, _BY_VALUE),
+    Limitation("__getitem__", DTYPES, _BY_VALUE + " (a boolean mask as index)"),
     Limitation("nn.functional.one_hot", (_I64,), _BY_VALUE + " (num_classes=-1)"),
-    Limitation("item", (_F32, _I64), _NUMBER),
-    Limitation("narrow", (_F32, _I64), _NUMBER + " (the start given as a tensor)"),
-    Limitation("tensor_split", (_F32, _I64), _NUMBER + " (the places given as a tensor)"),
-    Limitation("chalf", (_F32, _I64), "StableHLO has no complex numbers of two float16"),
-    Limitation(
-        "nn.functional.linear_cross_entropy.chunked",
-        (_F32,),
-        "an opaque Python operator of torch.nn, whose loop over chunks Dynamo does not see",
-    ),
-    Limitation(
-        "nn.functional.linear_cross_entropy.chunked_none",
-        (_F32,),
-        "an opaque Python operator of torch.nn, whose loop over chunks Dynamo does not see",
-    ),
+    Limitation("item", _REAL, _NUMBER),
+    Limitation("narrow", DTYPES, _NUMBER + " (the start given as a tensor)"),
+    Limitation("tensor_split", DTYPES, _NUMBER + " (the places given as a tensor)"),
+    Limitation("chalf", DTYPES, "StableHLO has no complex numbers of two float16"),
+    Limitation("nn.functional.linear_cross_entropy.chunked", _FLOATS, _OPAQUE),
+    Limitation("nn.functional.linear_cross_entropy.chunked_none", _FLOATS, _OPAQUE),
 ]
 
 
@@ -65,7 +62,7 @@ LIMITATIONS: list[Limitation] = [
 _STOPS = frozenset(
     {
         # a truth value that depends on data
-        "allclose", "corrcoef", "cov", "equal",
+        "equal",
         # Dynamo does not trace resizing
         "resize_", "resize_as_",
         # sparse tensors
@@ -75,19 +72,36 @@ _STOPS = frozenset(
         "jiterator_binary_return_by_ref", "jiterator_unary",
     }
 )  # fmt: skip
-_STOPS_OF_FLOATS = frozenset(
+# A truth value that depends on data.
+_STOPS_OF_NUMBERS = _STOPS | {"corrcoef", "cov"}
+_STOPS_OF_FLOATS = _STOPS_OF_NUMBERS | frozenset(
     {
-        # a size that depends on data
-        "linalg.lstsq", "linalg.lstsq.grad_oriented", "nn.functional.ctc_loss",
+        # a truth value or a size that depends on data
+        "allclose", "linalg.lstsq", "linalg.lstsq.grad_oriented", "nn.functional.ctc_loss",
         "nn.functional.gaussian_nll_loss",
         # sparse tensors
         "sparse.mm.reduce", "sparse.sampled_addmm",
     }
 )  # fmt: skip
-_FLOATS_ALONE = frozenset({"allclose"})
+# Not for half types at all.
+_WIDE = frozenset(
+    {
+        "linalg.lstsq", "linalg.lstsq.grad_oriented", "nn.functional.ctc_loss",
+        "sparse.sampled_addmm",
+    }
+)  # fmt: skip
+# Not for complex numbers, and a complex number that depends on data.
+_OF_REALS = frozenset(
+    {"nn.functional.ctc_loss", "nn.functional.gaussian_nll_loss", "sparse.mm.reduce"}
+)
 TORCH_STOPS: dict[torch.dtype, frozenset[str]] = {
-    _F32: _STOPS | _STOPS_OF_FLOATS,
-    _I64: _STOPS - _FLOATS_ALONE,
+    _F32: _STOPS_OF_FLOATS,
+    torch.float64: _STOPS_OF_FLOATS,
+    torch.bfloat16: _STOPS_OF_FLOATS - _WIDE,
+    torch.complex64: _STOPS_OF_FLOATS - _OF_REALS | {"item"},
+    _I64: _STOPS_OF_NUMBERS,
+    torch.int32: _STOPS_OF_NUMBERS,
+    torch.bool: _STOPS,
 }
 
 
