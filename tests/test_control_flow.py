@@ -191,6 +191,22 @@ def test_an_operator_without_a_rule_in_a_branch():
     agrees(f, torch.ones(2, 2), fallback="eager")
 
 
+def test_a_check_of_values_in_a_branch_is_not_lost():
+    def f(x):
+        factor = torch.linalg.cholesky_ex(x, check_errors=True)[0]
+        return (factor + 1).contiguous()
+
+    g = lambda x: cond(x.sum() > 0, f, lambda x: x * 1, (x,))  # noqa: E731
+    agrees(g, torch.eye(3), fallback="eager")
+    bad = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    torch._dynamo.reset()
+    with pytest.raises(RuntimeError, match="not positive-definite"):
+        compiled(g, fallback="eager")(bad)
+    torch._dynamo.reset()
+    with pytest.raises(BackendCompilerFailed, match="raises errors that depend on values"):
+        compiled(g)(bad)
+
+
 # --- scan, map, associative_scan ------------------------------------------------------------------
 
 

@@ -153,10 +153,7 @@ class _ProgramLowering(GraphLowering):
             return self.env[node.args[1]]  # type: ignore[index]
         if node.target is with_effects:
             return self.effect(node)
-        result = super().node(node)
-        if node.kwargs.get("check_errors"):
-            self.check_errors(node, result[-1])
-        return result
+        return super().node(node)
 
     def check_errors(self, node: Node, info: ir.Value) -> None:
         """A factorization was asked to raise when LAPACK's info, its last result, is not 0."""

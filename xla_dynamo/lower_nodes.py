@@ -82,7 +82,16 @@ class GraphLowering:
         kwargs = torch.fx.map_arg(node.kwargs, self.env.__getitem__)
         result = checked(node, self.values, lambda: rule(ctx, *args, **kwargs))
         self.check_type(node, result, promised)
+        if node.kwargs.get("check_errors"):
+            self.check_errors(node, result[-1])
         return result
+
+    def check_errors(self, node: Node, info: ir.Value) -> None:
+        """A factorization was asked to raise when `info` is not 0: not from within a program."""
+        raise UnsupportedOperator(
+            f"{signature(node, self.values)} in the body of a branch or loop raises errors that "
+            f"depend on values, which XLA cannot{describe(node)}"
+        )
 
     def random_key(self) -> ir.Value:
         """A fresh key for a draw: fresh once, so not for the steps of a loop."""
