@@ -5,21 +5,18 @@ What each one gives is measured in bench/RESULTS.md ("XLA's options").
 
 import os
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-# YNNPACK for matrix products, where it is as fast as MKL, but not for sums and what surrounds them:
+# YNNPACK for matrix products, where it beats XLA's own, but not for sums and what surrounds them:
 # there it has large intermediate values written to memory that XLA's own fusions never store. And
 # an order of execution that needs little memory: the other one is for programs of many small
 # operators side by side, and large ones use all cores by themselves.
-OF_PLATFORM: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "cpu": {
-            "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
-            "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
-        }
+OF_PLATFORM: Mapping[str, Mapping[str, Any]] = {
+    "cpu": {
+        "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
+        "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
     }
-)
+}
 # Options that this version of XLA has refused.
 _unknown: set[str] = set()
 

@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from xla_dynamo import nll_loss, torch_draws
 from xla_dynamo.foreach import foreach_decompositions
+from xla_dynamo.sizes import fake_like
 
 aten = torch.ops.aten
 
@@ -134,7 +135,4 @@ def traced(function: Callable[..., Any], fakes: Sequence[Any]) -> torch.fx.Graph
     """
     trace = make_fx(torch.func.functionalize(function), decomposition_table=decompositions())
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-        given = [
-            torch.empty_strided(f.shape, f.stride(), dtype=f.dtype, device=f.device) for f in fakes
-        ]
-        return trace(*given)
+        return trace(*map(fake_like, fakes))

@@ -40,9 +40,7 @@ def lower(
         LoweringError: a rule failed or emitted another type than the fake value's.
     """
     with make_ir_context(), ir.Location.unknown():
-        return _ProgramLowering(gm, values, ModuleBuilder(platform, options)).run(
-            static_inputs, options
-        )
+        return _ProgramLowering(gm, values, ModuleBuilder(platform, options)).run(static_inputs)
 
 
 class _ProgramLowering(GraphLowering):
@@ -58,7 +56,7 @@ class _ProgramLowering(GraphLowering):
         self.result_index: dict[Any, int] = {}
         self.finishers: dict[int, Finish] = {}
 
-    def run(self, static_inputs: frozenset[int], options: Options) -> Program:
+    def run(self, static_inputs: frozenset[int]) -> Program:
         nodes, builder = list(self.gm.graph.nodes), self.builder
         placeholders = [node for node in nodes if node.op == "placeholder"]
         self.input_index = {node: index for index, node in enumerate(placeholders)}
@@ -83,7 +81,7 @@ class _ProgramLowering(GraphLowering):
         builder.finish(self.results)
         builder.main.arg_attrs = self.aliases(len(donated))
         if builder.platform != "cpu":  # XLA:CPU has float32 products alone
-            set_matmul_precision(builder.module, options.matmul_precision)
+            set_matmul_precision(builder.module, builder.options.matmul_precision)
         return Program(
             builder.module,
             given,

@@ -13,7 +13,7 @@ from xla_dynamo.lowerings import Context, find_rule
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.module_builder import ModuleBuilder
-from xla_dynamo.nodes import generator_of
+from xla_dynamo.nodes import attribute_of, generator_of
 from xla_dynamo.signatures import checked, location, no_rule, signature
 from xla_dynamo.sizes import values_at
 from xla_dynamo.source_lines import describe
@@ -48,7 +48,7 @@ class GraphLowering:
     def node(self, node: Node) -> Any:
         """What a node is in the module."""
         if node.op == "get_attr":
-            attribute = operator.attrgetter(str(node.target))(self.gm)
+            attribute = attribute_of(node)
             if isinstance(attribute, torch.Tensor):
                 return checked(node, self.values, lambda: self.builder.constant(node, attribute))
             return attribute

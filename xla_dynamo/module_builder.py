@@ -21,6 +21,7 @@ class ModuleBuilder:
 
     Attributes:
         platform: the PJRT platform that the module is for.
+        options: what the user asked for.
         module: the module.
         main: its public function.
         block: the body of `main`.
@@ -31,7 +32,7 @@ class ModuleBuilder:
 
     def __init__(self, platform: str, options: Options) -> None:
         """Make a module whose `main` has neither arguments nor results yet."""
-        self.platform, self._options = platform, options
+        self.platform, self.options = platform, options
         self.module = ir.Module.create()
         with ir.InsertionPoint(self.module.body):
             self.main = func.FuncOp("main", ([], []), visibility="public")
@@ -49,7 +50,7 @@ class ModuleBuilder:
         """A tensor of a graph: a literal, or one that the user's code holds and may change."""
         tensor = tensor.detach()
         literal = all(user.target in _LITERALS for user in node.users)
-        small = tensor.numel() <= self._options.constant_limit and tensor.device.type == "cpu"
+        small = tensor.numel() <= self.options.constant_limit and tensor.device.type == "cpu"
         if literal and small and not tensor.dtype.is_complex:
             if tensor.dtype.is_floating_point and tensor.dtype.itemsize < 4:
                 wide = build.array(tensor.float().tolist(), torch.float32)

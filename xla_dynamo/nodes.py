@@ -88,9 +88,14 @@ def generator_of(node: Node) -> Any:
     return _arguments(node).get("generator") if is_random(node) else None
 
 
+def attribute_of(node: Node) -> Any:
+    """What a `get_attr` node names: a tensor, or a graph inside the graph."""
+    return operator.attrgetter(str(node.target))(node.graph.owning_module)
+
+
 def bodies(node: Node) -> list[torch.fx.GraphModule]:
     """The graphs that a higher-order operator runs: branches of a cond, the body of a loop."""
-    gm = node.graph.owning_module
-    given = [n for n in node.all_input_nodes if n.op == "get_attr"]
-    attributes = [operator.attrgetter(str(n.target))(gm) for n in given]
+    if not isinstance(node.target, torch._ops.HigherOrderOperator):
+        return []
+    attributes = [attribute_of(n) for n in node.all_input_nodes if n.op == "get_attr"]
     return [a for a in attributes if isinstance(a, torch.fx.GraphModule)]

@@ -42,15 +42,14 @@ DRAWN_BY_TORCH = "torch draws its random numbers"
 
 def eager_reason(node: Node, options: Options) -> str | None:
     """Why a node is not to be part of an XLA program, or None if it is."""
-    if options.rng == "torch" and (is_random(node) or _draws_inside(node)):
+    if options.rng == "torch" and _draws(node):
         return DRAWN_BY_TORCH
     return _obstacle(node) if options.fallback == "eager" else None
 
 
-def _draws_inside(node: Node) -> bool:
-    """Whether the body of a branch or loop draws random numbers."""
-    inner = [n for body in bodies(node) for n in body.graph.nodes]
-    return any(is_random(n) or _draws_inside(n) for n in inner)
+def _draws(node: Node) -> bool:
+    """Whether a node, or the body of a branch or loop, draws random numbers."""
+    return is_random(node) or any(_draws(n) for body in bodies(node) for n in body.graph.nodes)
 
 
 def _obstacle(node: Node) -> str | None:
@@ -84,12 +83,13 @@ def _obstacle(node: Node) -> str | None:
 
 def _obstacle_inside(node: Node) -> str | None:
     """Why the body of a branch or loop cannot be part of an XLA program, or None."""
-    for inner in (n for body in bodies(node) for n in body.graph.nodes):
+    inside = [n for body in bodies(node) for n in body.graph.nodes]
+    for inner in inside:
         if writes_input(inner) or inner.target is with_effects or inner.kwargs.get("check_errors"):
             return f"{inner.target} inside it acts on more than its results"
         if (reason := _obstacle(inner)) is not None:
             return f"{inner.target} inside it: {reason}"
-    if node.target is not cond and _draws_inside(node):
+    if node.target is not cond and any(map(_draws, inside)):
         return "each step draws random numbers of its own"
     return None
 

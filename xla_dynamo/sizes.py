@@ -47,11 +47,16 @@ def values_at(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[Node, Any]:
 
 
 def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    if isinstance(tensor, FakeTensor):  # of another mode
-        return torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-        )
+    if isinstance(tensor, FakeTensor):
+        return fake_like(tensor)
     return mode.from_tensor(tensor, static_shapes=True)
+
+
+def fake_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A fake tensor of another mode, in the mode that is on."""
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
 
 
 class _Propagation(torch.fx.Interpreter):

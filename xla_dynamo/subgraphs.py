@@ -4,12 +4,11 @@ XLA would inline them too; here, an operator without a rule inside cuts the grap
 and not around the whole region.
 """
 
-import operator
 from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.nodes import bodies
+from xla_dynamo.nodes import attribute_of, bodies
 
 Node: TypeAlias = torch.fx.Node
 invoke_subgraph = torch.ops.higher_order.invoke_subgraph
@@ -38,8 +37,7 @@ def _inline(gm: torch.fx.GraphModule, call: Node) -> None:
                 continue
             env[node] = gm.graph.node_copy(node, env.__getitem__)
             if node.op == "get_attr":
-                attribute = operator.attrgetter(str(node.target))(region)
-                env[node].target = _attribute(gm, attribute, str(node.target))
+                env[node].target = _attribute(gm, attribute_of(node), str(node.target))
     results = region.graph.output_node().args[0]
     for item in list(call.users):
         result = results[item.args[1]]  # type: ignore[index]
