@@ -57,9 +57,9 @@ LIMITATIONS: list[Limitation] = [
 ]
 
 
-# Operators that torch itself cannot compile with fullgraph=True (`backend="aot_eager"` fails on
-# every sample too), or that eager does not run on the CPU. They count neither way.
-_STOPS = frozenset(
+# Operators that Dynamo does not trace as one graph (`fullgraph=True` fails with `aot_eager` too):
+# they are tested in the pieces that Dynamo makes, and must be right.
+_BREAKS = frozenset(
     {
         # a truth value that depends on data
         "equal",
@@ -67,14 +67,11 @@ _STOPS = frozenset(
         "resize_", "resize_as_",
         # sparse tensors
         "to_sparse",
-        # for GPUs alone
-        "jiterator_2inputs_2outputs", "jiterator_4inputs_with_extra_args", "jiterator_binary",
-        "jiterator_binary_return_by_ref", "jiterator_unary",
     }
 )  # fmt: skip
 # A truth value that depends on data.
-_STOPS_OF_NUMBERS = _STOPS | {"corrcoef", "cov"}
-_STOPS_OF_FLOATS = _STOPS_OF_NUMBERS | frozenset(
+_BREAKS_OF_NUMBERS = _BREAKS | {"corrcoef", "cov"}
+_BREAKS_OF_FLOATS = _BREAKS_OF_NUMBERS | frozenset(
     {
         # a truth value or a size that depends on data
         "allclose", "linalg.lstsq", "linalg.lstsq.grad_oriented", "nn.functional.ctc_loss",
@@ -94,32 +91,53 @@ _WIDE = frozenset(
 _OF_REALS = frozenset(
     {"nn.functional.ctc_loss", "nn.functional.gaussian_nll_loss", "sparse.mm.reduce"}
 )
-TORCH_STOPS: dict[torch.dtype, frozenset[str]] = {
-    _F32: _STOPS_OF_FLOATS,
-    torch.float64: _STOPS_OF_FLOATS,
-    torch.bfloat16: _STOPS_OF_FLOATS - _WIDE,
-    torch.complex64: _STOPS_OF_FLOATS - _OF_REALS | {"item"},
-    _I64: _STOPS_OF_NUMBERS,
-    torch.int32: _STOPS_OF_NUMBERS,
-    torch.bool: _STOPS,
+GRAPH_BREAKS: dict[torch.dtype, frozenset[str]] = {
+    _F32: _BREAKS_OF_FLOATS,
+    torch.float64: _BREAKS_OF_FLOATS,
+    torch.bfloat16: _BREAKS_OF_FLOATS - _WIDE,
+    torch.complex64: _BREAKS_OF_FLOATS - _OF_REALS | {"item"},
+    _I64: _BREAKS_OF_NUMBERS,
+    torch.int32: _BREAKS_OF_NUMBERS,
+    torch.bool: _BREAKS,
 }
 
+# Operators that eager torch runs on GPUs alone. They count neither way.
+NOT_ON_CPU = frozenset(
+    {
+        "jiterator_2inputs_2outputs", "jiterator_4inputs_with_extra_args", "jiterator_binary",
+        "jiterator_binary_return_by_ref", "jiterator_unary",
+    }
+)  # fmt: skip
 
-# Operators whose gradients at float32 are not compiled whole: those of the rows above, and some.
+# Operators whose gradients are not compiled whole: those of the rows above, and some.
 _NO_GRADIENT_RULE = "the gradient has no rule: it runs in eager torch"
 _WITHOUT_GRADIENT = frozenset({"argwhere", "item", "nonzero", "unique", "unique_consecutive"})
+GRADIENT_DTYPES = (_F32, torch.complex64)
 GRADIENT_LIMITATIONS: list[Limitation] = [
-    *(r for r in LIMITATIONS if _F32 in r.dtypes and r.op not in _WITHOUT_GRADIENT),
+    *(r for r in LIMITATIONS if r.op not in _WITHOUT_GRADIENT),
     Limitation("index_fill", (_F32,), _BY_VALUE + " (a 0-d input: its gradient asks for unique)"),
     Limitation("index_put", (_F32,), _BY_VALUE + " (the gradient in the values written by a mask)"),
     Limitation("_segment_reduce.lengths", (_F32,), _NO_GRADIENT_RULE),
     Limitation("_segment_reduce.offsets", (_F32,), _NO_GRADIENT_RULE),
 ]
 
-# Operators whose gradients torch itself cannot compile with fullgraph=True.
-GRADIENT_TORCH_STOPS = frozenset(
+# Operators whose gradients Dynamo does not trace as one graph.
+_GRADIENT_BREAKS = frozenset(
     {
         "corrcoef", "cov", "linalg.lstsq", "linalg.lstsq.grad_oriented", "nn.functional.ctc_loss",
         "nn.functional.gaussian_nll_loss", "sparse.mm.reduce", "sparse.sampled_addmm", "to_sparse",
     }
 )  # fmt: skip
+GRADIENT_GRAPH_BREAKS: dict[torch.dtype, frozenset[str]] = {
+    _F32: _GRADIENT_BREAKS,
+    # The gradient of a complex SVD checks that the loss does not depend on the phases.
+    torch.complex64: _GRADIENT_BREAKS - _OF_REALS - {"to_sparse"}
+    | {"linalg.svd", "pca_lowrank", "svd", "svd_lowrank"},
+}
+
+
+def limitation(op: str, dtype: torch.dtype, *, gradients: bool = False) -> Limitation | None:
+    """The row of an operator and dtype, if it has one."""
+    table = GRADIENT_LIMITATIONS if gradients else LIMITATIONS
+    rows = [row for row in table if row.op == op and dtype in row.dtypes]
+    return rows[0] if rows else None

@@ -4,6 +4,7 @@ As a command, for work on the rules: `python -m tests.op_sweep 'fft' --dtype flo
 """
 
 import argparse
+import collections
 import dataclasses
 import itertools
 import re
@@ -18,6 +19,8 @@ from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
+
+from tests.comparison import compare, compare_with_exact, settle_ties
 
 # Values are drawn at random: shape, dtype and strides are compared; values are only if torch draws.
 DRAWN = frozenset(
@@ -48,8 +51,9 @@ TIES = frozenset({"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", 
 ROUNDING = frozenset(
     {
         "__rmatmul__", "__rpow__", "addbmm", "atanh", "erfinv", "fft.hfft2", "grid_sampler_2d",
-        "grid_sampler_3d", "ldexp", "linalg.cond", "linalg.eigh", "linalg.householder_product",
-        "linalg.pinv.hermitian", "linalg.svd", "logcumsumexp", "matmul", "matrix_exp",
+        "grid_sampler_3d", "kron", "ldexp", "linalg.cond", "linalg.eigh",
+        "linalg.householder_product", "linalg.pinv.hermitian", "linalg.svd",
+        "logcumsumexp", "matmul", "matrix_exp",
         "native_layer_norm", "nn.functional.conv3d", "nn.functional.conv_transpose3d",
         "nn.functional.grid_sample", "nn.functional.layer_norm",
         "nn.functional.multi_head_attention_forward", "nn.functional.scaled_dot_product_attention",
@@ -73,7 +77,11 @@ common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*ar
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of one operator and dtype: "pass", "fail", or "unsupported" by torch itself."""
+    """What became of one operator and dtype.
+
+    "pass", "fail", "breaks" (right, but Dynamo cannot trace it as one graph), or "unsupported" by
+    eager torch or by Dynamo.
+    """
 
     status: str
     samples: int = 0
@@ -108,14 +116,28 @@ def samples(
     return (every[i] for i in sorted(chosen))
 
 
-def _call(op: OpInfo, compiler: str | None, sample: SampleInput, **options: Any) -> Any:
+def _call(
+    op: OpInfo,
+    compiler: str | None,
+    sample: SampleInput,
+    *,
+    fullgraph: bool = True,
+    **options: Any,
+) -> Any:
     """The result of an operator, in eager (None) or through a backend."""
-    return _run(op, compiler, sample, options)[0]
+    return _run(op, compiler, sample, options, fullgraph)[0]
 
 
-def _gradients(op: OpInfo, compiler: str | None, sample: SampleInput, **options: Any) -> Any:
+def _gradients(
+    op: OpInfo,
+    compiler: str | None,
+    sample: SampleInput,
+    *,
+    fullgraph: bool = True,
+    **options: Any,
+) -> Any:
     """The gradients of an operator's results, weighted at random, in its inputs."""
-    result, tensors = _run(op, compiler, sample, options)
+    result, tensors = _run(op, compiler, sample, options, fullgraph)
     leaves = pytree.tree_leaves(sample.output_process_fn_grad(result))
     outputs = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
     inputs = [t for t in tensors if t.requires_grad]
@@ -127,7 +149,11 @@ def _gradients(op: OpInfo, compiler: str | None, sample: SampleInput, **options:
 
 
 def _run(
-    op: OpInfo, compiler: str | None, sample: SampleInput, options: dict[str, Any]
+    op: OpInfo,
+    compiler: str | None,
+    sample: SampleInput,
+    options: dict[str, Any],
+    fullgraph: bool,
 ) -> tuple[Any, list[torch.Tensor]]:
     leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -144,7 +170,7 @@ def _run(
     if compiler is None:
         return program(tensors), tensors
     torch._dynamo.reset()
-    compiled = torch.compile(program, backend=compiler, fullgraph=True, options=options)
+    compiled = torch.compile(program, backend=compiler, fullgraph=fullgraph, options=options)
     return compiled(tensors), tensors
 
 
@@ -158,34 +184,15 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return given.requires_grad_(tensor.requires_grad)
 
 
-def compare(expected: Any, actual: Any, *, values: bool, strides: bool = True) -> None:
-    """Raise AssertionError unless two results agree in structure, types, strides and values."""
-    flat_e, spec_e = pytree.tree_flatten(expected)
-    flat_a, spec_a = pytree.tree_flatten(actual)
-    assert len(flat_e) == len(flat_a), f"structure: {spec_e} against {spec_a}"
-    for e, a in zip(flat_e, flat_a, strict=True):
-        if not isinstance(e, torch.Tensor):
-            assert type(e) is type(a), f"type: {type(e)} against {type(a)}"
-            assert not values or e == a or e != e, f"number: {e} against {a}"
-            continue
-        assert e.dtype == a.dtype, f"dtype: eager {e.dtype}, compiled {a.dtype}"
-        assert e.shape == a.shape, f"shape: eager {e.shape}, compiled {a.shape}"
-        assert not strides or same_strides(e, a), (
-            f"stride: eager {e.stride()}, compiled {a.stride()}"
-        )
-        if values:
-            e, a = (t.resolve_conj().resolve_neg() for t in (e, a))
-            torch.testing.assert_close(a, e, equal_nan=True, check_stride=False)
+def _drops(op: OpInfo, sample: SampleInput) -> bool:
+    """Whether an attention sample asks for dropout, which is drawn at random."""
+    if op.name == "nn.functional.multi_head_attention_forward":
+        return sample.kwargs["training"]
+    return sample.kwargs.get("dropout_p", 0) > 0
 
 
-def compare_with_exact(
-    op: OpInfo, sample: SampleInput, expected: Any, actual: Any, call: Callable[..., Any] = _call
-) -> None:
-    """Raise AssertionError if a result is twice as far from a float64 run as eager's is.
-
-    Eight times, for what is ill conditioned. Besides, every element may be off by four units in the
-    last place of the largest one.
-    """
+def _exact(op: OpInfo, sample: SampleInput, call: Callable[..., Any]) -> Any:
+    """The result of eager torch in float64."""
 
     def widen(x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
@@ -196,116 +203,92 @@ def compare_with_exact(
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)  # what integers become
     try:
-        exact = call(op, None, sample.transform(widen))
+        return call(op, None, sample.transform(widen))
     finally:
         torch.set_default_dtype(default)
-    leaves = [pytree.tree_leaves(r) for r in (exact, expected, actual)]
-    for x, e, a in zip(*leaves, strict=True):
-        if isinstance(x, torch.Tensor) and x.numel():
-            ours, eagers = ((t.to(x.dtype) - x).abs().max() for t in (a, e))
-            eagers = eagers.nan_to_num(0)  # matrix_exp in bfloat16, where the truth is a number
-            whole = not (a.is_floating_point() or a.is_complex())
-            scale = 0 if whole else 4 * x.abs().max() * torch.finfo(a.dtype).eps
-            factor = 8 if full_name(op) in ILL_CONDITIONED else 2
-            assert ours <= factor * eagers + scale, f"error {ours:.1e}, eager's {eagers:.1e}"
 
 
-def settle_ties(x: torch.Tensor, expected: Any, actual: Any) -> Any:
-    """The actual result with the expected indices where its own choose the same elements of x."""
-    flat_e, flat_a = pytree.tree_leaves(expected), pytree.tree_leaves(actual)
-    settled = [
-        e if e.dtype == a.dtype == torch.int64 and _same_choice(x, e, a) else a
-        for e, a in zip(flat_e, flat_a, strict=True)
-    ]
-    return pytree.tree_unflatten(settled, pytree.tree_structure(actual))
+def check(op: OpInfo, dtype: torch.dtype, limit: int | None = None, **how: Any) -> Outcome:
+    """Run an operator's samples; see `check_sample`."""
+    seen: collections.Counter[str] = collections.Counter()
+    for sample in samples(op, dtype, limit, gradients=how.get("gradients", False)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            outcome = check_sample(op, dtype, sample, **how)
+        if outcome.status == "fail":
+            return dataclasses.replace(outcome, samples=seen.total())
+        seen[outcome.status] += 1
+    for status in ("pass", "breaks"):
+        if seen[status]:
+            return Outcome(status, seen[status])
+    return Outcome("unsupported")
 
 
-def _same_choice(x: torch.Tensor, e: torch.Tensor, a: torch.Tensor) -> bool:
-    """Whether two tensors of indices, none twice, choose equal elements along some dimension."""
-    if e.shape != a.shape or not same_strides(e, a) or not 0 <= x.dim() - e.dim() <= 1:
-        return False
-    for dim in range(x.dim()):
-        e_, a_ = (t if t.dim() == x.dim() else t.unsqueeze(dim) for t in (e, a))
-        rest = [n for d, n in enumerate(x.shape) if d != dim]
-        if rest != [n for d, n in enumerate(e_.shape) if d != dim] or not a_.numel():
-            continue
-        if a_.min() < 0 or max(a_.max(), e_.max()) >= x.shape[dim]:
-            continue
-        once = a_.sort(dim).values.diff(dim=dim).ne(0).all()
-        if once and torch.allclose(x.gather(dim, e_), x.gather(dim, a_), 0, 0, equal_nan=True):
-            return True
-    return False
-
-
-def same_strides(e: torch.Tensor, a: torch.Tensor) -> bool:
-    """Strides agree where they mean something: not in sizes 0 and 1."""
-    if e.numel() == 0:
-        return True
-    pairs = zip(e.shape, e.stride(), a.stride(), strict=True)
-    return all(n == 1 or s == t for n, s, t in pairs)
-
-
-def _drops(op: OpInfo, sample: SampleInput) -> bool:
-    """Whether an attention sample asks for dropout, which is drawn at random."""
-    if op.name == "nn.functional.multi_head_attention_forward":
-        return sample.kwargs["training"]
-    return sample.kwargs.get("dropout_p", 0) > 0
-
-
-def check(
+def check_sample(
     op: OpInfo,
     dtype: torch.dtype,
-    limit: int | None = None,
+    sample: SampleInput,
     *,
     fallback: str = "error",
     rng: str = "xla",
     gradients: bool = False,
 ) -> Outcome:
-    """Run an operator's samples; samples that `aot_eager` cannot run either do not count.
+    """Compare one sample with eager: as one graph, or in pieces where Dynamo itself needs them.
 
-    With rng="torch", torch's generator must also come out of both runs in the same state.
+    A sample that eager refuses, or that `aot_eager` cannot run even in pieces, does not count. With
+    rng="torch", torch's generator must also come out of both runs in the same state.
     """
-    ran = 0
     call = _gradients if gradients else _call
-    for sample in samples(op, dtype, limit, gradients=gradients):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                expected = call(op, None, sample)
-                state = torch.get_rng_state()
-            except Exception:
-                continue  # eager refuses the sample
-            try:
-                actual = call(op, "openxla", sample, fallback=fallback, rng=rng)
-                same_state = torch.equal(state, torch.get_rng_state())
-            except Exception as error:
-                try:
-                    call(op, "aot_eager", sample)
-                except Exception:
-                    continue
-                text = "".join(traceback.format_exception_only(error))
-                return Outcome("fail", ran, f"raised on {sample.summary()}\n{text}")
-            try:
-                assert same_state or rng == "xla", "the generator's state"
-                drawn = op.name in DRAWN or _drops(op, sample)
-                exact = op.name not in UNINITIALIZED and (rng == "torch" or not drawn)
-                if op.name in TIES and not gradients:
-                    actual = settle_ties(sample.input, expected, actual)
-                if op.name in UP_TO_SIGN and not gradients:
-                    compare(expected, actual, values=False)
-                    expected, actual = map(sample.output_process_fn_grad, (expected, actual))
-                try:
-                    compare(expected, actual, values=exact, strides=not gradients)
-                except AssertionError:
-                    # Half types are rounded after every step in eager, and less often in XLA.
-                    if full_name(op) not in ROUNDING and dtype.itemsize != 2:
-                        raise
-                    compare(expected, actual, values=False, strides=not gradients)
-                    compare_with_exact(op, sample, expected, actual, call)
-            except AssertionError as error:
-                return Outcome("fail", ran, f"differs on {sample.summary()}\n{error}")
-            ran += 1
-    return Outcome("pass" if ran else "unsupported", ran)
+    try:
+        expected = call(op, None, sample)
+        state = torch.get_rng_state()
+    except Exception:
+        return Outcome("unsupported")
+    status = "pass"
+    try:
+        try:
+            actual = call(op, "openxla", sample, fallback=fallback, rng=rng)
+        except Exception:
+            if _runs(call, op, sample, fullgraph=True):
+                raise
+            status = "breaks"
+            if not _runs(call, op, sample, fullgraph=False):
+                return Outcome("unsupported")
+            actual = call(op, "openxla", sample, fullgraph=False, rng=rng)
+        same_state = torch.equal(state, torch.get_rng_state())
+    except Exception as error:
+        text = "".join(traceback.format_exception_only(error))
+        return Outcome("fail", detail=f"raised on {sample.summary()}\n{text}")
+    try:
+        assert same_state or rng == "xla", "the generator's state"
+        drawn = op.name in DRAWN or _drops(op, sample)
+        exact = op.name not in UNINITIALIZED and (rng == "torch" or not drawn)
+        if op.name in TIES and not gradients:
+            actual = settle_ties(sample.input, expected, actual)
+        if op.name in UP_TO_SIGN and not gradients:
+            compare(expected, actual, values=False)
+            expected, actual = map(sample.output_process_fn_grad, (expected, actual))
+        try:
+            compare(expected, actual, values=exact, strides=not gradients)
+        except AssertionError:
+            # Half types are rounded after every step in eager, and less often in XLA.
+            if full_name(op) not in ROUNDING and dtype.itemsize != 2:
+                raise
+            compare(expected, actual, values=False, strides=not gradients)
+            factor = 8 if full_name(op) in ILL_CONDITIONED else 2
+            compare_with_exact(_exact(op, sample, call), expected, actual, factor)
+    except AssertionError as error:
+        return Outcome("fail", detail=f"differs on {sample.summary()}\n{error}")
+    return Outcome(status)
+
+
+def _runs(call: Callable[..., Any], op: OpInfo, sample: SampleInput, *, fullgraph: bool) -> bool:
+    """Whether torch's own part of the road, without a compiler, gets through."""
+    try:
+        call(op, "aot_eager", sample, fullgraph=fullgraph)
+    except Exception:
+        return False
+    return True
 
 
 def main() -> None:

@@ -7,8 +7,6 @@ import pytest
 import torch
 
 import xla_dynamo
-from tests.limitations import LIMITATIONS
-from tests.op_sweep import check, full_name, operators
 from xla_dynamo import ExecutionError, UnsupportedOperator, partitioned_graph
 from xla_dynamo.runtime import metrics
 
@@ -471,21 +469,3 @@ def test_out_of_memory_after_a_cut():
     run(torch.randn(8))
     with pytest.raises(ExecutionError, match=r"(?s)[Mm]emory.*test_partition"):
         run(torch.ones(900_000))
-
-
-def run_eagerly(row, dtypes, limit):
-    for dtype in dtypes:
-        (op,) = [op for op in operators(dtype) if full_name(op) == row.op]
-        outcome = check(op, dtype, limit, fallback="eager")
-        assert outcome.status == "pass", outcome.detail
-
-
-@pytest.mark.parametrize("row", LIMITATIONS, ids=lambda row: row.op)
-def test_limitations_of_xla_run_eagerly(row):
-    run_eagerly(row, row.dtypes[:2], 4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("row", LIMITATIONS, ids=lambda row: row.op)
-def test_limitations_of_xla_run_eagerly_on_every_sample(row):
-    run_eagerly(row, row.dtypes, None)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.op_sweep import compare
+from tests.comparison import compare
 
 FLOATS = (torch.float32, torch.float64)
 INTEGERS = (torch.int64, torch.int32)

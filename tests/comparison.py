@@ -1,0 +1,78 @@
+"""How results are compared with eager's: structure, dtypes, strides, values."""
+
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+
+def compare(expected: Any, actual: Any, *, values: bool, strides: bool = True) -> None:
+    """Raise AssertionError unless two results agree in structure, types, strides and values."""
+    flat_e, spec_e = pytree.tree_flatten(expected)
+    flat_a, spec_a = pytree.tree_flatten(actual)
+    assert len(flat_e) == len(flat_a), f"structure: {spec_e} against {spec_a}"
+    for e, a in zip(flat_e, flat_a, strict=True):
+        if not isinstance(e, torch.Tensor):
+            assert type(e) is type(a), f"type: {type(e)} against {type(a)}"
+            assert not values or e == a or e != e, f"number: {e} against {a}"
+            continue
+        assert e.dtype == a.dtype, f"dtype: eager {e.dtype}, compiled {a.dtype}"
+        assert e.shape == a.shape, f"shape: eager {e.shape}, compiled {a.shape}"
+        assert e.layout == a.layout, f"layout: eager {e.layout}, compiled {a.layout}"
+        assert not strides or e.layout is not torch.strided or same_strides(e, a), (
+            f"stride: eager {e.stride()}, compiled {a.stride()}"
+        )
+        if values:
+            if e.layout is torch.strided:
+                e, a = (t.resolve_conj().resolve_neg() for t in (e, a))
+            torch.testing.assert_close(a, e, equal_nan=True, check_stride=False)
+
+
+def compare_with_exact(exact: Any, expected: Any, actual: Any, factor: float = 2) -> None:
+    """Raise AssertionError if a result is `factor` times as far from the exact one as eager's is.
+
+    Besides, every element may be off by four units in the last place of the largest one.
+    """
+    leaves = [pytree.tree_leaves(r) for r in (exact, expected, actual)]
+    for x, e, a in zip(*leaves, strict=True):
+        if isinstance(x, torch.Tensor) and x.numel():
+            ours, eagers = ((t.to(x.dtype) - x).abs().max() for t in (a, e))
+            eagers = eagers.nan_to_num(0)  # matrix_exp in bfloat16, where the truth is a number
+            whole = not (a.is_floating_point() or a.is_complex())
+            scale = 0 if whole else 4 * x.abs().max() * torch.finfo(a.dtype).eps
+            assert ours <= factor * eagers + scale, f"error {ours:.1e}, eager's {eagers:.1e}"
+
+
+def settle_ties(x: torch.Tensor, expected: Any, actual: Any) -> Any:
+    """The actual result with the expected indices where its own choose the same elements of x."""
+    flat_e, flat_a = pytree.tree_leaves(expected), pytree.tree_leaves(actual)
+    settled = [
+        e if e.dtype == a.dtype == torch.int64 and _same_choice(x, e, a) else a
+        for e, a in zip(flat_e, flat_a, strict=True)
+    ]
+    return pytree.tree_unflatten(settled, pytree.tree_structure(actual))
+
+
+def _same_choice(x: torch.Tensor, e: torch.Tensor, a: torch.Tensor) -> bool:
+    """Whether two tensors of indices, none twice, choose equal elements along some dimension."""
+    if e.shape != a.shape or not same_strides(e, a) or not 0 <= x.dim() - e.dim() <= 1:
+        return False
+    for dim in range(x.dim()):
+        e_, a_ = (t if t.dim() == x.dim() else t.unsqueeze(dim) for t in (e, a))
+        rest = [n for d, n in enumerate(x.shape) if d != dim]
+        if rest != [n for d, n in enumerate(e_.shape) if d != dim] or not a_.numel():
+            continue
+        if a_.min() < 0 or max(a_.max(), e_.max()) >= x.shape[dim]:
+            continue
+        once = a_.sort(dim).values.diff(dim=dim).ne(0).all()
+        if once and torch.allclose(x.gather(dim, e_), x.gather(dim, a_), 0, 0, equal_nan=True):
+            return True
+    return False
+
+
+def same_strides(e: torch.Tensor, a: torch.Tensor) -> bool:
+    """Strides agree where they mean something: not in sizes 0 and 1."""
+    if e.numel() == 0:
+        return True
+    pairs = zip(e.shape, e.stride(), a.stride(), strict=True)
+    return all(n == 1 or s == t for n, s, t in pairs)
