@@ -1,6 +1,7 @@
 """StableHLO modules to executables: PJRT compile, and the call with its errors translated."""
 
 import ctypes
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,24 @@ def _give_back_memory() -> None:
         trim(0)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    """What a call of an executable costs, as XLA counts it.
+
+    Attributes:
+        flops: floating-point operations.
+        bytes_accessed: read and written by the program's operations, fused ones once.
+        argument_bytes, result_bytes: of the arguments and the results.
+        temporary_bytes: what is needed beside them while it runs.
+    """
+
+    flops: float = 0.0
+    bytes_accessed: float = 0.0
+    argument_bytes: int = 0
+    result_bytes: int = 0
+    temporary_bytes: int = 0
+
+
 class Executable:
     """A program compiled for one device.
 
@@ -66,6 +85,21 @@ class Executable:
         metrics.add_time("CompileTime", self.compile_seconds)
         if self.compile_seconds > 1:
             _give_back_memory()
+
+    def cost(self) -> Cost:
+        """What a call costs; zero where the platform does not count."""
+        try:
+            analysis = self._loaded.cost_analysis()
+            memory = self._loaded.get_compiled_memory_stats()
+        except jax.errors.JaxRuntimeError:
+            return Cost()
+        return Cost(
+            analysis.get("flops", 0.0),
+            analysis.get("bytes accessed", 0.0),
+            memory.argument_size_in_bytes,
+            memory.output_size_in_bytes,
+            memory.temp_size_in_bytes,
+        )
 
     def hlo_text(self) -> str:
         """The optimized HLO that the platform runs."""

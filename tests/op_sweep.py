@@ -50,12 +50,11 @@ TIES = frozenset({"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", 
 # as eager is.
 ROUNDING = frozenset(
     {
-        "__rmatmul__", "__rpow__", "addbmm", "atanh", "erfinv", "fft.hfft2", "grid_sampler_2d",
-        "grid_sampler_3d", "kron", "ldexp", "linalg.cond", "linalg.eigh",
-        "linalg.householder_product", "linalg.pinv.hermitian", "linalg.svd",
-        "logcumsumexp", "matmul", "matrix_exp",
-        "native_layer_norm", "nn.functional.conv3d", "nn.functional.conv_transpose3d",
-        "nn.functional.grid_sample", "nn.functional.layer_norm",
+        "__rmatmul__", "__rpow__", "addbmm", "atanh", "baddbmm", "erfinv", "fft.hfft2",
+        "grid_sampler_2d", "grid_sampler_3d", "kron", "ldexp", "linalg.cond", "linalg.eigh",
+        "linalg.householder_product", "linalg.pinv.hermitian", "linalg.svd", "logcumsumexp",
+        "matmul", "matrix_exp", "native_layer_norm", "nn.functional.conv2d", "nn.functional.conv3d",
+        "nn.functional.conv_transpose3d", "nn.functional.grid_sample", "nn.functional.layer_norm",
         "nn.functional.multi_head_attention_forward", "nn.functional.scaled_dot_product_attention",
         "pow", "stft", "svd",
     }

@@ -78,6 +78,7 @@ def test_public_names():
         "XlaDynamoError",
         "call_jax",
         "compile_graph",
+        "explain",
         "lowers",
         "openxla",
         "train_step",

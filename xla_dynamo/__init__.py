@@ -21,6 +21,7 @@ _LAZY = {
     "lowers": "xla_dynamo.lowerings.table",
     "call_jax": "xla_dynamo.lowerings.from_jax",
     "compile_graph": "xla_dynamo.compiled_graph",
+    "explain": "xla_dynamo.explained",
     "openxla": "xla_dynamo.backend",
     "train_step": "xla_dynamo.training",
 }
@@ -38,6 +39,7 @@ __all__ = [
     "XlaDynamoError",
     "call_jax",
     "compile_graph",
+    "explain",
     "lowers",
     "openxla",
     "train_step",

@@ -11,6 +11,8 @@ from torch._inductor import config as inductor_config
 from xla_dynamo.check_inputs import check_inputs, check_recurrent_dropout
 from xla_dynamo.compiled_graph import compile_graph
 from xla_dynamo.decompositions import decompositions
+from xla_dynamo.dynamo_trace import log_what_dynamo_does
+from xla_dynamo.events import Observer, log_event
 from xla_dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.forward_backward import forward_backward
 from xla_dynamo.options import Options
@@ -31,27 +33,53 @@ def openxla(
         UnsupportedOperator: the graph has an operator without a rule, or drops between the layers
             of a recurrent network.
     """
-    parsed = Options.parse(options)
+    return compile_torch_graph(gm, example_inputs, Options.parse(options))
+
+
+def compile_torch_graph(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: Options,
+    *,
+    kind: str = "inference",
+    observer: Observer = log_event,
+) -> Callable[..., Any]:
+    """What `openxla` does with a graph of torch's functions.
+
+    Args:
+        gm: Dynamo's graph.
+        example_inputs: what it is called with.
+        options: checked ones.
+        kind: what a graph without gradients is called in logs and reports.
+        observer: is told of every graph and executable, of later ones too.
+    """
+    log_what_dynamo_does()
     check_inputs(gm, example_inputs)
     check_recurrent_dropout(gm)
 
-    def compiler(*, keeps_inputs: bool) -> Callable[..., Any]:
+    # What a backward graph gets was made by its forward, parameters included: nothing to keep.
+    def compiler(kind: str, *, keeps_inputs: bool = True) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            return compile_graph(gm, inputs, parsed, keeps_inputs=keeps_inputs).call
+            graph = compile_graph(
+                gm, inputs, options, keeps_inputs=keeps_inputs, kind=kind, observer=observer
+            )
+            return graph.call
 
         return compile_aten
 
-    # What a backward graph gets was made by its forward, parameters included: nothing to keep.
     backend = aot_autograd(
-        fw_compiler=compiler(keeps_inputs=True),
-        bw_compiler=compiler(keeps_inputs=False),
-        inference_compiler=compiler(keeps_inputs=True),
-        decompositions=decompositions(parsed.rng),
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward", keeps_inputs=False),
+        inference_compiler=compiler(kind),
+        decompositions=decompositions(options.rng),
         partition_fn=forward_backward,
         keep_inference_input_mutations=True,
     )
     with contextlib.ExitStack() as stack:
-        if parsed.rng == "torch":
+        if options.rng == "torch":
             # A draw that nobody reads is not dead: the generator must come out as eager leaves it.
             stack.enter_context(inductor_config.patch(fallback_random=True))
         return compile_keeping_changes(gm, lambda: backend(gm, example_inputs))
+
+
+log_what_dynamo_does()  # what breaks the very first graph comes before it

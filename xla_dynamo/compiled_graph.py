@@ -1,6 +1,7 @@
 """The one road: an ATen FX graph to a callable that runs on PJRT."""
 
 import collections
+import itertools
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from xla_dynamo.calls import BoxedGraph, Call, bind
 from xla_dynamo.errors import CompileError
+from xla_dynamo.events import BuiltExecutable, Graph, Observer, log_event
 from xla_dynamo.lower import lower
 from xla_dynamo.options import Options
 from xla_dynamo.partition import partition
@@ -19,7 +21,14 @@ from xla_dynamo.partitioned_graph import PartitionedGraph
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.clients import pjrt_device_of
 from xla_dynamo.runtime.executables import Executable
-from xla_dynamo.sizes import is_symbolic, offset_inputs, size_key, static_values, values_at
+from xla_dynamo.sizes import (
+    is_symbolic,
+    offset_inputs,
+    size_key,
+    static_values,
+    symbol_values,
+    values_at,
+)
 from xla_dynamo.source_lines import describe
 from xla_dynamo.subgraphs import inline_subgraphs
 
@@ -40,9 +49,14 @@ class CompiledGraph(BoxedGraph):
         options: Options,
         static_inputs: frozenset[int],
         keeps_inputs: bool,
+        record: Graph,
+        part: int = 1,
     ) -> None:
         self._keeps_inputs = keeps_inputs
         self._gm, self._options, self._static_inputs = gm, options, static_inputs
+        self._record, self._part = record, part
+        self._sizes: dict[str, Any] = {}
+        self._dropped: set[Any] = set()
         self._device = _device_of(gm, example_inputs)
         self._lock = threading.Lock()
         self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
@@ -50,7 +64,7 @@ class CompiledGraph(BoxedGraph):
         if is_symbolic(gm) or self._offset_inputs:
             super().__init__(lambda args: self._at_sizes(args)(args))
         else:
-            super().__init__(self._compile(static_values(gm)))
+            super().__init__(self._compile(static_values(gm), "the graph is new"))
 
     def _at_sizes(self, args: list[Any]) -> Call:
         offsets = [args[index].storage_offset() for index in self._offset_inputs]
@@ -58,20 +72,36 @@ class CompiledGraph(BoxedGraph):
         with self._lock:
             program = self._by_size.get(key)
             if program is None:
-                program = self._by_size[key] = self._compile(values_at(self._gm, args))
+                reason = self._why_now(key, symbol_values(self._gm, args))
+                program = self._by_size[key] = self._compile(values_at(self._gm, args), reason)
                 if len(self._by_size) > self._options.max_executables:
-                    self._by_size.popitem(last=False)
+                    self._dropped.add(self._by_size.popitem(last=False)[0])
             else:
                 self._by_size.move_to_end(key)
         return program
 
+    def _why_now(self, key: Any, sizes: dict[str, Any]) -> str:
+        """Why there is no executable for these sizes, which become the present ones."""
+        before, self._sizes = self._sizes, sizes
+        if key in self._dropped:
+            return f"dropped before, since max_executables is {self._options.max_executables}"
+        if not self._by_size:
+            return "the first call"
+        changes = [
+            f"{name} is {n}, not {before[name]}"
+            for name, n in sizes.items()
+            if before.get(name, n) != n
+        ]
+        return ", ".join(changes) or "new strides or storage offsets"
+
     # AOTAutograd calls us under its fake tensor mode; the graph's constants are real tensors.
     @unset_fake_temporarily()
-    def _compile(self, values: dict[torch.fx.Node, Any]) -> Call:
+    def _compile(self, values: dict[torch.fx.Node, Any], reason: str) -> Call:
         start = time.perf_counter()
         device = pjrt_device_of(self._device)
         program = lower(self._gm, values, device.platform, self._options, self._static_inputs)
-        metrics.add_time("LoweringTime", time.perf_counter() - start)
+        lowering = time.perf_counter() - start
+        metrics.add_time("LoweringTime", lowering)
         metrics.increment("UncachedCompile")
         if log.isEnabledFor(logging.DEBUG):
             log.debug("StableHLO:\n%s", program.module)
@@ -82,6 +112,12 @@ class CompiledGraph(BoxedGraph):
             except CompileError as error:
                 last = self._gm.graph.output_node().prev
                 raise CompileError(f"{error}{describe(last)}") from error
+        seconds = (lowering, executable.compile_seconds if executable else 0.0)
+        self._record.tell(
+            BuiltExecutable(
+                self._record, self._part, self._sizes, reason, program, executable, seconds
+            )
+        )
         return bind(program, executable, self._device, values, keeps_inputs=self._keeps_inputs)
 
 
@@ -91,6 +127,8 @@ def compile_graph(
     options: Options | None = None,
     *,
     keeps_inputs: bool = False,
+    kind: str = "graph",
+    observer: Observer = log_event,
 ) -> BoxedGraph:
     """Compile an ATen graph whose nodes carry fake values in `meta["val"]`.
 
@@ -100,22 +138,35 @@ def compile_graph(
         options: see `Options`.
         keeps_inputs: inputs that come again are imported once, and known by their address:
             parameters and buffers, which the current tracing context tells, at once.
+        kind: what the graph is, for logs and reports: "forward" or the like.
+        observer: is told what becomes of it: see `events`.
 
     Raises:
         UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
     """
     options = options or Options()
+    start = time.perf_counter()
     inline_subgraphs(gm)
     static = _static_input_indices() if keeps_inputs else frozenset()
-    parts = partition(gm, options)
-    if parts is None:
-        return CompiledGraph(gm, example_inputs, options, static, keeps_inputs=keeps_inputs)
+    record = Graph(gm, kind, observer)
+    cut = partition(gm, options)
+    if cut is not None:
+        record.cut(cut.eager, cut.number_of_parts())
+    observer(record)
+    parts = itertools.count(1)
 
     def compile_part(gm: torch.fx.GraphModule, static_inputs: frozenset[int], fresh: bool) -> Call:
         inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-        return CompiledGraph(gm, inputs, options, static_inputs, keeps_inputs and not fresh).call
+        keeps, part = keeps_inputs and not fresh, next(parts)
+        return CompiledGraph(gm, inputs, options, static_inputs, keeps, record, part).call
 
-    return PartitionedGraph(gm, parts, static, compile_part)
+    compiled: BoxedGraph
+    if cut is None:
+        compiled = CompiledGraph(gm, example_inputs, options, static, keeps_inputs, record)
+    else:
+        compiled = PartitionedGraph(gm, cut, static, compile_part)
+    record.seconds = time.perf_counter() - start
+    return compiled
 
 
 def _static_input_indices() -> frozenset[int]:

@@ -124,6 +124,10 @@ class Partition(NamedTuple):
         """The nodes of a time, in the graph's order."""
         return [node for node, t in self.times.items() if t == time and not _is_source(node)]
 
+    def number_of_parts(self) -> int:
+        """How many parts are compiled."""
+        return len({t for node, t in self.times.items() if t % 2 == 0 and not _is_source(node)})
+
 
 def partition(gm: torch.fx.GraphModule, options: Options) -> Partition | None:
     """Cut a graph; None if all of it can be compiled."""

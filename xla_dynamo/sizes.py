@@ -71,6 +71,20 @@ class _Propagation(torch.fx.Interpreter):
         return result
 
 
+def symbol_values(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[str, Any]:
+    """The values of a graph's open sizes and numbers when it is called with these arguments."""
+    found: dict[str, Any] = {}
+    for node, given in zip(gm.graph.find_nodes(op="placeholder"), args, strict=True):
+        fake = node.meta.get("val")
+        pairs = [(fake, given)]
+        if isinstance(fake, torch.Tensor):
+            pairs = list(zip(fake.shape, given.shape, strict=True))
+        for size, value in pairs:
+            if isinstance(size, torch.SymInt | torch.SymFloat) and size.node.expr.is_symbol:
+                found[str(size)] = value
+    return found
+
+
 def offset_inputs(gm: torch.fx.GraphModule) -> list[int]:
     """The inputs whose storage offset matters: `as_strided` counts from the storage's start.
 

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import torch
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)')
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class SourceLine(NamedTuple):
@@ -19,13 +21,24 @@ class SourceLine(NamedTuple):
     function: str
     text: str
 
+    @property
+    def is_users(self) -> bool:
+        """Whether it is neither torch's nor this package's."""
+        return not self.file.startswith((_TORCH, _OURS))
+
     def __str__(self) -> str:
         text = f": {self.text}" if self.text else ""
         return f"{self.file}:{self.line} in {self.function}{text}"
 
 
+def name_of(function: str) -> str:
+    """The user's name of a function that may be what Dynamo resumes after a graph break."""
+    return _RESUMED.sub(r"\1", function)
+
+
 @functools.lru_cache(maxsize=4096)
-def _innermost_user_frame(stack_trace: str) -> SourceLine | None:
+def innermost_user_frame(stack_trace: str) -> SourceLine | None:
+    """The innermost line of a formatted stack trace that is not torch's own."""
     found = None
     lines = stack_trace.splitlines()
     for number, line in enumerate(lines):
@@ -34,14 +47,21 @@ def _innermost_user_frame(stack_trace: str) -> SourceLine | None:
         if frame and (found is None or not frame["file"].startswith(_TORCH)):
             text = lines[number + 1].strip() if number + 1 < len(lines) else ""
             text = "" if _FRAME.search(text) else text
-            found = SourceLine(frame["file"], int(frame["line"]), frame["function"].strip(), text)
+            function = name_of(frame["function"].strip())
+            found = SourceLine(frame["file"], int(frame["line"]), function, text)
     return found
 
 
 def source_line(node: torch.fx.Node) -> SourceLine | None:
     """The user's innermost line behind a node; None for a node nobody wrote."""
     trace = node.meta.get("stack_trace")
-    return _innermost_user_frame(trace) if trace else None
+    return innermost_user_frame(trace) if trace else None
+
+
+def last_line(gm: torch.fx.GraphModule) -> SourceLine | None:
+    """The user's line behind the end of a graph."""
+    lines = map(source_line, reversed(gm.graph.nodes))
+    return next((x for x in lines if x and x.is_users), None)
 
 
 def describe(node: torch.fx.Node) -> str:

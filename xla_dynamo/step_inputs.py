@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.events import Observer, log_event
 from xla_dynamo.hyperparameters import Name, hyperparameters
 from xla_dynamo.loss_scaling import scaler_tensors
 from xla_dynamo.optimizer_trace import owned_parameters
@@ -30,6 +31,7 @@ class Recipe:
         varying: the numbers among the hyperparameters that are inputs of the step; all others are
             constants in it.
         ran: whether the present call has reached its graph.
+        observer: is told what is compiled.
     """
 
     model: torch.nn.Module
@@ -42,6 +44,7 @@ class Recipe:
     updates: bool = True
     varying: set[Name] = dataclasses.field(default_factory=set)
     ran: bool = False
+    observer: Observer = log_event
 
     @property
     def accumulates(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.errors import UnsupportedError
+from xla_dynamo.events import Observer
 from xla_dynamo.hyperparameters import hyperparameters
 from xla_dynamo.optimizer_trace import check_hooks, check_optimizer
 from xla_dynamo.options import Options
@@ -121,6 +122,10 @@ class TrainStep:
             self._accumulated = 0 if recipe.updates else self._accumulated + 1
         recipe.optimizer._opt_called = True  # what a learning-rate scheduler looks for
         return returned
+
+    def observe(self, observer: Observer) -> None:
+        """Tell an observer what is compiled from now on (see `explain`)."""
+        self._recipe.observer = observer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "TrainStep":
         raise TypeError("a train_step belongs to its model: copy that, and make a new train_step")

@@ -7,6 +7,7 @@ they, or the hyperparameters that it has as constants, are no longer what they w
 
 import operator
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -14,13 +15,15 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from xla_dynamo.backend import openxla
+from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.check_inputs import check_recurrent_dropout
 from xla_dynamo.errors import UnsupportedError
+from xla_dynamo.events import Frame
 from xla_dynamo.hyperparameters import hyperparameters
 from xla_dynamo.optimizer_trace import initialise_state
 from xla_dynamo.options import Options
 from xla_dynamo.sizes import has_symbols, size_key
+from xla_dynamo.source_lines import SourceLine, last_line
 from xla_dynamo.step_inputs import (
     Recipe,
     allocate_gradients,
@@ -56,32 +59,43 @@ class CompiledStep:
         self._vector = torch.empty(0, dtype=torch.float64)
         self._outputs = len(forward.graph.output_node().args[0])  # type: ignore[arg-type]
         fakes = [f.detach() if torch.is_tensor(f) else f for f in trace.fakes]
+        start = time.perf_counter()
         with torch.no_grad():
-            self._call = openxla(trace.gm, fakes, options=dict(recipe.options or {}))
+            self._call = compile_torch_graph(
+                trace.gm,
+                fakes,
+                Options.parse(recipe.options),
+                kind="training step",
+                observer=recipe.observer,
+            )
+        self.compile_seconds = time.perf_counter() - start
 
-    def inputs(self, args: Sequence[Any]) -> list[Any] | None:
-        """What to run it with; None if it is not for the present state of things."""
+    def inputs(self, args: Sequence[Any]) -> list[Any] | str:
+        """What to run it with; or why it is not for the present state of things."""
         recipe = self._recipe
         params = step_parameters(recipe, args)
         if list(params.values()) != self._places or not all(
             map(operator.is_, params, self._params)
         ):
-            return None
+            return "it acts on other parameters"
         now = hyperparameters(recipe.optimizer)
-        if any(n not in now for n in self._numbers):
-            return None
         settings = constants(recipe)
-        if any(n not in settings or settings[n] != v for n, v in self.constants.items()):
-            return None
-        if any(test(now[n]) is not outcome for n, test, outcome in self._guards):
-            return None
+        for n in self._numbers:
+            if n not in now:
+                return f"{n[1]!r} of parameter group {n[0]} is not a number now"
+        for n, v in self.constants.items():
+            if n not in settings or settings[n] != v:
+                return f"{n!r} is {settings.get(n)!r}, not {v!r}"
+        for n, test, outcome in self._guards:
+            if test(now[n]) is not outcome:
+                return f"{n[1]!r} of parameter group {n[0]} is {now[n]!r}, on which it decides"
         beside = tensors_beside(recipe, params, args)
         tensors = list(beside.values())
         if list(beside) != self._keys:
-            return None
+            return "the optimizer, the scaler or the average has other tensors"
         if len(tensors) != len(self._seen) or not all(map(operator.is_, tensors, self._seen)):
             if list(map(_geometry, tensors)) != self._geometry:
-                return None
+                return "a tensor of its state has another shape, dtype, device or strides"
             if not recipe.accumulates:  # gradients must not outlive the update
                 self._seen = tensors
         values = [float(now[n]) for n in self._numbers]
@@ -135,25 +149,40 @@ class WholeStep:
         if self._recipe.accumulates:
             allocate_gradients(self._used(args))
         found = self._fitting(key, args)
-        if found is None:
+        if isinstance(found, str):
             self._prepare(args)
             found = self._fitting(key, args)
-        if found is None:
-            with _tracing:
-                self._steps.append((key, self._compile(args)))
-            del self._steps[: -self._limit]
+        if isinstance(found, str):
+            self._add(key, args, why=found)
             found = self._fitting(key, args)
-        assert found is not None
+        assert not isinstance(found, str), found
         step, inputs = found
         return step.run(inputs)
 
-    def _fitting(self, key: Any, args: Sequence[Any]) -> tuple[CompiledStep, list[Any]] | None:
-        """The step for these inputs and the present state, if there is one, and its inputs."""
-        for place, (known, step) in enumerate(self._steps):
-            if known == key and (inputs := step.inputs(args)) is not None:
-                self._steps.append(self._steps.pop(place))
-                return step, inputs
-        return None
+    def _fitting(self, key: Any, args: Sequence[Any]) -> tuple[CompiledStep, list[Any]] | str:
+        """The step for these inputs and the present state, and its inputs; or why there is none."""
+        why = ""
+        for place in reversed(range(len(self._steps))):
+            known, step = self._steps[place]
+            if known == key:
+                inputs = step.inputs(args)
+                if not isinstance(inputs, str):
+                    self._steps.append(self._steps.pop(place))
+                    return step, inputs
+                why = why or inputs
+        return why or "it has other sizes, or adds up gradients where others update"
+
+    def _add(self, key: Any, args: Sequence[Any], why: str) -> None:
+        """Compile a step more, in the place of the one that was used least recently."""
+        start = time.perf_counter()
+        failed: dict[str | None, str] = {None: why} if self._steps else {}
+        with _tracing:
+            step = self._compile(args)
+        self._steps.append((key, step))
+        del self._steps[: -self._limit]
+        seconds = time.perf_counter() - start
+        line = last_line(self._gm) or SourceLine("?", 0, "?", "")
+        self._recipe.observer(Frame(None, line, failed, seconds, step.compile_seconds))
 
     def _used(self, args: Sequence[Any]) -> list[Tensor]:
         params = step_parameters(self._recipe, args).items()

@@ -1,0 +1,204 @@
+"""What is told of a compilation: to the log as it happens, and to the reports of `explain`."""
+
+import dataclasses
+import functools
+import itertools
+import logging
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from xla_dynamo.nodes import is_number
+from xla_dynamo.program import Program
+from xla_dynamo.runtime.executables import Cost, Executable
+from xla_dynamo.source_lines import SourceLine, source_line
+
+log = logging.getLogger("xla_dynamo")
+_numbers = itertools.count(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphBreak:
+    """Dynamo ended a graph: what follows is run by Python, or is another graph.
+
+    Attributes:
+        reason: Dynamo's own, in one line.
+        line: where, in the user's program.
+        advice: Dynamo's explanation and hints.
+    """
+
+    reason: str
+    line: SourceLine | None
+    advice: str
+
+    def __str__(self) -> str:
+        return f"graph break: {self.reason}\n  at {self.line}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """Dynamo compiled a function, or `train_step` a step.
+
+    Attributes:
+        compile_id: "2/1" is the second compilation of the third function; None for a training step,
+            whose trace comes after Dynamo's.
+        line: where the function begins.
+        failed_guards: why earlier compilations did not fit, by their ids.
+        seconds: how long all of it took, graphs that were compiled meanwhile included.
+        backend_seconds: the part of it after Dynamo had its graph.
+    """
+
+    compile_id: str | None
+    line: SourceLine
+    failed_guards: Mapping[str | None, str]
+    seconds: float
+    backend_seconds: float
+
+    @property
+    def recompiled(self) -> str | None:
+        """Why it was compiled anew, one reason a line; None for a first compilation."""
+        return "\n".join(dict.fromkeys(self.failed_guards.values())) or None
+
+    def __str__(self) -> str:
+        how = "compiled" if self.recompiled is None else "recompiled"
+        why = f", since {self.recompiled}" if self.recompiled else ""
+        where = f"{self.line.function} ({self.line.file}:{self.line.line})"
+        return f"{how} {where} in {self.seconds:.2f} s{why}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """A node of an ATen graph.
+
+    Attributes:
+        name: the overload, as in "aten.addmm.default".
+        line: the user's line behind it.
+        decomposed_from: the operator that torch's decomposition made it from, if it did.
+        eager: why torch runs it and not XLA; None if XLA does.
+    """
+
+    name: str
+    line: SourceLine | None
+    decomposed_from: str | None
+    eager: str | None
+
+
+class Graph:
+    """An ATen graph that `compile_graph` took.
+
+    Attributes:
+        number: counted through the process, from 1.
+        kind: "inference", "forward", "backward", "training step" or what else it is.
+        compile_id: that of Dynamo's frame, if there is one.
+        parts: how many parts of it XLA compiles: 1 where that is all of it.
+        tell: takes the events of this graph.
+        seconds: how long `compile_graph` took; executables for sizes that came later not included.
+    """
+
+    def __init__(self, gm: torch.fx.GraphModule, kind: str, observer: "Observer") -> None:
+        """Begin a graph whose events `observer` is told."""
+        self.number, self.kind, self.tell = next(_numbers), kind, observer
+        current = torch._guards.CompileContext.current_compile_id()
+        self.compile_id = None if current is None else str(current)
+        self.parts, self.seconds = 1, 0.0
+        self._gm, self._eager = gm, dict[torch.fx.Node, str]()
+
+    def cut(self, eager: dict[torch.fx.Node, str], parts: int) -> None:
+        """Note what torch runs, with the reasons, and how many parts are left for XLA."""
+        self._eager, self.parts = eager, parts
+
+    @functools.cached_property
+    def operators(self) -> list[Operator]:
+        """What it computes with, in its order; sizes are left out."""
+        calls = [node for node in self._gm.graph.nodes if node.op == "call_function"]
+        return [
+            Operator(
+                str(node.target), source_line(node), _decomposed_from(node), self._eager.get(node)
+            )
+            for node in calls
+            if node.target is not operator.getitem and (node in self._eager or not is_number(node))
+        ]
+
+    def __str__(self) -> str:
+        eager = Counter(o.name for o in self.operators if o.eager)
+        by_torch = f", {', '.join(eager)} in eager torch" if eager else ""
+        parts = f" in {self.parts} parts" if self.parts != 1 else ""
+        return f"{self.name}: {len(self.operators)} operators{parts}{by_torch}"
+
+    @property
+    def name(self) -> str:
+        """As in "graph 3 (backward of 0/1)"."""
+        return f"graph {self.number} ({self.kind}" + (
+            f" of {self.compile_id})" if self.compile_id else ")"
+        )
+
+
+def _decomposed_from(node: torch.fx.Node) -> str | None:
+    original = node.meta.get("original_aten")
+    return None if original is None or str(original) == str(node.target) else str(original)
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltExecutable:
+    """A part of a graph was lowered and compiled.
+
+    Attributes:
+        graph: the graph.
+        part: which of its parts, from 1.
+        sizes: the values of the sizes that were left open.
+        reason: why now.
+        program: the StableHLO module, and how calls bind to it.
+        executable: None if there is nothing to compute.
+        seconds: how long lowering took, and XLA.
+    """
+
+    graph: Graph
+    part: int
+    sizes: Mapping[str, Any]
+    reason: str
+    program: Program
+    executable: Executable | None
+    seconds: tuple[float, float]
+
+    @functools.cached_property
+    def cost(self) -> Cost:
+        """What a call costs, as XLA counts it."""
+        return self.executable.cost() if self.executable else Cost()
+
+    @property
+    def stablehlo(self) -> str:
+        """The StableHLO module."""
+        return str(self.program.module)
+
+    @property
+    def hlo(self) -> str:
+        """What XLA made of it."""
+        return self.executable.hlo_text() if self.executable else ""
+
+    @property
+    def name(self) -> str:
+        """As in "graph 3 (inference of 0/0), part 2 of 3, s0 = 16"."""
+        part = f", part {self.part} of {self.graph.parts}" if self.graph.parts > 1 else ""
+        return self.graph.name + part + "".join(f", {n} = {v}" for n, v in self.sizes.items())
+
+    def __str__(self) -> str:
+        lowering, xla = self.seconds
+        cost = self.cost
+        return (
+            f"executable of {self.name}: {self.reason}; lowered in {lowering:.3f} s, compiled in "
+            f"{xla:.3f} s; {cost.flops:,.0f} FLOP, {cost.bytes_accessed:,.0f} bytes accessed, "
+            f"{cost.temporary_bytes:,} bytes of temporaries"
+        )
+
+
+Event: TypeAlias = GraphBreak | Frame | Graph | BuiltExecutable
+Observer: TypeAlias = Callable[[Event], None]
+
+
+def log_event(event: Event) -> None:
+    """Write an event to the log "xla_dynamo", at level INFO."""
+    if log.isEnabledFor(logging.INFO):
+        log.info("%s", event)

@@ -1,0 +1,95 @@
+"""`explain(fn)(*args)`: run a function compiled, and report what became of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from xla_dynamo.backend import compile_torch_graph
+from xla_dynamo.dynamo_trace import listening
+from xla_dynamo.errors import OptionError
+from xla_dynamo.events import Event, log_event
+from xla_dynamo.options import Options
+from xla_dynamo.report import Report
+from xla_dynamo.training import TrainStep
+
+
+def explain(
+    fn: Callable[..., Any],
+    *,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> "Explained":
+    """Compile a function afresh, and report what becomes of it when it is called.
+
+    `print(explain(model)(x))` tells the graphs and why they broke, what torch runs in the place of
+    XLA, the executables and the reason for each, what they cost, and how long compiling took. The
+    function really runs: what it changes is changed. Call the same object again with other inputs,
+    and the report goes on, with what was recompiled and why:
+
+        explained = explain(model)
+        explained(torch.randn(8, 16))
+        print(explained(torch.randn(9, 16)))
+
+    Args:
+        fn: a function, a module, one that `torch.compile` returned, or a `train_step`. What was
+            compiled for it before is neither used nor lost, except for a `train_step`, which is
+            explained from now on.
+        dynamic: as for `torch.compile`.
+        options: as for `torch.compile(..., backend="openxla", options=...)`.
+
+    Returns:
+        A callable like `fn` that returns a `Report`; what `fn` returned is `report.result`.
+
+    Raises:
+        OptionError: see `Options`; or `fn` is a `train_step`, which has its own.
+        TypeError: `fn` cannot be called.
+    """
+    return Explained(fn, dynamic, options)
+
+
+class Explained:
+    """A function whose calls are reported: see `explain`.
+
+    Attributes:
+        report: what is known so far.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], dynamic: bool | None, options: Mapping[str, Any] | None
+    ) -> None:
+        if not callable(fn):
+            raise TypeError(f"explain needs a function or a module, not {type(fn).__name__}")
+        self.report = Report(getattr(fn, "__qualname__", None) or type(_uncompiled(fn)).__name__)
+        parsed = Options.parse(options)
+
+        def observer(event: Event) -> None:
+            log_event(event)
+            self.report.add(event)
+
+        # Not equal to any other: what Dynamo compiled with another backend does not fit.
+        def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+            return compile_torch_graph(gm, example_inputs, parsed, observer=observer)
+
+        if isinstance(fn, TrainStep):
+            if dynamic is not None or options is not None:
+                raise OptionError("a train_step has its own options: give them to train_step")
+            fn.observe(observer)
+            self._run: Callable[..., Any] = fn
+        else:
+            self._run = torch.compile(_uncompiled(fn), backend=backend, dynamic=dynamic)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Report:
+        """Call the function, and report on all calls so far."""
+        with listening(self.report.add):
+            self.report.result = self._run(*args, **kwargs)
+        return self.report
+
+
+def _uncompiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What `torch.compile` was called with to get `fn`, or `fn`."""
+    if isinstance(fn, torch._dynamo.eval_frame.OptimizedModule):
+        fn = fn._orig_mod
+    if isinstance(fn, torch.nn.Module) and fn._compiled_call_impl is not None:  # module.compile()
+        return fn._call_impl
+    return torch._dynamo.eval_frame.innermost_fn(fn)
