@@ -136,6 +136,14 @@ GRADIENT_GRAPH_BREAKS: dict[torch.dtype, frozenset[str]] = {
 }
 
 
+# Modules of torch's database that XLA cannot run whole, and why.
+MODULE_LIMITATIONS: dict[str, str] = {}
+
+# Those that Dynamo does not trace as one graph: a truth value or a size depends on data, or torch
+# wants `torch._dynamo.config.allow_rnn` for it.
+MODULE_GRAPH_BREAKS = frozenset({"nn.CTCLoss", "nn.GRU", "nn.GaussianNLLLoss", "nn.LSTM", "nn.RNN"})
+
+
 def limitation(op: str, dtype: torch.dtype, *, gradients: bool = False) -> Limitation | None:
     """The row of an operator and dtype, if it has one."""
     table = GRADIENT_LIMITATIONS if gradients else LIMITATIONS

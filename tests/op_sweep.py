@@ -60,9 +60,16 @@ ROUNDING = frozenset(
     }
 )  # fmt: skip
 
-# Of those, the ones that magnify rounding: over 60 random matrices the error is eager's in the
-# median, and up to 6 times as much or as little in single ones.
-ILL_CONDITIONED = frozenset({"linalg.householder_product", "linalg.svd", "svd"})
+# Of those and of half types, the ones that magnify rounding: over 60 random matrices the error is
+# eager's in the median, and up to 6 times as much or as little in single ones; at negative numbers
+# polygamma is a small difference of large terms.
+ILL_CONDITIONED = frozenset(
+    {
+        "linalg.householder_product", "linalg.svd", "polygamma.polygamma_n_0",
+        "polygamma.polygamma_n_1", "polygamma.polygamma_n_2", "polygamma.polygamma_n_3",
+        "polygamma.polygamma_n_4", "special.polygamma.special_polygamma_n_0", "svd",
+    }
+)  # fmt: skip
 
 # Vectors that are right with either sign (or complex phase): the values of the database's own
 # functions of the result are compared, since LAPACK's libraries differ in the choice.

@@ -1,0 +1,178 @@
+"""torch's database of modules through the backend: outputs, gradients and buffers.
+
+As a command: `python -m tests.module_sweep 'Norm' --dtype float64 --all`.
+"""
+
+import argparse
+import copy
+import re
+import sys
+import traceback
+import warnings
+from typing import Any
+
+import torch
+from torch.testing._internal.common_modules import FunctionInput, ModuleInfo, ModuleInput, module_db
+from torch.utils import _pytree as pytree
+
+from tests.comparison import compare, compare_with_exact
+
+# They draw random numbers in training: compared with those of torch's generator.
+DRAWN = frozenset(
+    {
+        "nn.FractionalMaxPool2d", "nn.FractionalMaxPool3d", "nn.MultiheadAttention",
+        "nn.Transformer", "nn.TransformerDecoderLayer", "nn.TransformerEncoder",
+        "nn.TransformerEncoderLayer",
+    }
+)  # fmt: skip
+# Sums in another order than eager's: as near to a float64 run as eager is.
+ROUNDING = frozenset({"nn.ConvTranspose3d", "nn.LazyConvTranspose3d"})
+
+
+def cases(info: ModuleInfo, dtype: torch.dtype, *, training: bool) -> list[ModuleInput]:
+    """The module's sample inputs, with gradients wanted."""
+    torch.manual_seed(0)
+    return list(
+        info.module_inputs_func(
+            info, device="cpu", dtype=dtype, requires_grad=True, training=training
+        )
+    )
+
+
+def run(
+    module: torch.nn.Module, given: FunctionInput, compiler: str | None, **how: Any
+) -> tuple[Any, Any, Any]:
+    """Outputs, gradients in parameters and inputs, and buffers, of copies of what is given."""
+    module = copy.deepcopy(module)
+    leaves, spec = pytree.tree_flatten((given.args, given.kwargs))
+    leaves = [_copy(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    call = module if compiler is None else torch.compile(module, backend=compiler, **how)
+    torch.manual_seed(1)
+    outputs = call(*args, **kwargs)
+    flat = [o for o in pytree.tree_leaves(outputs) if isinstance(o, torch.Tensor)]
+    flat = [o for o in flat if o.requires_grad]
+    wanted = [p for p in module.parameters() if p.requires_grad]
+    wanted += [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
+    torch.manual_seed(2)
+    weights = [torch.randn_like(o) for o in flat]
+    grads = torch.autograd.grad(flat, wanted, weights, allow_unused=True) if flat else ()
+    return pytree.tree_map(_detached, outputs), grads, dict(module.named_buffers())
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().clone().requires_grad_(x.requires_grad)
+
+
+def _detached(x: Any) -> Any:
+    return x.detach() if isinstance(x, torch.Tensor) else x
+
+
+def _widened(given: FunctionInput) -> FunctionInput:
+    def widen(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return x
+        return x.detach().double().requires_grad_(x.requires_grad)
+
+    return FunctionInput(
+        *pytree.tree_map(widen, given.args), **pytree.tree_map(widen, given.kwargs)
+    )
+
+
+def check(
+    info: ModuleInfo,
+    dtype: torch.dtype,
+    limit: int | None = None,
+    *,
+    training: bool = True,
+    fallback: str = "error",
+) -> tuple[str, str]:
+    """What became of a module's samples, as in `op_sweep.Outcome`; and why, if it is "fail"."""
+    seen = set()
+    for case in cases(info, dtype, training=training)[:limit]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            status, why = _check_case(info, case, dtype, training, fallback)
+        if status == "fail":
+            return status, why
+        seen.add(status)
+    return next((s for s in ("pass", "breaks") if s in seen), "unsupported"), ""
+
+
+def _check_case(
+    info: ModuleInfo, case: ModuleInput, dtype: torch.dtype, training: bool, fallback: str
+) -> tuple[str, str]:
+    constructor, given = case.constructor_input, case.forward_input
+    module = info.module_cls(*constructor.args, **constructor.kwargs).to(dtype).train(training)
+    if given is None:
+        return "unsupported", ""
+    try:
+        if info.is_lazy:
+            module(*given.args, **given.kwargs)
+        expected = run(module, given, None)
+    except Exception:
+        return "unsupported", ""
+    rng = "torch" if info.name in DRAWN else "xla"
+    status, what = "pass", f"{constructor.args} {constructor.kwargs}"
+    try:
+        try:
+            torch._dynamo.reset()
+            options = {"fallback": fallback, "rng": rng}
+            actual = run(module, given, "openxla", fullgraph=True, options=options)
+        except Exception:
+            if _runs(module, given, fullgraph=True):
+                raise
+            if not _runs(module, given, fullgraph=False):
+                return "unsupported", ""
+            torch._dynamo.reset()
+            status, actual = "breaks", run(module, given, "openxla", options={"rng": rng})
+    except Exception as error:
+        return "fail", what + "".join(traceback.format_exception_only(error))
+    try:
+        compare(expected[0], actual[0], values=False)
+        try:
+            compare(expected, actual, values=True, strides=False)
+        except AssertionError:
+            if info.name not in ROUNDING:
+                raise
+            exact = run(copy.deepcopy(module).double(), _widened(given), None)
+            compare_with_exact(exact, expected, actual)
+    except AssertionError as error:
+        return "fail", f"{what}\n{error}"
+    return status, ""
+
+
+def _runs(module: torch.nn.Module, given: FunctionInput, *, fullgraph: bool) -> bool:
+    torch._dynamo.reset()
+    try:
+        run(module, given, "aot_eager", fullgraph=fullgraph)
+    except Exception:
+        return False
+    return True
+
+
+def main() -> None:
+    """Print a line for each module that does not pass, and a count."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("pattern", nargs="?", default="", help="regular expression of names")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--all", action="store_true", help="every sample, not the first")
+    parser.add_argument("--fallback", choices=("error", "eager"), default="error")
+    options = parser.parse_args()
+    dtype = getattr(torch, options.dtype)
+    tally: dict[str, int] = {}
+    for info in module_db:
+        if not re.search(options.pattern, info.name):
+            continue
+        for training in (True, False) if info.train_and_eval_differ else (True,):
+            limit = None if options.all else 1
+            status, why = check(info, dtype, limit, training=training, fallback=options.fallback)
+            tally[status] = tally.get(status, 0) + 1
+            if status != "pass":
+                print(f"{status:12} {info.name} training={training} {why[:600]}", flush=True)
+    print(tally)
+    sys.exit(bool(tally.get("fail")))
+
+
+if __name__ == "__main__":
+    main()
