@@ -147,7 +147,8 @@ def _fractional_max_pool(
     rank = len(kernel)
     sizes = x.shape[-rank:]
     planes = x.reshape(-1, *sizes)
-    samples = samples.reshape(-1, rank)
+    # There may be samples of more images than there are; their channels are the input's.
+    samples = samples.reshape(-1, rank)[: planes.shape[0]]
     if rank == 2:
         samples = samples[:, ::-1]  # torch takes the width's first in two dimensions only
     places = [

@@ -26,7 +26,10 @@ DRAWN = frozenset(
     }
 )  # fmt: skip
 # Sums in another order than eager's: as near to a float64 run as eager is.
-ROUNDING = frozenset({"nn.ConvTranspose3d", "nn.LazyConvTranspose3d"})
+ROUNDING = frozenset({"nn.Conv3d", "nn.ConvTranspose3d", "nn.LazyConv3d", "nn.LazyConvTranspose3d"})
+# Torch's decomposition, which no backend can avoid, gives another shape than its kernel where the
+# input is a vector and nothing is reduced: aot_eager is the reference.
+OTHER_IN_AOT = frozenset({"nn.MultiLabelMarginLoss"})
 
 
 def cases(info: ModuleInfo, dtype: torch.dtype, *, training: bool) -> list[ModuleInput]:
@@ -109,7 +112,8 @@ def _check_case(
     try:
         if info.is_lazy:
             module(*given.args, **given.kwargs)
-        expected = run(module, given, None)
+        torch._dynamo.reset()
+        expected = run(module, given, "aot_eager" if info.name in OTHER_IN_AOT else None)
     except Exception:
         return "unsupported", ""
     rng = "torch" if info.name in DRAWN else "xla"

@@ -56,7 +56,7 @@ class CompiledGraph(BoxedGraph):
         self._gm, self._options, self._static_inputs = gm, options, static_inputs
         self._record, self._part = record, part
         self._sizes: dict[str, Any] = {}
-        self._dropped: set[Any] = set()
+        self._dropped: set[int] = set()
         self._device = _device_of(gm, example_inputs)
         self._lock = threading.Lock()
         self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
@@ -75,7 +75,7 @@ class CompiledGraph(BoxedGraph):
                 reason = self._why_now(key, symbol_values(self._gm, args))
                 program = self._by_size[key] = self._compile(values_at(self._gm, args), reason)
                 if len(self._by_size) > self._options.max_executables:
-                    self._dropped.add(self._by_size.popitem(last=False)[0])
+                    self._dropped.add(hash(self._by_size.popitem(last=False)[0]))
             else:
                 self._by_size.move_to_end(key)
         return program
@@ -83,7 +83,7 @@ class CompiledGraph(BoxedGraph):
     def _why_now(self, key: Any, sizes: dict[str, Any]) -> str:
         """Why there is no executable for these sizes, which become the present ones."""
         before, self._sizes = self._sizes, sizes
-        if key in self._dropped:
+        if hash(key) in self._dropped:
             return f"dropped before, since max_executables is {self._options.max_executables}"
         if not self._by_size:
             return "the first call"

@@ -1,5 +1,6 @@
 """Symbolic graphs to static ones: the fake value of every node at concrete sizes."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -72,7 +73,10 @@ class _Propagation(torch.fx.Interpreter):
 
 
 def symbol_values(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[str, Any]:
-    """The values of a graph's open sizes and numbers when it is called with these arguments."""
+    """The values of a graph's open sizes and numbers when it is called with these arguments.
+
+    By their names in the user's function, where Dynamo knows them: "x.size()[0]".
+    """
     found: dict[str, Any] = {}
     for node, given in zip(gm.graph.find_nodes(op="placeholder"), args, strict=True):
         fake = node.meta.get("val")
@@ -81,8 +85,17 @@ def symbol_values(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[str, An
             pairs = list(zip(fake.shape, given.shape, strict=True))
         for size, value in pairs:
             if isinstance(size, torch.SymInt | torch.SymFloat) and size.node.expr.is_symbol:
-                found[str(size)] = value
+                found[_name(size)] = value
     return found
+
+
+def _name(size: torch.SymInt | torch.SymFloat) -> str:
+    environment, symbol = size.node.shape_env, size.node.expr
+    known = getattr(environment, "var_to_sources", {}).get(symbol)  # private: torch 2.11 to 2.13
+    if not known:
+        return str(symbol)
+    name = known[0].name
+    return re.sub(r"\bL\['(\w+)'\]", r"\1", name if isinstance(name, str) else name())
 
 
 def offset_inputs(gm: torch.fx.GraphModule) -> list[int]:
