@@ -123,9 +123,7 @@ def _steps(
 
 
 def _row(x: Value, index: Value) -> Value:
-    size = shape_of(x)
-    zeros = [build.scalar(0, torch.int64)] * (len(size) - 1)
-    return build.reshape(hlo.dynamic_slice(x, [index, *zeros], [1, *size[1:]]), size[1:])
+    return build.reshape(build.slice_at(x, 0, index), shape_of(x)[1:])
 
 
 def _set_row(x: Value, index: Value, row: Value) -> Value:

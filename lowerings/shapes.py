@@ -63,6 +63,14 @@ def slice_dim(x: Value, dim: int, start: int, stop: int, step: int = 1) -> Value
     return slice_(x, starts, stops, steps)
 
 
+def slice_at(x: Value, dim: int, index: Value) -> Value:
+    """The slice of size 1 at a computed place of a dimension, of int64; clamped into bounds."""
+    starts = [scalar(0, torch.int64)] * rank_of(x)
+    starts[dim] = index
+    sizes = [1 if d == dim else n for d, n in enumerate(shape_of(x))]
+    return hlo.dynamic_slice(x, starts, sizes)
+
+
 def pad(
     x: Value,
     value: Number | Value,

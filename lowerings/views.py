@@ -1,6 +1,7 @@
 """Shape operators: views and copies that only move elements."""
 
 import torch
+from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
@@ -54,9 +55,16 @@ def t(ctx: Context, x: Value) -> Value:
 
 
 @lowers(aten.select.int, aten.select_copy.int)
-def select(ctx: Context, x: Value, dim: int, index: int) -> Value:
+def select(ctx: Context, x: Value, dim: int, index: int | Value) -> Value:
     dim = build.normalize_dim(dim, build.rank_of(x))
-    index %= build.shape_of(x)[dim]
+    size = build.shape_of(x)[dim]
+    if build.is_value(index):  # in a loop, read off a tensor
+        index = build.reshape(build.cast(index, torch.int64), ())
+        wrapped = hlo.add(index, build.scalar(size, torch.int64))
+        negative = build.compare(index, build.scalar(0, torch.int64), "LT")
+        place = build.where(negative, wrapped, index)
+        return build.reshape(build.slice_at(x, dim, place), ctx.out.shape)
+    index %= size
     return build.reshape(build.slice_dim(x, dim, index, index + 1), ctx.out.shape)
 
 

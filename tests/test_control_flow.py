@@ -160,10 +160,72 @@ def test_loop_in_loop():
 
 
 def test_gradient_of_a_loop():
-    """Torch keeps every step's values, so many that nobody knows beforehand: eager runs that."""
-    f = lambda x: while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 1.1), (i0, x))[1]  # noqa: E731
-    i0 = torch.tensor(0)
-    agrees(f, variable(3), fallback="eager")
+    """Torch keeps every step's values: one program counts the steps, another keeps so many."""
+
+    def f(x, w, limit):
+        def body(i, x):
+            return i + 1, x * w + i
+
+        return while_loop(lambda i, x: x.sum() < limit, body, (torch.tensor(0), x))
+
+    x, w = torch.rand(3, requires_grad=True), torch.full((3,), 1.5, requires_grad=True)
+    for limit in (50.0, 500.0, 50.0):
+        agrees(f, x, w, torch.tensor(limit))
+
+
+def test_gradient_of_a_loop_compiles_once_for_a_number_of_steps():
+    g = compiled(lambda x, n: while_loop(lambda i, x: i < n, step, (n * 0, x))[1].sum())
+
+    def step(i, x):
+        return i + 1, x.sin()
+
+    metrics.clear_all()
+    counts = []
+    for n in (7, 7, 8, 7):
+        x = torch.rand(4, requires_grad=True)
+        g(x, torch.tensor(n)).backward()
+        expected = torch.autograd.grad(sines(x, n).sum(), x)[0]
+        torch.testing.assert_close(x.grad, expected)
+        counts.append(metrics.counter_value("UncachedCompile"))
+    assert counts[0] == counts[1]
+    assert counts[2] == counts[3]
+    assert not [name for name in metrics.counter_names() if "while_loop" in name]
+
+
+def sines(x, n):
+    for _ in range(n):
+        x = x.sin()
+    return x
+
+
+def test_gradient_of_a_loop_of_no_steps_and_of_many():
+    f = lambda x, n: while_loop(lambda i, x: i < n, lambda i, x: (i + 1, x * 0.999), (n * 0, x))  # noqa: E731
+    agrees(f, variable(3), torch.tensor(3000))
+    x = variable(3)
+    # The gradient, in eager too, goes back through one step where there was none.
+    assert torch.equal(compiled(f)(x, torch.tensor(0))[1], x)
+
+
+def test_gradient_of_a_loop_in_the_middle_of_a_graph():
+    def f(x, w):
+        h = (x @ w).tanh()
+
+        def body(i, h, total):
+            return i + 1, (h @ w).tanh(), total + h.sum(0)
+
+        start = (torch.tensor(0), h, torch.zeros_like(h[0]))
+        i, h, total = while_loop(lambda i, h, total: i < 4, body, start)
+        return h.sin() + total, i * 2
+
+    agrees(f, variable(3, 3), variable(3, 3))
+
+
+def test_a_loop_in_whose_gradient_an_operator_has_no_rule():
+    def f(x):
+        body = lambda i, x: (i + 1, host_cosine(x))  # noqa: E731
+        return while_loop(lambda i, x: i < 3, body, (torch.tensor(0), x))[1] * 2
+
+    agrees(f, torch.rand(3), fallback="eager")
 
 
 def test_a_loop_with_a_number_as_counter():

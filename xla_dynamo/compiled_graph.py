@@ -16,7 +16,7 @@ from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, Graph, Observer, log_event
 from xla_dynamo.lower import lower
 from xla_dynamo.options import Options
-from xla_dynamo.partition import partition
+from xla_dynamo.partition import TWO_PROGRAMS, partition
 from xla_dynamo.partitioned_graph import PartitionedGraph
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.clients import pjrt_device_of
@@ -151,7 +151,8 @@ def compile_graph(
     record = Graph(gm, kind, observer)
     cut = partition(gm, options)
     if cut is not None:
-        record.cut(cut.eager, cut.number_of_parts())
+        by_torch = {n: why for n, why in cut.eager.items() if why != TWO_PROGRAMS}
+        record.cut(by_torch, cut.number_of_parts())
     observer(record)
     parts = itertools.count(1)
 
@@ -160,11 +161,17 @@ def compile_graph(
         keeps, part = keeps_inputs and not fresh, next(parts)
         return CompiledGraph(gm, inputs, options, static_inputs, keeps, record, part).call
 
+    def compile_loop(gm: torch.fx.GraphModule) -> Call:
+        inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+        return compile_graph(gm, inputs, options, kind="steps of a loop", observer=observer).call
+
     compiled: BoxedGraph
     if cut is None:
         compiled = CompiledGraph(gm, example_inputs, options, static, keeps_inputs, record)
     else:
-        compiled = PartitionedGraph(gm, cut, static, compile_part)
+        compiled = PartitionedGraph(
+            gm, cut, static, compile_part, compile_loop, options.max_executables
+        )
     record.seconds = time.perf_counter() - start
     return compiled
 

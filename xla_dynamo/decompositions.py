@@ -8,6 +8,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from xla_dynamo import nll_loss, torch_draws
 from xla_dynamo.foreach import foreach_decompositions
@@ -134,5 +135,6 @@ def traced(function: Callable[..., Any], fakes: Sequence[Any]) -> torch.fx.Graph
         fakes: fake tensors of static sizes like those it is to be called with.
     """
     trace = make_fx(torch.func.functionalize(function), decomposition_table=decompositions())
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    with mode, torch.no_grad():
         return trace(*map(fake_like, fakes))

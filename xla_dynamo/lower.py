@@ -15,7 +15,7 @@ from xla_dynamo.lowerings.strided import flat_storage
 from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.matmul_precision import set_matmul_precision
 from xla_dynamo.module_builder import ModuleBuilder
-from xla_dynamo.nodes import is_plain_effect, with_effects, writes_input
+from xla_dynamo.nodes import is_index, is_plain_effect, with_effects, writes_input
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import memory_of, outputs_of_one_memory, replayed
 from xla_dynamo.program import Effect, Input, Mutation, Output, Program
@@ -151,6 +151,8 @@ class _ProgramLowering(GraphLowering):
             return self.env[node.args[1]]  # type: ignore[index]
         if node.target is with_effects:
             return self.effect(node)
+        if is_index(node):  # a result may be a view at that place
+            raise no_rule(node, self.values)
         return super().node(node)
 
     def check_errors(self, node: Node, info: ir.Value) -> None:

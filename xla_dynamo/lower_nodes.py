@@ -13,7 +13,7 @@ from xla_dynamo.lowerings import Context, find_rule
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.module_builder import ModuleBuilder
-from xla_dynamo.nodes import attribute_of, generator_of
+from xla_dynamo.nodes import attribute_of, generator_of, is_index
 from xla_dynamo.signatures import checked, location, no_rule, signature
 from xla_dynamo.sizes import values_at
 from xla_dynamo.source_lines import describe
@@ -55,6 +55,8 @@ class GraphLowering:
         if node.target is operator.getitem:
             sequence, index = node.args
             return self.env[sequence][index]  # type: ignore[index]
+        if is_index(node):
+            return self.env[node.args[0]]  # type: ignore[index]
         promised = self.values.get(node)
         if isinstance(promised, int | float | bool | complex):
             return promised  # arithmetic on sizes, already done

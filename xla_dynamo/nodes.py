@@ -8,6 +8,7 @@ import torch
 
 Node: TypeAlias = torch.fx.Node
 aten = torch.ops.aten
+while_loop_stack_output = torch.ops.higher_order.while_loop_stack_output
 with_effects = torch.ops.higher_order.with_effects
 # What checkpointing makes of a random operator: the forward saves the generator's state beside the
 # result, and the backward draws from that state again. (op, *args) and (state, op, *args).
@@ -34,6 +35,21 @@ def is_number(node: Node) -> bool:
     value = node.meta.get("val")
     kinds = int | float | bool | complex | torch.SymInt | torch.SymFloat | torch.SymBool
     return isinstance(value, kinds)
+
+
+def is_index(node: Node) -> bool:
+    """Whether a node reads a number off a tensor for `select` alone, which takes the tensor too."""
+    return node.target is aten._local_scalar_dense.default and all(
+        is_indexed(user) and user.args[2] is node and user.args[0] is not node
+        for user in node.users
+    )
+
+
+def is_indexed(node: Node) -> bool:
+    """Whether a node is a `select` at a place that is read off a tensor."""
+    if node.target is not aten.select.int or not isinstance(node.args[2], torch.fx.Node):
+        return False
+    return node.args[2].target is aten._local_scalar_dense.default
 
 
 def tensors_of(node: Node) -> Iterator[torch.Tensor]:

@@ -19,12 +19,15 @@ from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
 from xla_dynamo.nodes import (
     bodies,
     generator_of,
+    is_index,
+    is_indexed,
     is_number,
     is_plain_effect,
     is_random,
     replaces_input,
     tensors_of,
     through_storage,
+    while_loop_stack_output,
     with_effects,
     writes_input,
 )
@@ -38,12 +41,16 @@ cond = torch.ops.higher_order.cond
 START = -1
 # The reason of random operators under options={"rng": "torch"}.
 DRAWN_BY_TORCH = "torch draws its random numbers"
+# The reason of loops that keep their steps: see `stacked_loops`.
+TWO_PROGRAMS = "the number of its steps depends on values: one program counts, another runs it"
 
 
 def eager_reason(node: Node, options: Options) -> str | None:
     """Why a node is not to be part of an XLA program, or None if it is."""
     if options.rng == "torch" and _draws(node):
         return DRAWN_BY_TORCH
+    if node.target is while_loop_stack_output and _obstacle_inside(node) is None:
+        return TWO_PROGRAMS
     return _obstacle(node) if options.fallback == "eager" else None
 
 
@@ -87,6 +94,8 @@ def _obstacle_inside(node: Node) -> str | None:
     for inner in inside:
         if writes_input(inner) or inner.target is with_effects or inner.kwargs.get("check_errors"):
             return f"{inner.target} inside it acts on more than its results"
+        if is_index(inner) or (is_indexed(inner) and is_index(inner.args[2])):  # type: ignore[arg-type]
+            continue
         if (reason := _obstacle(inner)) is not None:
             return f"{inner.target} inside it: {reason}"
     if node.target is not cond and any(map(_draws, inside)):

@@ -14,9 +14,10 @@ import torch
 from xla_dynamo.calls import BoxedGraph, Call
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.lowerings.strides import row_major_order
-from xla_dynamo.partition import DRAWN_BY_TORCH, Partition, inputs_of, outputs_of
+from xla_dynamo.partition import DRAWN_BY_TORCH, TWO_PROGRAMS, Partition, inputs_of, outputs_of
 from xla_dynamo.runtime import metrics
 from xla_dynamo.source_lines import describe, source_line
+from xla_dynamo.stacked_loops import CompileLoop, StackedLoop
 
 log = logging.getLogger("xla_dynamo")
 Node: TypeAlias = torch.fx.Node
@@ -43,8 +44,11 @@ class PartitionedGraph(BoxedGraph):
         partition: Partition,
         static_inputs: frozenset[int],
         compile_part: CompilePart,
+        compile_loop: CompileLoop,
+        max_executables: int,
     ) -> None:
         self._gm, self._compile_part = gm, compile_part
+        self._compile_loop, self._max_executables = compile_loop, max_executables
         self.eager, self._times = partition.eager, partition.times
         self.parts: list[torch.fx.GraphModule] = []
         placeholders = gm.graph.find_nodes(op="placeholder")
@@ -82,10 +86,17 @@ class PartitionedGraph(BoxedGraph):
     def _on_host(self, graph: torch.fx.Graph, node: Node, env: dict[Node, Node]) -> Node:
         copy = graph.node_copy(node, env.__getitem__)
         if node in self.eager:
-            copy.target = _eagerly(node)
-            if self.eager[node] != DRAWN_BY_TORCH:
-                _log_once(node, self.eager[node])
+            copy.target = self._runner(node)
         return copy
+
+    def _runner(self, node: Node) -> Callable[..., Any]:
+        """What to call for a node that no part may have."""
+        if self.eager[node] == TWO_PROGRAMS:
+            loop = StackedLoop(node, self._compile_loop, self._max_executables)
+            return lambda *args: loop(*args)  # FX names what it calls
+        if self.eager[node] != DRAWN_BY_TORCH:
+            _log_once(node, self.eager[node])
+        return _eagerly(node)
 
     def _part(self, graph: torch.fx.Graph, nodes: list[Node], env: dict[Node, Node]) -> None:
         inputs, outputs = inputs_of(nodes), outputs_of(nodes)
