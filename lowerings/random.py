@@ -19,9 +19,11 @@ from xla_dynamo.lowerings.build import (
     Value,
     cast,
     compare,
+    concatenate,
     dtype_of,
     full_like,
     iota,
+    slice_dim,
     sort,
 )
 from xla_dynamo.lowerings.dtypes import real_dtype, tensor_type
@@ -34,6 +36,10 @@ aten = torch.ops.aten
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
 
+# 2**64 over the golden ratio: spreads small numbers over all bits.
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
 # --- draws that the distributions are made of --------------------------------------------------
 
 
@@ -43,10 +49,17 @@ def random_bits(ctx: Context, shape: Sequence[int], dtype: torch.dtype) -> Value
 
 
 def bits_of_key(key: Value, shape: Sequence[int], dtype: torch.dtype) -> Value:
-    """The uniform bits that a ui64[2] key stands for."""
+    """The uniform bits that a ui64[2] key, a seed and the number of the draw, stands for.
+
+    XLA takes the second word of a state for the place in the stream where it begins: with the
+    number there, draws would be each other's, shifted. So both words make the first.
+    """
+    seed, number = slice_dim(key, 0, 0, 1), slice_dim(key, 0, 1, 2)
+    mixed = hlo.add(seed, hlo.multiply(number, full_like(number, _GOLDEN)))
+    state = concatenate([mixed, full_like(mixed, 0)], 0)
     result = tensor_type(list(shape), dtype)
     algorithm = hlo.RngAlgorithmAttr.get("THREE_FRY")
-    return hlo.RngBitGeneratorOp(key.type, result, algorithm, key).results[1]
+    return hlo.RngBitGeneratorOp(state.type, result, algorithm, state).results[1]
 
 
 def uniform_draws(ctx: Context, shape: Sequence[int], dtype: torch.dtype) -> Value:

@@ -137,7 +137,7 @@ GRADIENT_GRAPH_BREAKS: dict[torch.dtype, frozenset[str]] = {
 
 
 # Modules of torch's database that XLA cannot run whole, and why.
-MODULE_LIMITATIONS: dict[str, str] = {}
+MODULE_LIMITATIONS = {"nn.LinearCrossEntropyLoss": _OPAQUE}
 
 # Those that Dynamo does not trace as one graph: a truth value or a size depends on data, or torch
 # wants `torch._dynamo.config.allow_rnn` for it.

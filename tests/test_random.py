@@ -71,6 +71,14 @@ def test_draws_of_one_call_are_independent():
     assert abs(np.corrcoef(a, b)[0, 1]) < 4 / COUNT**0.5
 
 
+def test_draws_of_one_call_are_not_each_other_shifted():
+    """A number of 53 bits hardly comes twice."""
+    f = lambda: [torch.rand(5000, dtype=torch.float64) for _ in range(4)]  # noqa: E731
+    calls = compiled(f)
+    every = torch.cat([*calls(), *calls()])
+    assert every.unique().numel() >= every.numel() - 1
+
+
 def test_successive_seeds_are_independent():
     a, b = (drawn(lambda: torch.randn(COUNT), seed) for seed in (3, 4))
     assert abs(np.corrcoef(a, b)[0, 1]) < 4 / COUNT**0.5
