@@ -52,17 +52,18 @@ def while_loop(
     """As long as cond_fn is true: carried = body_fn(*carried, *additional)."""
     fakes = [*ctx.operands[2], *(ctx.operands[3] if len(ctx.operands) > 3 else ())]
 
-    def condition(*values: Value) -> Value:
-        (outcome,) = ctx.inline(cond_fn, [*values, *additional], fakes, in_loop=True)
+    def condition(step: Value, *values: Value) -> Value:
+        (outcome,) = ctx.inline(cond_fn, [*values, *additional], fakes, step=step)
         if not is_value(outcome):
             return build.full((), bool(outcome), torch.bool)
         return build.reshape(build.cast(outcome, torch.bool), ())
 
-    def body(*values: Value) -> Sequence[Value]:
-        results = ctx.inline(body_fn, [*values, *additional], fakes, in_loop=True)
-        return _typed(results, ctx.out)
+    def body(step: Value, *values: Value) -> Sequence[Value]:
+        results = ctx.inline(body_fn, [*values, *additional], fakes, step=step)
+        return [_next(step), *_typed(results, ctx.out)]
 
-    return build.while_loop(_typed(carried, ctx.out), condition, body)
+    start = build.scalar(0, torch.int64)
+    return build.while_loop([start, *_typed(carried, ctx.out)], condition, body)[1:]
 
 
 @lowers("scan")
@@ -111,15 +112,19 @@ def _steps(
     def body(step: Value, *values: Value) -> list[Value]:
         now, before = values[: len(carry)], values[len(carry) :]
         given = [_row(x, step) for x in xs]
-        results = ctx.inline(f, [*now, *given, *additional], fakes, in_loop=True)
+        results = ctx.inline(f, [*now, *given, *additional], fakes, step=step)
         after = _typed(results[: len(carry)], carried)
         made = _typed(results[len(carry) :], [t[0] for t in stacked])
         written = [_set_row(r, step, y) for r, y in zip(before, made, strict=True)]
-        return [hlo.add(step, build.scalar(1, torch.int64)), *after, *written]
+        return [_next(step), *after, *written]
 
     start = build.scalar(0, torch.int64)
     loop = [start, *_typed(carry, carried), *rows]
     return build.while_loop(loop, condition, body)[1:]
+
+
+def _next(step: Value) -> Value:
+    return hlo.add(step, build.scalar(1, torch.int64))
 
 
 def _row(x: Value, index: Value) -> Value:

@@ -33,7 +33,7 @@ class Context:
         random_key: makes a fresh ui64[2] key for a random op; a new one at each call.
         inline: lowers a graph inside the graph, the body of a branch or loop, at the insertion
             point: takes the FX graph, or a function of torch that is traced; its inputs as values
-            and as fake tensors; and whether it runs more than once (`in_loop`). Returns the list
+            and as fake tensors; and in a loop the number of the `step`, an int64. Returns the list
             of its outputs.
     """
 

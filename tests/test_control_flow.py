@@ -233,14 +233,48 @@ def test_a_loop_with_a_number_as_counter():
     agrees(f, torch.randn(3), fallback="eager")
 
 
-def test_what_a_loop_cannot_have_runs_eagerly():
-    def body(i, x):
-        return i + 1, x + torch.nn.functional.dropout(torch.ones_like(x))
+def test_every_step_draws_numbers_of_its_own():
+    def outer(i, total):
+        def inner(j, total):
+            return j + 1, torch.cat([total[1000:], torch.rand(1000, dtype=torch.float64)])
 
-    f = lambda x: while_loop(lambda i, x: i < 9, body, (torch.tensor(0), x))[1]  # noqa: E731
-    assert compiled(f, fallback="eager")(torch.zeros(500)).unique().numel() > 5
-    with pytest.raises(BackendCompilerFailed, match="each step of the loop draws random numbers"):
-        compiled(f)(torch.zeros(500))
+        return i + 1, while_loop(lambda j, t: j < 3, inner, (i * 0, total))[1]
+
+    f = lambda i, x: while_loop(lambda i, x: i < 4, outer, (i, x))[1]  # noqa: E731
+    g, start = compiled(f), (torch.tensor(0), torch.zeros(12_000, dtype=torch.float64))
+    first = g(*start)
+    assert first.unique().numel() >= 11_999
+    assert torch.cat([first, g(*start)]).unique().numel() >= 23_998
+    torch.manual_seed(3)
+    again = g(*start)
+    torch.manual_seed(3)
+    assert torch.equal(g(*start), again)
+
+
+def test_gradient_of_a_scan_that_drops():
+    def step(carry, x):
+        y = torch.nn.functional.dropout(x, 0.5)
+        return carry + y, y * 1
+
+    x = torch.ones(20, 50, requires_grad=True)
+    _, y = compiled(lambda x: scan(step, torch.zeros(50), x))(x)
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+    assert y.unique(dim=0).shape[0] == 20
+
+
+def test_a_differentiated_loop_that_draws_runs_eagerly():
+    """To count its steps beforehand, a program would have to draw the very numbers."""
+
+    def f(x, limit):
+        return while_loop(lambda x: x.sum() < limit, lambda x: (x + torch.rand_like(x),), (x,))
+
+    x = torch.ones(5, requires_grad=True)
+    for limit in (10.0, 100.0):
+        (y,) = compiled(f, fallback="eager")(x, torch.tensor(limit))
+        assert limit <= y.sum() < limit + 5
+        (grad,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(grad, torch.ones(5))
 
 
 @torch.library.custom_op("xla_dynamo_tests::host_cosine", mutates_args=())

@@ -12,7 +12,7 @@ from xla_dynamo.errors import LoweringError, UnsupportedOperator
 from xla_dynamo.lowerings import Context, find_rule
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.table import REGISTERED_IN
-from xla_dynamo.module_builder import ModuleBuilder
+from xla_dynamo.module_builder import ModuleBuilder, key_of_step
 from xla_dynamo.nodes import attribute_of, generator_of, is_index
 from xla_dynamo.signatures import checked, location, no_rule, signature
 from xla_dynamo.sizes import values_at
@@ -28,6 +28,7 @@ class GraphLowering:
         gm: the graph.
         values: the fake value of each node, of static sizes.
         env: what each node that has been lowered is in the module.
+        steps: the numbers of the steps of the loops around it.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class GraphLowering:
         """Begin with no node lowered; inputs are put into `env` by the caller."""
         self.gm, self.values, self.builder = gm, values, builder
         self.env: dict[Node, Any] = {}
-        self.in_loop = False
+        self.steps: tuple[ir.Value, ...] = ()
 
     def lower_nodes(self) -> None:
         """Lower every node between the inputs and the output."""
@@ -96,10 +97,11 @@ class GraphLowering:
         )
 
     def random_key(self) -> ir.Value:
-        """A fresh key for a draw: fresh once, so not for the steps of a loop."""
-        if self.in_loop:
-            raise UnsupportedOperator("each step of the loop draws random numbers of its own")
-        return self.builder.random_key()
+        """A fresh key for a draw, of each step of the loops around it."""
+        key = self.builder.random_key()
+        for step in self.steps:
+            key = key_of_step(key, step)
+        return key
 
     def inline(
         self,
@@ -107,16 +109,16 @@ class GraphLowering:
         inputs: Sequence[Any],
         fakes: Sequence[Any],
         *,
-        in_loop: bool = False,
+        step: ir.Value | None = None,
     ) -> list[Any]:
         """Lower a graph inside this one where the insertion point is; returns its outputs.
 
         `body` may be a function of torch too. `inputs` are values and numbers, `fakes` the same as
-        fake tensors and numbers.
+        fake tensors and numbers. `step` is the number of the step, an int64, in a loop.
         """
         gm = body if isinstance(body, torch.fx.GraphModule) else traced(body, fakes)
         inner = GraphLowering(gm, values_at(gm, fakes), self.builder)
-        inner.in_loop = in_loop or self.in_loop
+        inner.steps = self.steps if step is None else (*self.steps, step)
         placeholders = gm.graph.find_nodes(op="placeholder")
         inner.env.update(zip(placeholders, inputs, strict=True))
         inner.lower_nodes()

@@ -36,7 +36,6 @@ from xla_dynamo.output_views import views_under
 
 Node: TypeAlias = torch.fx.Node
 aten = torch.ops.aten
-cond = torch.ops.higher_order.cond
 # The time of the inputs: a compiled part may come next, and an operator at this very time.
 START = -1
 # The reason of random operators under options={"rng": "torch"}.
@@ -49,7 +48,9 @@ def eager_reason(node: Node, options: Options) -> str | None:
     """Why a node is not to be part of an XLA program, or None if it is."""
     if options.rng == "torch" and _draws(node):
         return DRAWN_BY_TORCH
-    if node.target is while_loop_stack_output and _obstacle_inside(node) is None:
+    # Not with draws: both programs would have to draw the same numbers.
+    keeps_steps = node.target is while_loop_stack_output and not _draws(node)
+    if keeps_steps and _obstacle_inside(node) is None:
         return TWO_PROGRAMS
     return _obstacle(node) if options.fallback == "eager" else None
 
@@ -90,16 +91,13 @@ def _obstacle(node: Node) -> str | None:
 
 def _obstacle_inside(node: Node) -> str | None:
     """Why the body of a branch or loop cannot be part of an XLA program, or None."""
-    inside = [n for body in bodies(node) for n in body.graph.nodes]
-    for inner in inside:
+    for inner in (n for body in bodies(node) for n in body.graph.nodes):
         if writes_input(inner) or inner.target is with_effects or inner.kwargs.get("check_errors"):
             return f"{inner.target} inside it acts on more than its results"
         if is_index(inner) or (is_indexed(inner) and is_index(inner.args[2])):  # type: ignore[arg-type]
             continue
         if (reason := _obstacle(inner)) is not None:
             return f"{inner.target} inside it: {reason}"
-    if node.target is not cond and any(map(_draws, inside)):
-        return "each step draws random numbers of its own"
     return None
 
 
