@@ -46,6 +46,8 @@ def _indexed(
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(ctx: Context, x: Value, indices: list[Value | None]) -> Value:
+    if 0 in ctx.out.shape:
+        return build.full(ctx.out.shape, 0, ctx.out.dtype)
     if any(i is not None and build.dtype_of(i) in _MASKS for i in indices):
         raise UnsupportedOperator(
             "indexing with a boolean mask gives a tensor whose size depends on values, and XLA's "

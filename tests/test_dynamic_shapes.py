@@ -182,3 +182,41 @@ def test_two_threads_want_the_same_size():
         for x, y in zip(inputs, pool.map(run, inputs), strict=True):
             same(y, f(x))
     assert executables() == 4
+
+
+def test_operators_with_effects_at_open_sizes():
+    """Its check for singular matrices is an effect that AOTAutograd orders by a token."""
+    run = compiled(torch.linalg.inv, dynamic=True)
+    for n in (2, 3):
+        x = torch.eye(n) * 2
+        torch.testing.assert_close(run(x), torch.linalg.inv(x))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_mask_over_nothing(dynamic):
+    def f(boxes, scores):
+        return boxes[scores > 0.5] * 2
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        run = compiled(f, dynamic=dynamic, options={"fallback": "eager"})
+        for n in (3, 0, 2):
+            same(run(torch.ones(n, 4), torch.ones(n)), f(torch.ones(n, 4), torch.ones(n)))
+
+
+def test_threads_compile_new_sizes_and_trace_gradients_at_once():
+    """Lowering at a new size must not touch what another thread's trace looks at."""
+
+    def f(x, w):
+        return ((x @ w).relu() * x.shape[0]).sum(1)
+
+    def work(first):
+        for n in range(first, first + 5):
+            w = torch.randn(4, 3, requires_grad=True)
+            torch.autograd.grad(run(torch.randn(n, 4), w).sum(), w)
+
+    for _ in range(3):
+        torch._dynamo.reset()
+        run = compiled(f, dynamic=True)
+        run(torch.randn(3, 4), torch.randn(4, 3, requires_grad=True))
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, (2, 4, 5, 7)))

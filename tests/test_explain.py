@@ -1,9 +1,12 @@
 """`explain`: graphs and why they broke, what runs eagerly, recompilations, costs; and the log."""
 
+import gc
+import inspect
 import logging
 import re
 import textwrap
 import threading
+import weakref
 from html.parser import HTMLParser
 
 import pytest
@@ -203,6 +206,102 @@ def test_a_training_step():
     assert len(report.graphs) == 2
     with pytest.raises(xla_dynamo.OptionError, match="its own options"):
         xla_dynamo.explain(step, dynamic=True)
+
+
+def test_nothing_is_kept_for_ever():
+    def explained_and_dropped():
+        model = Model()
+        report = xla_dynamo.explain(model)(torch.randn(8, 16))
+        return weakref.ref(model), weakref.ref(report), weakref.ref(report.graphs[0])
+
+    found = explained_and_dropped()
+    gc.collect()
+    assert [ref() for ref in found] == [None] * 3
+    assert not any(type(h) is dynamo_trace._Listener for h in dynamo_trace._TRACE.handlers)
+
+
+def test_a_report_goes_on_without_what_made_it():
+    report = xla_dynamo.explain(torch.nn.Linear(4, 4))(torch.randn(2, 4))
+    gc.collect()
+    report.result.sum().backward()
+    assert [graph.kind for graph in report.graphs] == ["forward", "backward"]
+    assert len(report.executables) == 2
+
+
+@pytest.mark.skipif(
+    "isolate_recompiles" not in inspect.signature(torch.compile).parameters, reason="torch 2.13"
+)
+def test_it_does_not_use_up_the_limit_of_recompilations():
+    def f(x):
+        return x * 2
+
+    for _ in range(torch._dynamo.config.recompile_limit + 2):
+        assert len(xla_dynamo.explain(f)(torch.ones(3)).graphs) == 1
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        torch.compile(f, backend="openxla")(torch.ones(3))
+
+
+def test_the_limit_of_recompilations_is_named():
+    explained = xla_dynamo.explain(lambda x, word: x * len(word))
+    limit = torch._dynamo.config.recompile_limit
+    for n in range(limit + 3):
+        report = explained(torch.ones(2), "a" * n)
+    assert len(report.graphs) == limit
+    assert len(report.recompiles) == limit - 1
+    (given_up,) = report.graph_breaks
+    assert "recompile limit" in given_up.reason
+    assert given_up.line.line == line_of("lambda x, word: x * len(word)")
+
+
+def test_times_are_those_of_each_stage_after_a_reset():
+    explained = xla_dynamo.explain(lambda x: x.softmax(-1).relu().sum())
+    before = 0.0
+    for n in (3, 4, 5):
+        report = explained(torch.ones(n, 4, requires_grad=True))
+        report.result.backward()  # a graph of a frame that is over
+        torch._dynamo.reset()
+        assert report.seconds["AOTAutograd"] > before
+        before = report.seconds["AOTAutograd"]
+
+
+def test_what_other_backends_compile_is_not_reported():
+    other = torch.compile(lambda x: x.sin(), backend="aot_eager")
+
+    @torch.compiler.disable
+    def middle(x):
+        return other(x)
+
+    explained = xla_dynamo.explain(lambda x: middle(x * 2) + 1)
+    explained(torch.ones(4))
+    report = explained(torch.ones(5))
+    assert len(report.graphs) == 4
+    assert len(report.graph_breaks) == 1
+    assert len(report.recompiles) == (2 if dynamo_trace._region() is not None else 3)
+
+
+def test_a_break_in_torchs_own_code_is_the_users_line():
+    report = xla_dynamo.explain(torch.nn.LSTM(4, 4))(torch.ones(2, 3, 4))
+    for graph_break in report.graph_breaks:
+        assert graph_break.line.file == __file__
+
+
+def test_within_a_compiled_function():
+    @torch.compile(backend="openxla")
+    def outer(x):
+        return xla_dynamo.explain(lambda x: x * 2)(x + 1).result
+
+    torch.testing.assert_close(outer(torch.ones(3)), torch.full((3,), 4.0))
+
+
+@torch.library.custom_op("xla_dynamo_tests::increase", mutates_args=("x",))
+def increase(x: torch.Tensor) -> None:
+    x.add_(1)
+
+
+def test_a_functionalized_operator_has_its_own_name():
+    report = xla_dynamo.explain(lambda x: (increase(x), x * 2)[1])(torch.ones(3))
+    ((_, operator),) = report.eager_operators
+    assert operator.name == "xla_dynamo_tests.increase.default"
 
 
 def test_another_thread_is_not_reported():

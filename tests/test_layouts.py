@@ -75,3 +75,10 @@ def test_outputs_have_the_promised_strides(promised):
     assert result.shape == promised.shape
     live = [d for d in range(promised.ndim) if promised.shape[d] > 1 and promised.numel()]
     assert [result.stride(d) for d in live] == [promised.stride(d) for d in live]
+
+
+def test_results_without_elements_have_torchs_strides():
+    f = torch.compile(lambda x: x + 1, backend="openxla", fullgraph=True)
+    for shape in ((3, 0), (0, 3), (2, 0, 3), (0,)):
+        x = torch.empty(shape)
+        assert f(x).stride() == (x + 1).stride()

@@ -145,10 +145,9 @@ def compile_graph(
         UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
     """
     options = options or Options()
-    start = time.perf_counter()
+    record = Graph(gm, kind, observer)
     inline_subgraphs(gm)
     static = _static_input_indices() if keeps_inputs else frozenset()
-    record = Graph(gm, kind, observer)
     cut = partition(gm, options)
     if cut is not None:
         by_torch = {n: why for n, why in cut.eager.items() if why != TWO_PROGRAMS}
@@ -172,7 +171,7 @@ def compile_graph(
         compiled = PartitionedGraph(
             gm, cut, static, compile_part, compile_loop, options.max_executables
         )
-    record.seconds = time.perf_counter() - start
+    record.seconds = time.perf_counter() - record.start
     return compiled
 
 

@@ -11,11 +11,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from xla_dynamo.events import Event, Frame, GraphBreak, Observer, log, log_event
 from xla_dynamo.source_lines import SourceLine, innermost_user_frame, name_of
 
 _TRACE = logging.getLogger("torch.__trace")
-_REASON = re.compile(r"(?P<id>\d+/\d+): (?P<reason>.*)", re.DOTALL)
+_REASON = re.compile(r"(?P<id>\d+/\d+): (?P<reason>.*)")
+_SPACES = re.compile(r" {3,}")
 # Where Dynamo's message has the user's frames: after one of these, up to Python's own traceback.
 _FRAMES_AFTER = re.compile(r"User code traceback:|in the following user code:")
 _FRAMES_BEFORE = re.compile(r"\n(Traceback \(most recent call last\)|NoneType: None)")
@@ -23,16 +26,18 @@ _OUTER = re.compile(r"Encountered graph break when attempting to trace [^\n]*\n+
 
 
 class _Listener(logging.Handler):
-    """Tells an observer what Dynamo does, in one thread or in all of them (None)."""
+    """Tells an observer what Dynamo does: all of it, or in one thread and for one torch.compile."""
 
-    def __init__(self, observer: Observer, thread: int | None) -> None:
+    def __init__(
+        self, observer: Observer, thread: int | None = None, region: int | None = None
+    ) -> None:
         super().__init__()
-        self._observer, self._thread = observer, thread
+        self._observer, self._thread, self._region = observer, thread, region
         self._failed: dict[int, dict[str | None, str]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         thread = threading.get_ident()
-        if self._thread not in (None, thread):
+        if self._thread not in (None, thread) or self._region not in (None, _region()):
             return
         try:
             event = self._event(thread, record.metadata, getattr(record, "payload", ""))  # type: ignore[attr-defined]
@@ -49,19 +54,32 @@ class _Listener(logging.Handler):
         if artifact == "recompile_reasons":  # of the function whose metrics come next
             self._failed[thread] = read_reasons(payload)
         elif frame := metadata.get("compilation_metrics"):
-            return read_frame(frame, self._failed.pop(thread, {}))
+            failed = self._failed.pop(thread, {})
+            return read_frame(frame, failed) if frame.get("co_name") else read_limit(frame)
         return None
 
 
 # Writes the log.
-_LOG = _Listener(log_event, None)
+_LOG = _Listener(log_event)
+
+
+def _region() -> int | None:
+    """The `torch.compile(isolate_recompiles=True)` that runs in this thread; None before 2.13."""
+    get = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_isolate_recompiles_id", None)
+    return get() if get else None
+
+
+def region_of(compiled: Any) -> int | None:
+    """The region of what `torch.compile` returned."""
+    context = getattr(compiled, "dynamo_ctx", compiled)  # of a module
+    return getattr(context, "_isolate_recompiles_id", None)
 
 
 def read_reasons(payload: str) -> dict[str | None, str]:
     """Why earlier compilations did not fit, by their ids: of one as text, of several in JSON."""
     reasons = json.loads(payload) if payload.startswith("[") else [payload]
     found = filter(None, map(_REASON.match, reasons))
-    return {match["id"]: match["reason"].strip() for match in found}
+    return {match["id"]: _SPACES.sub("  ", match["reason"].strip()) for match in found}
 
 
 def read_graph_break(payload: str) -> GraphBreak:
@@ -72,6 +90,15 @@ def read_graph_break(payload: str) -> GraphBreak:
     reason = head.split("Graph Break Reason:")[-1].strip()
     first, _, advice = _OUTER.sub("", reason).partition("\n")
     return GraphBreak(first, innermost_user_frame(frames), advice.strip("\n"))
+
+
+def read_limit(metrics: dict[str, Any]) -> GraphBreak | None:
+    """The event in the metrics of a function that Dynamo will not compile once more."""
+    reason, _, advice = (metrics.get("fail_reason") or "").partition("\n")
+    if "limit" not in reason:
+        return None  # a graph break, which has been told
+    line = innermost_user_frame(metrics.get("recompile_reason") or "")
+    return GraphBreak(f"{reason}: Python runs the function from now on", line, advice)
 
 
 def read_frame(metrics: dict[str, Any], failed_guards: dict[str | None, str]) -> Frame:
@@ -89,9 +116,9 @@ def read_frame(metrics: dict[str, Any], failed_guards: dict[str | None, str]) ->
 
 
 @contextlib.contextmanager
-def listening(observer: Observer) -> Iterator[None]:
-    """Tell an observer what Dynamo does in this thread."""
-    listener = _Listener(observer, threading.get_ident())
+def listening(observer: Observer, region: int | None) -> Iterator[None]:
+    """Tell an observer what Dynamo does in this thread, for one `torch.compile` if known."""
+    listener = _Listener(observer, threading.get_ident(), region)
     _TRACE.addHandler(listener)
     try:
         yield

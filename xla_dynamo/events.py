@@ -5,13 +5,14 @@ import functools
 import itertools
 import logging
 import operator
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.nodes import is_number
+from xla_dynamo.nodes import is_number, operator_of
 from xla_dynamo.program import Program
 from xla_dynamo.runtime.executables import Cost, Executable
 from xla_dynamo.source_lines import SourceLine, source_line
@@ -49,6 +50,7 @@ class Frame:
         failed_guards: why earlier compilations did not fit, by their ids.
         seconds: how long all of it took, graphs that were compiled meanwhile included.
         backend_seconds: the part of it after Dynamo had its graph.
+        end: when it ended, by `time.perf_counter`.
     """
 
     compile_id: str | None
@@ -56,6 +58,7 @@ class Frame:
     failed_guards: Mapping[str | None, str]
     seconds: float
     backend_seconds: float
+    end: float = dataclasses.field(default_factory=time.perf_counter)
 
     @property
     def recompiled(self) -> str | None:
@@ -95,7 +98,8 @@ class Graph:
         compile_id: that of Dynamo's frame, if there is one.
         parts: how many parts of it XLA compiles: 1 where that is all of it.
         tell: takes the events of this graph.
-        seconds: how long `compile_graph` took; executables for sizes that came later not included.
+        start: when `compile_graph` began, by `time.perf_counter`.
+        seconds: how long it took; executables for sizes that came later not included.
     """
 
     def __init__(self, gm: torch.fx.GraphModule, kind: str, observer: "Observer") -> None:
@@ -103,7 +107,7 @@ class Graph:
         self.number, self.kind, self.tell = next(_numbers), kind, observer
         current = torch._guards.CompileContext.current_compile_id()
         self.compile_id = None if current is None else str(current)
-        self.parts, self.seconds = 1, 0.0
+        self.parts, self.start, self.seconds = 1, time.perf_counter(), 0.0
         self._gm, self._eager = gm, dict[torch.fx.Node, str]()
 
     def cut(self, eager: dict[torch.fx.Node, str], parts: int) -> None:
@@ -116,7 +120,10 @@ class Graph:
         calls = [node for node in self._gm.graph.nodes if node.op == "call_function"]
         return [
             Operator(
-                str(node.target), source_line(node), _decomposed_from(node), self._eager.get(node)
+                str(operator_of(node)),
+                source_line(node),
+                _decomposed_from(node),
+                self._eager.get(node),
             )
             for node in calls
             if node.target is not operator.getitem and (node in self._eager or not is_number(node))

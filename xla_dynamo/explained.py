@@ -1,19 +1,22 @@
 """`explain(fn)(*args)`: run a function compiled, and report what became of it."""
 
+import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from xla_dynamo.backend import compile_torch_graph
-from xla_dynamo.dynamo_trace import listening
+from xla_dynamo.dynamo_trace import listening, region_of
 from xla_dynamo.errors import OptionError
-from xla_dynamo.events import Event, log_event
+from xla_dynamo.events import Event, Observer, log_event
 from xla_dynamo.options import Options
 from xla_dynamo.report import Report
 from xla_dynamo.training import TrainStep
 
 
+@torch.compiler.disable
 def explain(
     fn: Callable[..., Any],
     *,
@@ -61,29 +64,47 @@ class Explained:
         if not callable(fn):
             raise TypeError(f"explain needs a function or a module, not {type(fn).__name__}")
         self.report = Report(getattr(fn, "__qualname__", None) or type(_uncompiled(fn)).__name__)
-        parsed = Options.parse(options)
-
-        def observer(event: Event) -> None:
-            log_event(event)
-            self.report.add(event)
-
-        # Not equal to any other: what Dynamo compiled with another backend does not fit.
-        def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-            return compile_torch_graph(gm, example_inputs, parsed, observer=observer)
-
+        observer = _observer(weakref.ref(self.report))
         if isinstance(fn, TrainStep):
             if dynamic is not None or options is not None:
                 raise OptionError("a train_step has its own options: give them to train_step")
             fn.observe(observer)
             self._run: Callable[..., Any] = fn
         else:
-            self._run = torch.compile(_uncompiled(fn), backend=backend, dynamic=dynamic)
+            self._run = _compiled(_uncompiled(fn), dynamic, Options.parse(options), observer)
 
+    @torch.compiler.disable
     def __call__(self, *args: Any, **kwargs: Any) -> Report:
         """Call the function, and report on all calls so far."""
-        with listening(self.report.add):
+        with listening(self.report.add, region_of(self._run)):
             self.report.result = self._run(*args, **kwargs)
         return self.report
+
+
+def _observer(report: weakref.ref[Report]) -> Observer:
+    """Logs, and adds to the report as long as somebody has it: Dynamo's cache keeps what it has."""
+
+    def observe(event: Event) -> None:
+        log_event(event)
+        if (known := report()) is not None:
+            known.add(event)
+
+    return observe
+
+
+def _compiled(
+    fn: Callable[..., Any], dynamic: bool | None, options: Options, observer: Observer
+) -> Callable[..., Any]:
+    """Compile a function apart from whatever else was or will be compiled of it."""
+
+    # Not equal to any other: what Dynamo compiled with another backend does not fit.
+    def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return compile_torch_graph(gm, example_inputs, options, observer=observer)
+
+    # From torch 2.13, Dynamo's limit of recompilations can be counted apart, too.
+    known = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+    apart = {"isolate_recompiles": True} if known else {}
+    return torch.compile(fn, backend=backend, dynamic=dynamic, **apart)
 
 
 def _uncompiled(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -70,10 +70,10 @@ def output_layout(promised: torch.Tensor) -> OutputLayout:
     """Plan how an array becomes a tensor with the size and strides of `promised`."""
     size, stride = tuple(promised.shape), tuple(promised.stride())
     identity = list(range(len(size)))
+    if 0 in size:  # strides of nothing mean nothing, and may be any: XLA's are not torch's
+        return OutputLayout([], identity, False, lambda tensor: restrided(tensor, size, stride))
     if is_row_major(size, stride):
         return OutputLayout([], identity, False, None)
-    if 0 in size:  # strides of nothing mean nothing, and may be any
-        return OutputLayout([], identity, False, lambda tensor: restrided(tensor, size, stride))
     unexpanded = [d for d in identity if stride[d] == 0 and size[d] > 1]
     base = [1 if d in unexpanded else n for d, n in enumerate(size)]
     order = row_major_order(base, stride)

@@ -18,6 +18,12 @@ run_with_rng_state = torch.ops.higher_order.run_with_rng_state
 _DRAWS_NOTHING = {"dropout_p": 0, "train": False, "training": False}
 
 
+def operator_of(node: Node) -> Any:
+    """The operator of a node: of a functionalized custom operator, that one."""
+    wraps = str(node.target).startswith("auto_functionalized")
+    return node.args[0] if wraps else node.target
+
+
 def is_plain_effect(node: Node) -> bool:
     """Whether a `with_effects` node runs an operator that gives nothing: a check, a print."""
     op = node.args[1]

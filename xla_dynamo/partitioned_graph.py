@@ -14,6 +14,7 @@ import torch
 from xla_dynamo.calls import BoxedGraph, Call
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.lowerings.strides import row_major_order
+from xla_dynamo.nodes import operator_of
 from xla_dynamo.partition import DRAWN_BY_TORCH, TWO_PROGRAMS, Partition, inputs_of, outputs_of
 from xla_dynamo.runtime import metrics
 from xla_dynamo.source_lines import describe, source_line
@@ -141,7 +142,7 @@ class PartitionedGraph(BoxedGraph):
 def _eagerly(node: Node) -> Callable[..., Any]:
     """The operator of a node, counted as PyTorch/XLA counts what falls back: aten::nonzero."""
     op: Any = node.target
-    counter = op.name().split(".")[0]
+    counter = operator_of(node).name().split(".")[0]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         metrics.increment(counter)
@@ -181,7 +182,8 @@ def _as_promised(node: Node, *, is_result: bool = False) -> Callable[[torch.Tens
 
 
 def _log_once(node: Node, reason: str) -> None:
-    key = (str(node.target), str(source_line(node)))
+    name = str(operator_of(node))
+    key = (name, str(source_line(node)))
     if key not in _logged:
         _logged.add(key)
-        log.warning("%s runs eagerly: %s%s", node.target, reason, describe(node))
+        log.warning("%s runs eagerly: %s%s", name, reason, describe(node))

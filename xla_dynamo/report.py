@@ -47,9 +47,12 @@ class Report:
 
     @property
     def graph_breaks(self) -> list[GraphBreak]:
-        """Where Dynamo ended graphs; once where a function and its caller end at the same call."""
-        breaks = [e for e in self.events if isinstance(e, GraphBreak)]
-        return list({(b.reason, b.line): b for b in breaks}.values())
+        """Where Dynamo ended graphs, each line once: callers end there too, for that reason."""
+        found: dict[Any, GraphBreak] = {}
+        for event in self.events:
+            if isinstance(event, GraphBreak):
+                found.setdefault(event.line or event.reason, event)
+        return list(found.values())
 
     @property
     def frames(self) -> list[Frame]:
@@ -75,16 +78,17 @@ class Report:
     def seconds(self) -> dict[str, float]:
         """The time that compiling took by stage: Dynamo, AOTAutograd, lowering, XLA."""
         found = dict.fromkeys(("Dynamo", "AOTAutograd", "lowering", "XLA"), 0.0)
-        inside: dict[str | None, float] = {}  # what graphs took within the frames they are of
         for event in self.events:
-            if isinstance(event, Graph):
-                inside[event.compile_id] = inside.get(event.compile_id, 0.0) + event.seconds
-            elif isinstance(event, BuiltExecutable):
+            if isinstance(event, BuiltExecutable):
                 found["lowering"] += event.seconds[0]
                 found["XLA"] += event.seconds[1]
             elif isinstance(event, Frame):
                 found["Dynamo"] += event.seconds - event.backend_seconds
-                found["AOTAutograd"] += event.backend_seconds - inside.pop(event.compile_id, 0.0)
+                inside = [
+                    g for g in self.graphs if event.end - event.seconds <= g.start < event.end
+                ]
+                of_it = sum(g.seconds for g in inside if g.compile_id == event.compile_id)
+                found["AOTAutograd"] += max(event.backend_seconds - of_it, 0.0)
         return found
 
     def summary(self) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from xla_dynamo.nodes import through_storage
+from xla_dynamo.nodes import attribute_of, through_storage
 from xla_dynamo.output_views import memory_of
 
 Node: TypeAlias = torch.fx.Node
@@ -39,12 +39,20 @@ def values_at(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[Node, Any]:
 
     Tensors may be fake ones, of static sizes.
     """
-    propagation = _Propagation(gm)
+    values: dict[Node, Any] = {}
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()) as mode:
-        fake = [_fake(a, mode) if isinstance(a, torch.Tensor) else a for a in args]
+        given = (_fake(a, mode) if isinstance(a, torch.Tensor) else a for a in args)
+        # Not by torch.fx.Interpreter, which notes its node where another thread's trace looks.
         with torch.no_grad():
-            propagation.run(*fake)
-    return propagation.values
+            for node in gm.graph.nodes:
+                if node.op == "placeholder":
+                    values[node] = next(given)
+                elif node.op == "get_attr":
+                    values[node] = attribute_of(node)
+                elif node.op == "call_function":
+                    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+                    values[node] = node.target(*args, **kwargs)
+    return values
 
 
 def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
@@ -60,18 +68,6 @@ def fake_like(tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
-class _Propagation(torch.fx.Interpreter):
-    """Runs a graph on fake tensors and remembers every value."""
-
-    def __init__(self, gm: torch.fx.GraphModule) -> None:
-        super().__init__(gm, garbage_collect_values=False)
-        self.values: dict[Node, Any] = {}
-
-    def run_node(self, n: Node) -> Any:
-        result = self.values[n] = super().run_node(n)
-        return result
-
-
 def symbol_values(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[str, Any]:
     """The values of a graph's open sizes and numbers when it is called with these arguments.
 
@@ -82,6 +78,8 @@ def symbol_values(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[str, An
         fake = node.meta.get("val")
         pairs = [(fake, given)]
         if isinstance(fake, torch.Tensor):
+            if given is None:
+                continue  # a token, which orders effects
             pairs = list(zip(fake.shape, given.shape, strict=True))
         for size, value in pairs:
             if isinstance(size, torch.SymInt | torch.SymFloat) and size.node.expr.is_symbol:

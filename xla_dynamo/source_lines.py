@@ -44,7 +44,7 @@ def innermost_user_frame(stack_trace: str) -> SourceLine | None:
     for number, line in enumerate(lines):
         frame = _FRAME.search(line)
         # torch.nn's own forward methods are not what the user wrote, unless there is nothing else.
-        if frame and (found is None or not frame["file"].startswith(_TORCH)):
+        if frame and (found is None or not frame["file"].startswith((_TORCH, _OURS))):
             text = lines[number + 1].strip() if number + 1 < len(lines) else ""
             text = "" if _FRAME.search(text) else text
             function = name_of(frame["function"].strip())
