@@ -6,6 +6,7 @@ it prints, and stops at the first that does not give what eager gives, made as s
 
 import argparse
 import dataclasses
+import logging
 import time
 import warnings
 from collections.abc import Callable
@@ -229,6 +230,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     torch.set_num_threads(1)
+    logging.disable(logging.ERROR)  # what torch refuses, it logs at length
     every, number, end = Tally(), options.seed, time.time() + options.seconds
     while time.time() < end:
         for mode in MODES:
