@@ -32,10 +32,12 @@ format: $(READY)  ## what lint would complain about, mended where it can be
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## call overhead, a BERT encoder, training steps: ratios to eager and Inductor
+bench: $(READY)  ## call overhead, a BERT encoder, training, open sizes, depth: ratios to eager and Inductor
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.encoder
 	$(BIN)/python -m bench.training
+	$(BIN)/python -m bench.dynamic
+	$(BIN)/python -m bench.depth
 
 examples: $(READY)  ## a convolutional net on digits and a GPT on Python, trained by train_step
 	$(BIN)/python -m docs.examples.digits
