@@ -23,6 +23,7 @@ from xla_dynamo.lowerings.build import (
     dtype_of,
     full_like,
     iota,
+    reshape,
     slice_dim,
     sort,
 )
@@ -36,8 +37,8 @@ aten = torch.ops.aten
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
 
-# 2**64 over the golden ratio: spreads small numbers over all bits.
-_GOLDEN = 0x9E3779B97F4A7C15
+# Odd numbers that spread small ones over all bits: 2**64 over the golden ratio, and another.
+_GOLDEN, _SPREAD = 0x9E3779B97F4A7C15, 0xD1342543DE82EF95
 
 
 # --- draws that the distributions are made of --------------------------------------------------
@@ -60,6 +61,13 @@ def bits_of_key(key: Value, shape: Sequence[int], dtype: torch.dtype) -> Value:
     result = tensor_type(list(shape), dtype)
     algorithm = hlo.RngAlgorithmAttr.get("THREE_FRY")
     return hlo.RngBitGeneratorOp(state.type, result, algorithm, state).results[1]
+
+
+def key_of_step(key: Value, step: Value) -> Value:
+    """The key that a draw has in a step, an int64, of a loop."""
+    seed, number = slice_dim(key, 0, 0, 1), slice_dim(key, 0, 1, 2)
+    number = hlo.multiply(number, full_like(number, _SPREAD))
+    return concatenate([seed, hlo.add(number, reshape(cast(step, torch.uint64), [1]))], 0)
 
 
 def uniform_draws(ctx: Context, shape: Sequence[int], dtype: torch.dtype) -> Value:

@@ -156,13 +156,14 @@ def compile_graph(
     parts = itertools.count(1)
 
     def compile_part(gm: torch.fx.GraphModule, static_inputs: frozenset[int], fresh: bool) -> Call:
-        inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
         keeps, part = keeps_inputs and not fresh, next(parts)
-        return CompiledGraph(gm, inputs, options, static_inputs, keeps, record, part).call
+        return CompiledGraph(
+            gm, _promised_inputs(gm), options, static_inputs, keeps, record, part
+        ).call
 
     def compile_loop(gm: torch.fx.GraphModule) -> Call:
-        inputs = [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-        return compile_graph(gm, inputs, options, kind="steps of a loop", observer=observer).call
+        fakes = _promised_inputs(gm)
+        return compile_graph(gm, fakes, options, kind="steps of a loop", observer=observer).call
 
     compiled: BoxedGraph
     if cut is None:
@@ -173,6 +174,10 @@ def compile_graph(
         )
     record.seconds = time.perf_counter() - record.start
     return compiled
+
+
+def _promised_inputs(gm: torch.fx.GraphModule) -> list[Any]:
+    return [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
 
 
 def _static_input_indices() -> frozenset[int]:

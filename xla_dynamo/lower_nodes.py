@@ -11,8 +11,9 @@ from xla_dynamo.decompositions import traced
 from xla_dynamo.errors import LoweringError, UnsupportedOperator
 from xla_dynamo.lowerings import Context, find_rule
 from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.lowerings.random import key_of_step
 from xla_dynamo.lowerings.table import REGISTERED_IN
-from xla_dynamo.module_builder import ModuleBuilder, key_of_step
+from xla_dynamo.module_builder import ModuleBuilder
 from xla_dynamo.nodes import attribute_of, generator_of, is_index
 from xla_dynamo.signatures import checked, location, no_rule, signature
 from xla_dynamo.sizes import values_at

@@ -5,7 +5,6 @@ from typing import Any, TypeAlias
 import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
-from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.dtypes import tensor_type
@@ -15,18 +14,6 @@ from xla_dynamo.program import Constant
 Node: TypeAlias = torch.fx.Node
 # What stands between a literal, as in torch.tensor([1, 2]), and those who use it.
 _LITERALS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default)
-
-
-# An odd number that spreads the number of a draw over all bits.
-_SPREAD = 0xD1342543DE82EF95
-
-
-def key_of_step(key: ir.Value, step: ir.Value) -> ir.Value:
-    """The key that a draw has in a step of a loop, of int64."""
-    seed, number = build.slice_dim(key, 0, 0, 1), build.slice_dim(key, 0, 1, 2)
-    number = hlo.multiply(number, build.full_like(number, _SPREAD))
-    step = build.reshape(build.cast(step, torch.uint64), [1])
-    return build.concatenate([seed, hlo.add(number, step)], 0)
 
 
 class ModuleBuilder:

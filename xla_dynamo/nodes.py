@@ -46,16 +46,16 @@ def is_number(node: Node) -> bool:
 def is_index(node: Node) -> bool:
     """Whether a node reads a number off a tensor for `select` alone, which takes the tensor too."""
     return node.target is aten._local_scalar_dense.default and all(
-        is_indexed(user) and user.args[2] is node and user.args[0] is not node
+        user.target is aten.select.int and user.args[2] is node and user.args[0] is not node
         for user in node.users
     )
 
 
 def is_indexed(node: Node) -> bool:
-    """Whether a node is a `select` at a place that is read off a tensor."""
+    """Whether a node is a `select` at such a place."""
     if node.target is not aten.select.int or not isinstance(node.args[2], torch.fx.Node):
         return False
-    return node.args[2].target is aten._local_scalar_dense.default
+    return is_index(node.args[2])
 
 
 def tensors_of(node: Node) -> Iterator[torch.Tensor]:

@@ -94,7 +94,7 @@ def _obstacle_inside(node: Node) -> str | None:
     for inner in (n for body in bodies(node) for n in body.graph.nodes):
         if writes_input(inner) or inner.target is with_effects or inner.kwargs.get("check_errors"):
             return f"{inner.target} inside it acts on more than its results"
-        if is_index(inner) or (is_indexed(inner) and is_index(inner.args[2])):  # type: ignore[arg-type]
+        if is_index(inner) or is_indexed(inner):
             continue
         if (reason := _obstacle(inner)) is not None:
             return f"{inner.target} inside it: {reason}"

@@ -68,6 +68,11 @@ def fake_like(tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
+def geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a program depends on of a tensor: shape, stride, dtype, device."""
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
+
+
 def symbol_values(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[str, Any]:
     """The values of a graph's open sizes and numbers when it is called with these arguments.
 

@@ -5,7 +5,7 @@ runs the loop and counts, and another one, compiled for that many steps, runs it
 """
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from xla_dynamo.decompositions import traced
 from xla_dynamo.nodes import bodies
+from xla_dynamo.sizes import geometry
 
 Call: TypeAlias = Callable[[list[Any]], list[Any]]
 CompileLoop: TypeAlias = Callable[[torch.fx.GraphModule], Call]
@@ -40,7 +41,7 @@ class StackedLoop:
     ) -> tuple[torch.Tensor, ...]:
         """Run the loop."""
         given = [*carried, *additional]
-        key = (len(carried), *map(_geometry, given))
+        key = (len(carried), *(geometry(x) if torch.is_tensor(x) else x for x in given))
         tensors = [x for x in given if isinstance(x, torch.Tensor)]
         steps = int(self._counter(key)(list(tensors))[0])
         if not steps:
@@ -48,10 +49,10 @@ class StackedLoop:
         return tuple(self._keeper(key, steps)(list(tensors)))
 
     def _compile_counter(self, key: tuple[Any, ...]) -> Call:
-        count, *geometry = key
+        count, *forms = key
 
         def counted(*tensors: torch.Tensor) -> list[torch.Tensor]:
-            given = _filled(geometry, tensors)
+            given = _filled(forms, tensors)
 
             def condition(step: torch.Tensor, *rest: Any) -> Any:
                 return _single(self._condition(*rest))
@@ -63,13 +64,13 @@ class StackedLoop:
             carried = (start, *given[:count])
             return [while_loop_op(condition, body, carried, tuple(given[count:]))[0]]
 
-        return self._compile_loop(traced(counted, _fakes(geometry)))
+        return self._compile_loop(traced(counted, _fakes(forms)))
 
     def _compile_keeper(self, key: tuple[Any, ...], steps: int) -> Call:
-        count, *geometry = key
+        count, *forms = key
 
         def kept(*tensors: torch.Tensor) -> list[torch.Tensor]:
-            given = _filled(geometry, tensors)
+            given = _filled(forms, tensors)
 
             def step(*values: Any) -> list[Any]:
                 state, rest = values[:count], values[count + 1 :]  # between them, the number
@@ -79,31 +80,24 @@ class StackedLoop:
             numbers = torch.arange(steps, device=given[0].device)
             return scan_op(step, given[:count], [numbers], tuple(given[count:]))[count:]
 
-        return self._compile_loop(traced(kept, _fakes(geometry)))
+        return self._compile_loop(traced(kept, _fakes(forms)))
 
 
 def _single(outcome: Any) -> Any:
     return outcome[0] if isinstance(outcome, tuple | list) else outcome
 
 
-def _geometry(value: Any) -> Hashable:
-    """What a program depends on: of a tensor its form, of a number itself."""
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape), value.stride(), value.dtype, value.device
-    return value
-
-
-def _fakes(geometry: Sequence[Any]) -> list[torch.Tensor]:
+def _fakes(forms: Sequence[Any]) -> list[torch.Tensor]:
     """Tensors without contents of the geometries that are of tensors."""
     with FakeTensorMode():
         return [
             torch.empty_strided(g[0], g[1], dtype=g[2], device=g[3])
-            for g in geometry
+            for g in forms
             if isinstance(g, tuple)
         ]
 
 
-def _filled(geometry: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
+def _filled(forms: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
     """The tensors, and the numbers between them."""
     given = iter(tensors)
-    return [next(given) if isinstance(g, tuple) else g for g in geometry]
+    return [next(given) if isinstance(g, tuple) else g for g in forms]

@@ -22,7 +22,7 @@ from xla_dynamo.events import Frame
 from xla_dynamo.hyperparameters import hyperparameters
 from xla_dynamo.optimizer_trace import initialise_state
 from xla_dynamo.options import Options
-from xla_dynamo.sizes import has_symbols, size_key
+from xla_dynamo.sizes import geometry, has_symbols, size_key
 from xla_dynamo.source_lines import SourceLine, last_line
 from xla_dynamo.step_inputs import (
     Recipe,
@@ -49,7 +49,7 @@ class CompiledStep:
         params = step_parameters(recipe, args)
         self._params, self._places = list(params), list(params.values())
         beside = tensors_beside(recipe, params, args)
-        self._keys, self._geometry = list(beside), list(map(_geometry, beside.values()))
+        self._keys, self._geometry = list(beside), list(map(geometry, beside.values()))
         self._seen: list[Tensor] = []
         trace = StepTrace(forward, args, params, beside, recipe)
         self._numbers, self._guards, self._created = trace.numbers, trace.guards, trace.created
@@ -94,7 +94,7 @@ class CompiledStep:
         if list(beside) != self._keys:
             return "the optimizer, the scaler or the average has other tensors"
         if len(tensors) != len(self._seen) or not all(map(operator.is_, tensors, self._seen)):
-            if list(map(_geometry, tensors)) != self._geometry:
+            if list(map(geometry, tensors)) != self._geometry:
                 return "a tensor of its state has another shape, dtype, device or strides"
             if not recipe.accumulates:  # gradients must not outlive the update
                 self._seen = tensors
@@ -114,10 +114,6 @@ class CompiledStep:
             for p in self._params:
                 p.grad = None
         return results[: self._outputs]
-
-
-def _geometry(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
 class WholeStep:
