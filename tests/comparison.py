@@ -47,6 +47,14 @@ def compare_with_exact(exact: Any, expected: Any, actual: Any, factor: float = 2
         assert ours <= factor * eagers + ulps * scale, f"error {ours:.1e}, eager's {eagers:.1e}"
 
 
+def widened(x: Any) -> Any:
+    """A tensor of floating-point or complex numbers in double precision; all else as it is."""
+    if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
+        return x
+    wide = x.to(torch.complex128 if x.is_complex() else torch.float64)
+    return wide.detach().requires_grad_(x.requires_grad)
+
+
 def _distance(t: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     """How far from the exact result; 0 where both are the same infinity or NaN."""
     t = t.to(exact.dtype)

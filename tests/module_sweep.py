@@ -15,7 +15,7 @@ import torch
 from torch.testing._internal.common_modules import FunctionInput, ModuleInfo, ModuleInput, module_db
 from torch.utils import _pytree as pytree
 
-from tests.comparison import compare, compare_with_exact
+from tests.comparison import compare, compare_with_exact, widened
 
 # They draw random numbers in training: compared with those of torch's generator.
 DRAWN = frozenset(
@@ -72,13 +72,8 @@ def _detached(x: Any) -> Any:
 
 
 def _widened(given: FunctionInput) -> FunctionInput:
-    def widen(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-            return x
-        return x.detach().double().requires_grad_(x.requires_grad)
-
     return FunctionInput(
-        *pytree.tree_map(widen, given.args), **pytree.tree_map(widen, given.kwargs)
+        *pytree.tree_map(widened, given.args), **pytree.tree_map(widened, given.kwargs)
     )
 
 

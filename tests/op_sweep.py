@@ -22,7 +22,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
-from tests.comparison import compare, compare_with_exact, settle_ties
+from tests.comparison import compare, compare_with_exact, settle_ties, widened
 
 # Values are drawn at random: shape, dtype and strides are compared; values are only if torch draws.
 DRAWN = frozenset(
@@ -207,19 +207,12 @@ def _drops(op: OpInfo, sample: SampleInput) -> bool:
 
 def _exact(op: OpInfo, sample: SampleInput, call: Callable[..., Any]) -> Any:
     """The result of eager torch in float64, or of SciPy where that is coarse."""
-
-    def widen(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
-            return x
-        wide = x.to(torch.complex128 if x.is_complex() else torch.float64)
-        return wide.detach().requires_grad_(x.requires_grad)
-
     if full_name(op) in SEVEN_DIGITS:
         return torch.from_numpy(np.asarray(_BESSEL[op.name](sample.input.double().numpy())))
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)  # what integers become
     try:
-        return call(op, None, sample.transform(widen))
+        return call(op, None, sample.transform(widened))
     finally:
         torch.set_default_dtype(default)
 
