@@ -132,8 +132,7 @@ def _row(x: Value, index: Value) -> Value:
 
 
 def _set_row(x: Value, index: Value, row: Value) -> Value:
-    zeros = [build.scalar(0, torch.int64)] * (len(shape_of(x)) - 1)
-    return hlo.dynamic_update_slice(x, build.expand_dims(row, 0), [index, *zeros])
+    return build.update_slice(x, build.expand_dims(row, 0), 0, index)
 
 
 def _typed(values: Sequence[Any], promised: Sequence[torch.Tensor | None]) -> list[Any]:

@@ -63,12 +63,12 @@ def slice_dim(x: Value, dim: int, start: int, stop: int, step: int = 1) -> Value
     return slice_(x, starts, stops, steps)
 
 
-def slice_at(x: Value, dim: int, index: Value) -> Value:
-    """The slice of size 1 at a computed place of a dimension, of int64; clamped into bounds."""
-    starts = [scalar(0, torch.int64)] * rank_of(x)
-    starts[dim] = index
+def slice_at(x: Value, dim: int, index: int | Value) -> Value:
+    """The slice of size 1 at a place of a dimension; computed ones (int64) clamp into bounds."""
+    if not is_value(index):
+        return slice_dim(x, dim, index, index + 1)
     sizes = [1 if d == dim else n for d, n in enumerate(shape_of(x))]
-    return hlo.dynamic_slice(x, starts, sizes)
+    return hlo.dynamic_slice(x, _starts(x, dim, index), sizes)
 
 
 def pad(
@@ -101,7 +101,15 @@ def reverse(x: Value, dims: Sequence[int]) -> Value:
     return hlo.reverse(x, list(dims)) if dims else x
 
 
-def update_slice(x: Value, part: Value, dim: int, start: int) -> Value:
+def update_slice(x: Value, part: Value, dim: int, start: int | Value) -> Value:
     """Write part over x from `start` along one dimension; both agree in the others."""
-    starts = [scalar(start if d == dim else 0, torch.int64) for d in range(rank_of(x))]
-    return part if shape_of(part) == shape_of(x) else hlo.dynamic_update_slice(x, part, starts)
+    if shape_of(part) == shape_of(x):
+        return part
+    return hlo.dynamic_update_slice(x, part, _starts(x, dim, start))
+
+
+def _starts(x: Value, dim: int, start: int | Value) -> list[Value]:
+    """Where a slice starts in every dimension."""
+    starts = [scalar(0, torch.int64)] * rank_of(x)
+    starts[dim] = start if is_value(start) else scalar(start, torch.int64)
+    return starts

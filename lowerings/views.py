@@ -26,8 +26,14 @@ def view(ctx: Context, x: Value, *_: object) -> Value:
     return build.reshape(x, ctx.out.shape)
 
 
-@lowers(aten.alias.default, aten.detach.default, aten.detach_copy.default)
-def alias(ctx: Context, x: Value) -> Value:
+# By name: torch registers its prims when they are first used.
+@lowers(
+    aten.alias.default,
+    aten.detach.default,
+    aten.detach_copy.default,
+    "prims.copy_strided.default",
+)
+def alias(ctx: Context, x: Value, *_: object) -> Value:
     return x
 
 
@@ -57,15 +63,17 @@ def t(ctx: Context, x: Value) -> Value:
 @lowers(aten.select.int, aten.select_copy.int)
 def select(ctx: Context, x: Value, dim: int, index: int | Value) -> Value:
     dim = build.normalize_dim(dim, build.rank_of(x))
-    size = build.shape_of(x)[dim]
-    if build.is_value(index):  # in a loop, read off a tensor
-        index = build.reshape(build.cast(index, torch.int64), ())
-        wrapped = hlo.add(index, build.scalar(size, torch.int64))
-        negative = build.compare(index, build.scalar(0, torch.int64), "LT")
-        place = build.where(negative, wrapped, index)
-        return build.reshape(build.slice_at(x, dim, place), ctx.out.shape)
-    index %= size
-    return build.reshape(build.slice_dim(x, dim, index, index + 1), ctx.out.shape)
+    row = build.slice_at(x, dim, _place(index, build.shape_of(x)[dim]))
+    return build.reshape(row, ctx.out.shape)
+
+
+def _place(index: int | Value, size: int) -> int | Value:
+    """A place counted from the front; in a loop it may have been read off a tensor."""
+    if not build.is_value(index):
+        return index % size
+    index = build.reshape(build.cast(index, torch.int64), ())
+    negative = build.compare(index, build.scalar(0, torch.int64), "LT")
+    return build.where(negative, hlo.add(index, build.scalar(size, torch.int64)), index)
 
 
 @lowers(aten.select_scatter.default)

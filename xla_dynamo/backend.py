@@ -8,6 +8,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor import config as inductor_config
 
+from xla_dynamo.aot_metadata import note_views_of_inputs
 from xla_dynamo.check_inputs import check_inputs, check_recurrent_dropout
 from xla_dynamo.compiled_graph import compile_graph
 from xla_dynamo.decompositions import decompositions
@@ -60,6 +61,8 @@ def compile_torch_graph(
     # What a backward graph gets was made by its forward, parameters included: nothing to keep.
     def compiler(kind: str, *, keeps_inputs: bool = True) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            if kind != "backward":
+                note_views_of_inputs(gm)
             graph = compile_graph(
                 gm, inputs, options, keeps_inputs=keeps_inputs, kind=kind, observer=observer
             )

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from xla_dynamo.aot_metadata import static_input_indices
 from xla_dynamo.calls import BoxedGraph, Call, bind
 from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, Graph, Observer, log_event
@@ -147,7 +148,7 @@ def compile_graph(
     options = options or Options()
     record = Graph(gm, kind, observer)
     inline_subgraphs(gm)
-    static = _static_input_indices() if keeps_inputs else frozenset()
+    static = static_input_indices() if keeps_inputs else frozenset()
     cut = partition(gm, options)
     if cut is not None:
         by_torch = {n: why for n, why in cut.eager.items() if why != TWO_PROGRAMS}
@@ -178,13 +179,6 @@ def compile_graph(
 
 def _promised_inputs(gm: torch.fx.GraphModule) -> list[Any]:
     return [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-
-
-def _static_input_indices() -> frozenset[int]:
-    """Which inputs of the graph AOTAutograd is compiling are parameters and buffers."""
-    tracing = torch._guards.TracingContext.try_get()
-    metadata = getattr(tracing, "fw_metadata", None)
-    return frozenset(getattr(metadata, "static_input_indices", None) or ())
 
 
 def _device_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> torch.device:

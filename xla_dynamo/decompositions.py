@@ -71,6 +71,9 @@ _KEPT: dict[Any, str] = {
     aten.col2im.default: _SLICES,
     aten.unfold_backward.default: _SLICES,
     aten.embedding_dense_backward.default: "one scatter of rows, which drops the padding's rows",
+    aten.select_scatter.default: (
+        "torch's pieces forget the strides, by which AOTAutograd finds views of a changed input"
+    ),
     aten.take.default: "torch's pieces read a 0-d index as a number, which is not known here",
 }
 

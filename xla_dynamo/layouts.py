@@ -15,7 +15,6 @@ from xla_dynamo.lowerings.strides import (
     is_row_major,
     overlaps,
     row_major_order,
-    storage_length,
 )
 
 # What is still to be done to an exported tensor.
@@ -92,20 +91,6 @@ def restrided(
 ) -> torch.Tensor:
     """as_strided that is no view: autograd would not let views of results be changed in place."""
     return tensor.as_strided(size, stride, offset).detach()
-
-
-def at_offset(finish: Finish | None, offset: int) -> Finish:
-    """Like finish, to a tensor at this storage offset, in a storage of its own."""
-
-    def move(tensor: torch.Tensor) -> torch.Tensor:
-        tensor = tensor if finish is None else finish(tensor)
-        size, stride = tensor.shape, tensor.stride()
-        length = storage_length(size, stride) if tensor.numel() else 0
-        storage = tensor.new_empty(offset + length)
-        storage[offset:] = tensor.as_strided((length,), (1,))
-        return restrided(storage, size, stride, offset)
-
-    return move
 
 
 def _with_strides(tensor: torch.Tensor, stride: Sizes) -> torch.Tensor:

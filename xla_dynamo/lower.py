@@ -8,7 +8,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 from jax.interpreters.mlir import make_ir_context
 
-from xla_dynamo.layouts import Finish, OutputLayout, at_offset, input_layout, output_layout
+from xla_dynamo.aot_metadata import IS_VIEW_OF_INPUT
+from xla_dynamo.layouts import Finish, OutputLayout, input_layout, output_layout
 from xla_dynamo.lower_nodes import GraphLowering
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.strided import flat_storage
@@ -182,8 +183,9 @@ class _ProgramLowering(GraphLowering):
         if not isinstance(promised, torch.Tensor) or self.env[node] is None:  # None: a token
             return Output(number=self.env[node])
         base = memory_of(node)
-        if base in self.input_index and base not in self.mutated:
-            replay = None if base is node else replayed(node, self.env)
+        is_view = IS_VIEW_OF_INPUT in node.meta
+        if base in self.input_index and (is_view or base not in self.mutated):
+            replay = None if base is node else replayed(node, self.env, as_view=is_view)
             return Output(input=self.input_index[base], replay=replay)
         root = self.shared.get(node, node)
         result = self.result(root)
@@ -198,12 +200,8 @@ class _ProgramLowering(GraphLowering):
             index = self.result_index[node] = len(self.results)
             layout = output_layout(self.values[node])
             self.results.append(self.arrange(self.env[node], self.values[node], layout))
-            finish, offset = layout.finish, self.values[node].storage_offset()
-            if offset and memory_of(node) in self.mutated.values():
-                # AOTAutograd reads off a view of an input's new value where in the input it lies.
-                finish = at_offset(finish, offset)
-            if finish is not None:
-                self.finishers[index] = finish
+            if layout.finish is not None:
+                self.finishers[index] = layout.finish
         return self.result_index[node]
 
     def arrange(self, x: ir.Value, promised: torch.Tensor, layout: OutputLayout) -> ir.Value:

@@ -46,10 +46,13 @@ def views_under(node: Node) -> Iterator[Node]:
         node = viewed
 
 
-def replayed(node: Node, env: Mapping[Node, Any]) -> Callable[[torch.Tensor], torch.Tensor]:
+def replayed(
+    node: Node, env: Mapping[Node, Any], *, as_view: bool
+) -> Callable[[torch.Tensor], torch.Tensor]:
     """The function that makes a view again from a tensor in the place of `memory_of(node)`.
 
-    `env` has the numbers that the views are called with.
+    `env` has the numbers that the views are called with. Without `as_view`, autograd takes the
+    result for no view: it may be changed in place.
     """
     steps = []
     for view in reversed(list(views_under(node))):
@@ -62,8 +65,7 @@ def replayed(node: Node, env: Mapping[Node, Any]) -> Callable[[torch.Tensor], to
         with torch.no_grad():
             for op, args, kwargs in steps:
                 value = op(value, *args, **kwargs)
-        # AOTAutograd says which outputs are views; for the others sharing memory is enough.
-        return value.detach()
+        return value if as_view else value.detach()
 
     return replay
 
