@@ -8,6 +8,7 @@ import torch
 from jax.extend.mlir.dialects import chlo
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import (
     Number,
     Value,
@@ -31,7 +32,7 @@ aten = torch.ops.aten
 @lowers(aten.add.Tensor, aten.add.Scalar)
 def add(ctx: Context, x: Value, other: Value | Number, alpha: Number = 1) -> Value:
     x, other = promote(ctx, x, other)
-    return cast(hlo.add(x, _scaled(other, alpha)), ctx.out.dtype)
+    return cast(build.add(x, _scaled(other, alpha)), ctx.out.dtype)
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)

@@ -14,7 +14,7 @@ from xla_dynamo.lowerings.normalization import (
     scale_and_shift,
     widened,
 )
-from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.table import Context, lowers, refuses
 
 aten = torch.ops.aten
 
@@ -178,8 +178,21 @@ def _native_batch_norm_legit(
     eps: float,
 ) -> tuple[Value | None, ...]:
     if training:
-        if running_mean is not None:
-            # A rule has no way to write its operands; AOTAutograd rewrites this op in training.
-            raise ValueError("running statistics change in place; functionalize the graph first")
         return as_promised(_train(x, weight, bias, None, None, momentum, eps)[:3], ctx.out)
     return as_promised(_infer(ctx, x, weight, bias, running_mean, running_var, eps), ctx.out)
+
+
+@refuses(aten._native_batch_norm_legit.default, aten.native_batch_norm.default)
+def writes_statistics(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    *_: float,
+) -> str | None:
+    """AOTAutograd makes them functional, but not where they write into `out=`."""
+    if training and running_mean is not None:
+        return "it changes its running statistics in place"
+    return None

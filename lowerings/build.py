@@ -64,6 +64,10 @@ def cast(x: Value, dtype: torch.dtype) -> Value:
         return hlo.complex(re, full_like(re, 0))
     if source.is_floating_point and not dtype.is_floating_point and not dtype.is_complex:
         return _cast_to_whole(x, dtype)
+    if source is torch.bool and dtype.is_floating_point:
+        # XLA takes a product with a converted boolean for a choice, and infinity * 0 is NaN.
+        zero = full(shape_of(x), 0, dtype)
+        return where(x, full_like(zero, 1), zero)
     if dtype is torch.float8_e4m3fn:
         # torch saturates to the largest number where XLA makes NaN of what is too large.
         x = hlo.clamp(scalar(-448, source), x, scalar(448, source))
@@ -113,6 +117,14 @@ def compare(x: Value, y: Value, direction: str) -> Value:
     return hlo.compare(x, y, hlo.ComparisonDirectionAttr.get(direction))
 
 
+def add(x: Value, y: Value) -> Value:
+    """The sum of two values of one type; of booleans, whether one is true.
+
+    XLA says the same of `add`, but makes False of True + True where it knows both beforehand.
+    """
+    return hlo.or_(x, y) if dtype_of(x) is torch.bool else hlo.add(x, y)
+
+
 def where(condition: Value, x: Value, y: Value) -> Value:
     """Select between two values of one type; a 0-d condition is fine too."""
     return hlo.select(condition, x, y)
@@ -148,7 +160,7 @@ def _is_power_of_two(y: Value) -> bool:
 # --- contractions, reductions, loops -----------------------------------------------------------
 
 _REDUCERS: dict[str, tuple[Callable[[Value, Value], Value], Callable[[torch.dtype], Number]]] = {
-    "sum": (hlo.add, lambda dtype: 0),
+    "sum": (add, lambda dtype: 0),
     "prod": (hlo.multiply, lambda dtype: 1),
     "max": (hlo.maximum, lowest),
     "min": (hlo.minimum, highest),
@@ -289,6 +301,7 @@ def product(numbers: Sequence[int]) -> int:
 __all__ = [
     "Number",
     "Value",
+    "add",
     "array",
     "bitcast",
     "broadcast_in_dim",

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import torch
-from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.errors import UnsupportedOperator
 from xla_dynamo.lowerings import build
@@ -84,7 +83,7 @@ def index_put(
     given = [i for i in indices if i is not None]
     if not given:
         values = build.broadcast_to(values, build.shape_of(x))
-        return hlo.add(x, values) if accumulate else values
+        return build.add(x, values) if accumulate else values
     if any(build.dtype_of(i) in _MASKS for i in given):
         if len(given) > 1:
             raise UnsupportedOperator(
@@ -115,7 +114,7 @@ def _put_masked(
     values = build.reshape(values, [*sizes[:dim], *counted, *sizes[dim + 1 :]])
     values = build.broadcast_to(values, shape)
     if accumulate:
-        values = hlo.add(x, values)
+        values = build.add(x, values)
     spread = build.broadcast_in_dim(mask, shape, range(dim, dim + build.rank_of(mask)))
     return build.where(spread, values, x)
 

@@ -70,7 +70,7 @@ def _add_at(parts: list[Value], dim: int, starts: list[int], stride: int, length
         n = build.shape_of(part)[dim]
         after = length - start - (n - 1) * stride - 1
         part = build.pad_dim(part, dim, start, after, stride - 1)
-        total = part if total is None else hlo.add(total, part)
+        total = part if total is None else build.add(total, part)
     return total
 
 

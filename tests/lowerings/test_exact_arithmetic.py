@@ -1,4 +1,4 @@
-"""Quotients and logarithms are rounded once; XLA likes to multiply by reciprocals."""
+"""What XLA would rewrite and eager would not: quotients, products with masks, sums of booleans."""
 
 import pytest
 import torch
@@ -24,6 +24,28 @@ def test_special_values():
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3e38])
     for number in (*NUMBERS, 0.0, -0.0, float("inf"), float("nan")):
         equal(lambda x, n=number: x / n, x)
+
+
+def test_what_is_not_a_number_under_a_mask():
+    """0 * infinity is NaN; XLA makes a choice of a product with a converted boolean."""
+    x = torch.tensor([float("inf"), float("nan"), 1.0, -float("inf"), 2.0])
+    mask = torch.tensor([False, False, True, True, False])
+    equal(lambda x, m: (x * m, x * m.float(), (x * m).sum(), x.double() * m), x, mask)
+    equal(lambda x: (x * (x > 0), x.masked_fill(x > 1, 0) * (x < 1).to(x.dtype)), x)
+    equal(lambda x, m: torch.addcmul(x, x, m.float()), x, mask)
+
+
+def test_booleans_that_are_known_beforehand():
+    """XLA folds True + True to False, where it computes the same rightly."""
+
+    def true():
+        return torch.ones(3, dtype=torch.bool)
+
+    index = torch.tensor([0, 0, 1])
+    equal(lambda: (true() + true(), true() + True, true() * true(), true().sum(dtype=torch.bool)))
+    equal(lambda: (true().index_add(0, index, true()), true().scatter_add(0, index, true())))
+    equal(lambda: true().index_put((index,), true(), accumulate=True))
+    equal(lambda x: x.all() + x.all(), torch.empty(0))
 
 
 def test_by_a_shared_tensor():
