@@ -10,16 +10,13 @@ import torch
 
 from tests.limitations import (
     DTYPES,
-    GRADIENT_DTYPES,
-    GRADIENT_GRAPH_BREAKS,
-    GRADIENT_LIMITATIONS,
     GRAPH_BREAKS,
     LIMITATIONS,
     NOT_ON_CPU,
     Limitation,
     limitation,
 )
-from tests.op_sweep import differentiable, full_name, operators
+from tests.op_database import full_name, operators
 from xla_dynamo.lowerings import FAMILIES
 from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES, dtype_name
 from xla_dynamo.lowerings.table import REGISTERED_IN, TABLE
@@ -76,18 +73,18 @@ def summary() -> str:
 
 
 def coverage() -> list[str]:
-    """The rows of the table that says how the database runs, and their sum."""
-    counts = {}
-    for dtype in DTYPES:
-        names = [n for op in operators(dtype) if (n := full_name(op)) not in NOT_ON_CPU]
-        limited = sum(limitation(name, dtype) is not None for name in names)
-        counts[dtype_name(dtype)] = (len(names), limited, len(GRAPH_BREAKS[dtype]))
-    counts["all"] = tuple(map(sum, zip(*counts.values(), strict=True)))
-    for dtype in GRADIENT_DTYPES:
-        names = [full_name(op) for op in differentiable(dtype)]
-        limited = sum(limitation(name, dtype, gradients=True) is not None for name in names)
-        breaks = len(GRADIENT_GRAPH_BREAKS[dtype])
-        counts[f"gradients, {dtype_name(dtype)}"] = (len(names), limited, breaks)
+    """The rows of the table that says how the database runs, and the sum of the first form's."""
+
+    def count(form: str, dtype: torch.dtype) -> tuple[int, int, int]:
+        names = [n for op in operators(dtype, form) if (n := full_name(op)) not in NOT_ON_CPU]
+        limited = sum(limitation(name, dtype, form) is not None for name in names)
+        breaks = len(GRAPH_BREAKS[form][dtype] & set(names))
+        return len(names), limited, breaks
+
+    values = {dtype_name(dtype): count("values", dtype) for dtype in DTYPES["values"]}
+    counts = {**values, "all": tuple(map(sum, zip(*values.values(), strict=True)))}
+    for dtype in DTYPES["gradients"]:
+        counts[f"gradients, {dtype_name(dtype)}"] = count("gradients", dtype)
     return [
         f"| {name} | {n} | {n - limited - breaks} ({(n - limited - breaks) / n:.1%}) | {limited} "
         f"| {breaks} |"
@@ -130,11 +127,11 @@ def page() -> str:
         "between compiled parts. Each row is a test that must fail under "
         '`options={"fallback": "error"}`, and one that must pass without.',
         "",
-        *_rows(LIMITATIONS),
+        *_rows(LIMITATIONS["values"]),
         "",
         "And those whose gradients it cannot (at float32 and complex64):",
         "",
-        *_rows([row for row in GRADIENT_LIMITATIONS if row not in LIMITATIONS]),
+        *_rows([r for r in LIMITATIONS["gradients"] if r not in LIMITATIONS["values"]]),
     ]
     without = [op for op in core_overloads() if str(op) not in TABLE]
     lines += ["", "## Core overloads without a rule of their own", ""]

@@ -1,5 +1,6 @@
 """How results are compared with eager's: structure, dtypes, strides, values."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -47,12 +48,56 @@ def compare_with_exact(exact: Any, expected: Any, actual: Any, factor: float = 2
         assert ours <= factor * eagers + ulps * scale, f"error {ours:.1e}, eager's {eagers:.1e}"
 
 
+def whole_or_in_pieces(run: Callable[..., Any], **options: Any) -> tuple[str, Any]:
+    """What became of a program, and its result: `run(backend=…, fullgraph=…, options=…)` runs it.
+
+    "pass": compiled as one graph. "breaks": in pieces, since Dynamo cannot trace it as one graph,
+    which `aot_eager` shows. "unsupported", and no result: `aot_eager` cannot run it even so.
+
+    Raises:
+        Exception: what compiling or running raises where `aot_eager` gets through.
+    """
+    try:
+        return "pass", run(backend="openxla", fullgraph=True, options=options)
+    except Exception:
+        if _runs(run, fullgraph=True):
+            raise
+    if not _runs(run, fullgraph=False):
+        return "unsupported", None
+    options = {key: value for key, value in options.items() if key != "fallback"}
+    return "breaks", run(backend="openxla", fullgraph=False, options=options)
+
+
+def _runs(run: Callable[..., Any], **how: Any) -> bool:
+    """Whether torch's own part of the road, without a compiler, gets through."""
+    try:
+        run(backend="aot_eager", **how)
+    except Exception:
+        return False
+    return True
+
+
+def copied(x: torch.Tensor) -> torch.Tensor:
+    """A leaf that keeps the strides: what a sample is about may be just those."""
+    given = x.detach()
+    if x.layout is torch.strided and torch._debug_has_internal_overlap(x) == 0:
+        given = torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=x.device)
+        given.copy_(x.detach())
+    return given.requires_grad_(x.requires_grad)
+
+
 def widened(x: Any) -> Any:
     """A tensor of floating-point or complex numbers in double precision; all else as it is."""
     if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
         return x
     wide = x.to(torch.complex128 if x.is_complex() else torch.float64)
     return wide.detach().requires_grad_(x.requires_grad)
+
+
+def drawn_like(x: torch.Tensor) -> torch.Tensor:
+    """Random numbers in the shape of x, the same ones (rounded) for every dtype."""
+    dtype = torch.complex128 if x.is_complex() else torch.float64
+    return torch.randn(x.shape, dtype=dtype).to(x.dtype)
 
 
 def _distance(t: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:

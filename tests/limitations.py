@@ -1,7 +1,7 @@
 """What XLA cannot run, and why: each row is a line in the docs and two tests.
 
 One must fail, with `fallback="error"`; one must pass, with the operator in eager torch between
-compiled parts.
+compiled parts. The tables are by the form in which operators are called: see `op_sweep.FORMS`.
 """
 
 import dataclasses
@@ -24,10 +24,18 @@ class Limitation:
     reason: str
 
 
-_F32, _I64 = torch.float32, torch.int64
+_F32, _I64, _C64 = torch.float32, torch.int64, torch.complex64
+_FLOATS = (_F32, torch.float64, torch.bfloat16)
 _REAL = (_F32, _I64, torch.float64, torch.bfloat16, torch.int32, torch.bool)
+_EVERY = (*_REAL, _C64)
 # The dtypes of the sweep.
-DTYPES = (*_REAL, torch.complex64)
+DTYPES = {
+    "values": _EVERY,
+    "gradients": (_F32, _C64),
+    "in-place": _EVERY,
+    "out": _EVERY,
+    "literals": _REAL,
+}
 
 _BY_VALUE = (
     "the size of the result depends on the values of a tensor; an XLA program has fixed sizes, so "
@@ -35,27 +43,46 @@ _BY_VALUE = (
 )
 _NUMBER = "reads a number from a tensor (item), on which the rest of the graph may depend"
 _OPAQUE = "an opaque Python operator of torch.nn, whose loop over chunks Dynamo does not see"
-_FLOATS = (_F32, torch.float64, torch.bfloat16)
+_NO_GRADIENT_RULE = "the gradient has no rule: it runs in eager torch"
 
-LIMITATIONS: list[Limitation] = [
-    Limitation("argwhere", DTYPES, _BY_VALUE),
+_VALUES = [
+    Limitation("argwhere", _EVERY, _BY_VALUE),
     Limitation("bincount", (_I64, torch.int32), _BY_VALUE),
-    Limitation("combinations", DTYPES, _BY_VALUE),
-    Limitation("masked_select", DTYPES, _BY_VALUE),
-    Limitation("nonzero", DTYPES, _BY_VALUE),
-    Limitation("repeat_interleave", DTYPES, _BY_VALUE + " (repeats given as a tensor)"),
+    Limitation("combinations", _EVERY, _BY_VALUE),
+    Limitation("masked_select", _EVERY, _BY_VALUE),
+    Limitation("nonzero", _EVERY, _BY_VALUE),
+    Limitation("repeat_interleave", _EVERY, _BY_VALUE + " (repeats given as a tensor)"),
     Limitation("unique", _REAL, _BY_VALUE),
     Limitation("unique_consecutive", _REAL, _BY_VALUE),
-    Limitation("__getitem__", DTYPES, _BY_VALUE + " (a boolean mask as index)"),
+    Limitation("__getitem__", _EVERY, _BY_VALUE + " (a boolean mask as index)"),
     Limitation("nn.functional.one_hot", (_I64,), _BY_VALUE + " (num_classes=-1)"),
     Limitation("item", _REAL, _NUMBER),
-    Limitation("narrow", DTYPES, _NUMBER + " (the start given as a tensor)"),
-    Limitation("tensor_split", DTYPES, _NUMBER + " (the places given as a tensor)"),
-    Limitation("chalf", DTYPES, "StableHLO has no complex numbers of two float16"),
+    Limitation("narrow", _EVERY, _NUMBER + " (the start given as a tensor)"),
+    Limitation("tensor_split", _EVERY, _NUMBER + " (the places given as a tensor)"),
+    Limitation("chalf", _EVERY, "StableHLO has no complex numbers of two float16"),
     Limitation("nn.functional.linear_cross_entropy.chunked", _FLOATS, _OPAQUE),
     Limitation("nn.functional.linear_cross_entropy.chunked_none", _FLOATS, _OPAQUE),
 ]
-
+_WITHOUT_GRADIENT = frozenset({"argwhere", "item", "nonzero", "unique", "unique_consecutive"})
+LIMITATIONS: dict[str, list[Limitation]] = {
+    "values": _VALUES,
+    "gradients": [
+        *(row for row in _VALUES if row.op not in _WITHOUT_GRADIENT),
+        Limitation(
+            "index_fill", (_F32, _C64), _BY_VALUE + " (a 0-d input: its gradient asks for unique)"
+        ),
+        Limitation(
+            "index_put", (_F32, _C64), _BY_VALUE + " (the gradient in the values written by a mask)"
+        ),
+        Limitation("_segment_reduce.lengths", (_F32,), _NO_GRADIENT_RULE),
+        Limitation("_segment_reduce.offsets", (_F32,), _NO_GRADIENT_RULE),
+    ],
+    "in-place": [],
+    "out": [
+        Limitation("native_batch_norm", _FLOATS, "it changes its running statistics in place"),
+    ],
+    "literals": _VALUES,
+}
 
 # Operators that Dynamo does not trace as one graph (`fullgraph=True` fails with `aot_eager` too):
 # they are tested in the pieces that Dynamo makes, and must be right.
@@ -91,14 +118,46 @@ _WIDE = frozenset(
 _OF_REALS = frozenset(
     {"nn.functional.ctc_loss", "nn.functional.gaussian_nll_loss", "sparse.mm.reduce"}
 )
-GRAPH_BREAKS: dict[torch.dtype, frozenset[str]] = {
+_OF_VALUES: dict[torch.dtype, frozenset[str]] = {
     _F32: _BREAKS_OF_FLOATS,
     torch.float64: _BREAKS_OF_FLOATS,
     torch.bfloat16: _BREAKS_OF_FLOATS - _WIDE,
-    torch.complex64: _BREAKS_OF_FLOATS - _OF_REALS | {"item"},
+    _C64: _BREAKS_OF_FLOATS - _OF_REALS | {"item"},
     _I64: _BREAKS_OF_NUMBERS,
     torch.int32: _BREAKS_OF_NUMBERS,
     torch.bool: _BREAKS,
+}
+_OF_GRADIENTS = frozenset(
+    {
+        "corrcoef", "cov", "linalg.lstsq", "linalg.lstsq.grad_oriented", "nn.functional.ctc_loss",
+        "nn.functional.gaussian_nll_loss", "sparse.mm.reduce", "sparse.sampled_addmm", "to_sparse",
+    }
+)  # fmt: skip
+# Dynamo does not trace changes of a tensor's sizes and strides.
+_IN_PLACE = frozenset(
+    {
+        "as_strided", "as_strided.partial_views", "resize_", "resize_as_", "squeeze",
+        "squeeze.multiple", "t", "transpose", "unsqueeze",
+    }
+)  # fmt: skip
+# Sizes that depend on values, and results that the kernel gives other strides.
+_OUT = frozenset(
+    {
+        "linalg.householder_product", "linalg.ldl_factor", "linalg.ldl_factor_ex",
+        "linalg.ldl_solve", "linalg.lstsq", "linalg.tensorinv", "lu", "masked_select", "nonzero",
+    }
+)  # fmt: skip
+GRAPH_BREAKS: dict[str, dict[torch.dtype, frozenset[str]]] = {
+    "values": _OF_VALUES,
+    "gradients": {
+        _F32: _OF_GRADIENTS,
+        # The gradient of a complex SVD checks that the loss does not depend on the phases.
+        _C64: _OF_GRADIENTS - _OF_REALS - {"to_sparse"}
+        | {"linalg.svd", "pca_lowrank", "svd", "svd_lowrank"},
+    },
+    "in-place": dict.fromkeys(_EVERY, _IN_PLACE),
+    "out": dict.fromkeys(_EVERY, _OUT),
+    "literals": _OF_VALUES,
 }
 
 # Operators that eager torch runs on GPUs alone. They count neither way.
@@ -109,31 +168,8 @@ NOT_ON_CPU = frozenset(
     }
 )  # fmt: skip
 
-# Operators whose gradients are not compiled whole: those of the rows above, and some.
-_NO_GRADIENT_RULE = "the gradient has no rule: it runs in eager torch"
-_WITHOUT_GRADIENT = frozenset({"argwhere", "item", "nonzero", "unique", "unique_consecutive"})
-GRADIENT_DTYPES = (_F32, torch.complex64)
-GRADIENT_LIMITATIONS: list[Limitation] = [
-    *(r for r in LIMITATIONS if r.op not in _WITHOUT_GRADIENT),
-    Limitation("index_fill", (_F32,), _BY_VALUE + " (a 0-d input: its gradient asks for unique)"),
-    Limitation("index_put", (_F32,), _BY_VALUE + " (the gradient in the values written by a mask)"),
-    Limitation("_segment_reduce.lengths", (_F32,), _NO_GRADIENT_RULE),
-    Limitation("_segment_reduce.offsets", (_F32,), _NO_GRADIENT_RULE),
-]
-
-# Operators whose gradients Dynamo does not trace as one graph.
-_GRADIENT_BREAKS = frozenset(
-    {
-        "corrcoef", "cov", "linalg.lstsq", "linalg.lstsq.grad_oriented", "nn.functional.ctc_loss",
-        "nn.functional.gaussian_nll_loss", "sparse.mm.reduce", "sparse.sampled_addmm", "to_sparse",
-    }
-)  # fmt: skip
-GRADIENT_GRAPH_BREAKS: dict[torch.dtype, frozenset[str]] = {
-    _F32: _GRADIENT_BREAKS,
-    # The gradient of a complex SVD checks that the loss does not depend on the phases.
-    torch.complex64: _GRADIENT_BREAKS - _OF_REALS - {"to_sparse"}
-    | {"linalg.svd", "pca_lowrank", "svd", "svd_lowrank"},
-}
+# AOTAutograd loses the write into `out`, so that `aot_eager` leaves it as it was, too.
+LOST_BY_TORCH = {"out": frozenset({"linalg.matrix_rank", "linalg.matrix_rank.hermitian"})}
 
 
 # Modules of torch's database that XLA cannot run whole, and why.
@@ -144,8 +180,7 @@ MODULE_LIMITATIONS = {"nn.LinearCrossEntropyLoss": _OPAQUE}
 MODULE_GRAPH_BREAKS = frozenset({"nn.CTCLoss", "nn.GRU", "nn.GaussianNLLLoss", "nn.LSTM", "nn.RNN"})
 
 
-def limitation(op: str, dtype: torch.dtype, *, gradients: bool = False) -> Limitation | None:
+def limitation(op: str, dtype: torch.dtype, form: str = "values") -> Limitation | None:
     """The row of an operator and dtype, if it has one."""
-    table = GRADIENT_LIMITATIONS if gradients else LIMITATIONS
-    rows = [row for row in table if row.op == op and dtype in row.dtypes]
+    rows = [row for row in LIMITATIONS[form] if row.op == op and dtype in row.dtypes]
     return rows[0] if rows else None

@@ -4,7 +4,9 @@ As a command: `python -m tests.module_sweep 'Norm' --dtype float64 --all`.
 """
 
 import argparse
+import collections
 import copy
+import functools
 import re
 import sys
 import traceback
@@ -15,7 +17,14 @@ import torch
 from torch.testing._internal.common_modules import FunctionInput, ModuleInfo, ModuleInput, module_db
 from torch.utils import _pytree as pytree
 
-from tests.comparison import compare, compare_with_exact, widened
+from tests.comparison import (
+    compare,
+    compare_with_exact,
+    copied,
+    drawn_like,
+    whole_or_in_pieces,
+    widened,
+)
 
 # They draw random numbers in training: compared with those of torch's generator.
 DRAWN = frozenset(
@@ -43,14 +52,15 @@ def cases(info: ModuleInfo, dtype: torch.dtype, *, training: bool) -> list[Modul
 
 
 def run(
-    module: torch.nn.Module, given: FunctionInput, compiler: str | None, **how: Any
+    module: torch.nn.Module, given: FunctionInput, *, backend: str | None, **how: Any
 ) -> tuple[Any, Any, Any]:
     """Outputs, gradients in parameters and inputs, and buffers, of copies of what is given."""
     module = copy.deepcopy(module)
     leaves, spec = pytree.tree_flatten((given.args, given.kwargs))
-    leaves = [_copy(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+    leaves = [copied(x) if isinstance(x, torch.Tensor) else x for x in leaves]
     args, kwargs = pytree.tree_unflatten(leaves, spec)
-    call = module if compiler is None else torch.compile(module, backend=compiler, **how)
+    torch._dynamo.reset()
+    call = module if backend is None else torch.compile(module, backend=backend, **how)
     torch.manual_seed(1)
     outputs = call(*args, **kwargs)
     flat = [o for o in pytree.tree_leaves(outputs) if isinstance(o, torch.Tensor)]
@@ -58,13 +68,9 @@ def run(
     wanted = [p for p in module.parameters() if p.requires_grad]
     wanted += [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
     torch.manual_seed(2)
-    weights = [torch.randn_like(o) for o in flat]
+    weights = [drawn_like(o) for o in flat]
     grads = torch.autograd.grad(flat, wanted, weights, allow_unused=True) if flat else ()
     return pytree.tree_map(_detached, outputs), grads, dict(module.named_buffers())
-
-
-def _copy(x: torch.Tensor) -> torch.Tensor:
-    return x.detach().clone().requires_grad_(x.requires_grad)
 
 
 def _detached(x: Any) -> Any:
@@ -107,26 +113,19 @@ def _check_case(
     try:
         if info.is_lazy:
             module(*given.args, **given.kwargs)
-        torch._dynamo.reset()
-        expected = run(module, given, "aot_eager" if info.name in OTHER_IN_AOT else None)
+        reference = "aot_eager" if info.name in OTHER_IN_AOT else None
+        expected = run(module, given, backend=reference)
     except Exception:
         return "unsupported", ""
     rng = "torch" if info.name in DRAWN else "xla"
-    status, what = "pass", f"{constructor.args} {constructor.kwargs}"
+    what = f"{constructor.args} {constructor.kwargs}"
     try:
-        try:
-            torch._dynamo.reset()
-            options = {"fallback": fallback, "rng": rng}
-            actual = run(module, given, "openxla", fullgraph=True, options=options)
-        except Exception:
-            if _runs(module, given, fullgraph=True):
-                raise
-            if not _runs(module, given, fullgraph=False):
-                return "unsupported", ""
-            torch._dynamo.reset()
-            status, actual = "breaks", run(module, given, "openxla", options={"rng": rng})
+        how = functools.partial(run, module, given)
+        status, actual = whole_or_in_pieces(how, fallback=fallback, rng=rng)
     except Exception as error:
         return "fail", what + "".join(traceback.format_exception_only(error))
+    if status == "unsupported":
+        return status, ""
     try:
         compare(expected[0], actual[0], values=False)
         try:
@@ -134,20 +133,11 @@ def _check_case(
         except AssertionError:
             if info.name not in ROUNDING:
                 raise
-            exact = run(copy.deepcopy(module).double(), _widened(given), None)
+            exact = run(copy.deepcopy(module).double(), _widened(given), backend=None)
             compare_with_exact(exact, expected, actual)
     except AssertionError as error:
         return "fail", f"{what}\n{error}"
     return status, ""
-
-
-def _runs(module: torch.nn.Module, given: FunctionInput, *, fullgraph: bool) -> bool:
-    torch._dynamo.reset()
-    try:
-        run(module, given, "aot_eager", fullgraph=fullgraph)
-    except Exception:
-        return False
-    return True
 
 
 def main() -> None:
@@ -159,18 +149,18 @@ def main() -> None:
     parser.add_argument("--fallback", choices=("error", "eager"), default="error")
     options = parser.parse_args()
     dtype = getattr(torch, options.dtype)
-    tally: dict[str, int] = {}
+    tally: collections.Counter[str] = collections.Counter()
     for info in module_db:
         if not re.search(options.pattern, info.name):
             continue
         for training in (True, False) if info.train_and_eval_differ else (True,):
             limit = None if options.all else 1
             status, why = check(info, dtype, limit, training=training, fallback=options.fallback)
-            tally[status] = tally.get(status, 0) + 1
+            tally[status] += 1
             if status != "pass":
                 print(f"{status:12} {info.name} training={training} {why[:600]}", flush=True)
-    print(tally)
-    sys.exit(bool(tally.get("fail")))
+    print(dict(tally))
+    sys.exit(bool(tally["fail"]))
 
 
 if __name__ == "__main__":

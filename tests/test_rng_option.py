@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
-from tests.op_sweep import DRAWN, check, differentiable, full_name, operators
+from tests.op_database import DRAWN, full_name, operators
+from tests.op_sweep import check
 from tests.test_partition import graphs  # noqa: F401
 from xla_dynamo import OptionError
 from xla_dynamo.options import Options
@@ -68,21 +69,20 @@ def test_operators_of_integers(op):
 
 
 @pytest.mark.parametrize(
-    "op", [op for op in differentiable(torch.float32) if op.name in DRAWN], ids=full_name
+    "op", [op for op in operators(torch.float32, "gradients") if op.name in DRAWN], ids=full_name
 )
 def test_gradients_of_operators(op):
-    outcome = check(op, torch.float32, limit=2, rng="torch", gradients=True)
+    outcome = check(op, torch.float32, limit=2, rng="torch", form="gradients")
     assert outcome.status == "pass", outcome.detail
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("form", ["values", "gradients"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_more_samples(dtype, gradients):
-    database = differentiable(dtype) if gradients else operators(dtype)
-    for op in (op for op in database if op.name in DRAWN):
-        outcome = check(op, dtype, limit=10, rng="torch", gradients=gradients)
-        assert outcome.status in ("pass", "unsupported"), (full_name(op), outcome.detail)
+def test_more_samples(dtype, form):
+    for op in (op for op in operators(dtype, form) if op.name in DRAWN):
+        outcome = check(op, dtype, limit=10, rng="torch", form=form)
+        assert outcome.status in ("pass", "refused"), (full_name(op), outcome.detail)
 
 
 @pytest.mark.parametrize(
