@@ -85,11 +85,6 @@ def index_put(
         values = build.broadcast_to(values, build.shape_of(x))
         return build.add(x, values) if accumulate else values
     if any(build.dtype_of(i) in _MASKS for i in given):
-        if len(given) > 1:
-            raise UnsupportedOperator(
-                "index_put with a boolean mask beside another index tensor: write the mask's "
-                "places with torch.where instead"
-            )
         dim = next(d for d, i in enumerate(indices) if i is not None)
         return _put_masked(ctx, x, dim, given[0], values, accumulate)
     dims, spread, place, shape = _indexed(x, indices)

@@ -1,12 +1,14 @@
 """Shape operators: views and copies that only move elements."""
 
+import math
+
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.strides import inverse
-from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.table import Context, lowers, refuses
 
 aten = torch.ops.aten
 
@@ -35,6 +37,21 @@ def view(ctx: Context, x: Value, *_: object) -> Value:
 )
 def alias(ctx: Context, x: Value, *_: object) -> Value:
     return x
+
+
+@lowers(aten.resize.default)
+def resize(ctx: Context, x: Value, size: list[int], **_: object) -> Value:
+    """The first elements of a contiguous tensor in another shape; beyond them may be anything."""
+    given, count = math.prod(build.shape_of(x)), math.prod(ctx.out.shape)
+    flat = build.pad_dim(build.reshape(x, [given]), 0, 0, max(0, count - given))
+    flat = build.slice_dim(flat, 0, 0, count)
+    return build.reshape(flat, ctx.out.shape)
+
+
+@refuses(aten.resize.default)
+def resize_of_a_view(x: torch.Tensor, size: list[int], **_: object) -> str | None:
+    same = list(x.shape) == list(size) or x.is_contiguous()
+    return None if same else "what lies between a view's elements would come to light"
 
 
 @lowers(aten.expand.default)

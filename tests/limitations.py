@@ -64,6 +64,8 @@ _VALUES = [
     Limitation("nn.functional.linear_cross_entropy.chunked_none", _FLOATS, _OPAQUE),
 ]
 _WITHOUT_GRADIENT = frozenset({"argwhere", "item", "nonzero", "unique", "unique_consecutive"})
+# Dynamo knows the number that is read.
+_OF_KNOWN_NUMBERS = frozenset({"item", "narrow"})
 LIMITATIONS: dict[str, list[Limitation]] = {
     "values": _VALUES,
     "gradients": [
@@ -81,7 +83,7 @@ LIMITATIONS: dict[str, list[Limitation]] = {
     "out": [
         Limitation("native_batch_norm", _FLOATS, "it changes its running statistics in place"),
     ],
-    "literals": _VALUES,
+    "literals": [row for row in _VALUES if row.op not in _OF_KNOWN_NUMBERS],
 }
 
 # Operators that Dynamo does not trace as one graph (`fullgraph=True` fails with `aot_eager` too):
@@ -140,13 +142,8 @@ _IN_PLACE = frozenset(
         "squeeze.multiple", "t", "transpose", "unsqueeze",
     }
 )  # fmt: skip
-# Sizes that depend on values, and results that the kernel gives other strides.
-_OUT = frozenset(
-    {
-        "linalg.householder_product", "linalg.ldl_factor", "linalg.ldl_factor_ex",
-        "linalg.ldl_solve", "linalg.lstsq", "linalg.tensorinv", "lu", "masked_select", "nonzero",
-    }
-)  # fmt: skip
+# Sizes that depend on values.
+_OUT = frozenset({"linalg.lstsq", "masked_select", "nonzero"})
 GRAPH_BREAKS: dict[str, dict[torch.dtype, frozenset[str]]] = {
     "values": _OF_VALUES,
     "gradients": {

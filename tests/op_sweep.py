@@ -132,7 +132,8 @@ def in_place(op: OpInfo, sample: SampleInput, run: Runner) -> Any:
 def out(op: OpInfo, sample: SampleInput, run: Runner) -> Any:
     """What an operator writes into the tensors of `out=`."""
     tensors, filled = _split(sample)
-    given = pytree.tree_map(torch.zeros_like, _call(op, sample, _eagerly)[0])
+    expected = _call(op, sample, _eagerly)[0]
+    given = pytree.tree_map(lambda x: torch.zeros(x.shape, dtype=x.dtype), expected)
     flat, spec = pytree.tree_flatten(given)
     spec = pytree.tree_structure(tuple(given)) if len(flat) > 1 else spec
 

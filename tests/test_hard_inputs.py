@@ -170,3 +170,11 @@ def test_views_of_inputs_at_symbolic_places(fn):
         actual.add_(1)
         expected.add_(1)
         torch.testing.assert_close(x, y)
+
+
+def test_operators_on_nothing():
+    """What has no elements is known by its type: eager too looks no further."""
+    nothing = torch.empty(0, 1, dtype=torch.complex64)
+    result = compiled(lambda x: x.atan().amax(-1))(nothing)
+    assert result.shape == (0,)
+    assert result.dtype is torch.complex64

@@ -24,7 +24,7 @@ QUICK = {
     "values": ((torch.float32, torch.int64), 2),
     "gradients": ((torch.float32,), 1),
     "in-place": ((torch.float32,), 1),
-    "out": ((torch.float32,), 1),
+    "out": ((torch.float32,), 2),
     "literals": ((torch.bool,), 1),
 }
 PAIRS = [

@@ -9,13 +9,13 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.decompositions import traced
 from xla_dynamo.errors import LoweringError, UnsupportedOperator
-from xla_dynamo.lowerings import Context, find_rule
+from xla_dynamo.lowerings import Context, build, find_refusal, find_rule
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.random import key_of_step
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.module_builder import ModuleBuilder
 from xla_dynamo.nodes import attribute_of, generator_of, is_index
-from xla_dynamo.signatures import checked, location, no_rule, signature
+from xla_dynamo.signatures import checked, location, no_rule, refused, signature
 from xla_dynamo.sizes import values_at
 from xla_dynamo.source_lines import describe
 
@@ -63,16 +63,17 @@ class GraphLowering:
         if isinstance(promised, int | float | bool | complex):
             return promised  # arithmetic on sizes, already done
         if generator_of(node) is not None:
-            raise UnsupportedOperator(
-                f"{signature(node, self.values)} draws from a generator of its own, which a "
-                f'compiled program does not have{describe(node)}\n  options={{"fallback": '
-                '"eager"} runs it in torch'
-            )
+            why = "it draws from a generator of its own, which a compiled program does not have"
+            raise refused(node, self.values, why)
         rule = find_rule(node.target)
         if rule is None:
             raise no_rule(node, self.values)
         builder = self.builder
         operands = torch.fx.map_arg(node.args, self.values.__getitem__)
+        if refusal := find_refusal(node.target):
+            named = torch.fx.map_arg(node.kwargs, self.values.__getitem__)
+            if reason := refusal(*operands, **named):
+                raise refused(node, self.values, reason)
         ctx = Context(
             promised,
             operands,
@@ -82,6 +83,9 @@ class GraphLowering:
             self.random_key,
             self.inline,
         )
+        if isinstance(promised, torch.Tensor) and 0 in promised.shape:
+            # Nothing is left to compute, and rules need not think of it: amax of no complex number.
+            return checked(node, self.values, lambda: build.full(promised.shape, 0, promised.dtype))
         args = torch.fx.map_arg(node.args, self.env.__getitem__)
         kwargs = torch.fx.map_arg(node.kwargs, self.env.__getitem__)
         result = checked(node, self.values, lambda: rule(ctx, *args, **kwargs))

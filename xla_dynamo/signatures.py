@@ -51,6 +51,14 @@ def no_rule(node: Node, values: Mapping[Node, Any]) -> UnsupportedOperator:
     )
 
 
+def refused(node: Node, values: Mapping[Node, Any], reason: str) -> UnsupportedOperator:
+    """The error of a call that the operator's rule does not do."""
+    return UnsupportedOperator(
+        f"{signature(node, values)}: {reason}{describe(node)}\n"
+        '  options={"fallback": "eager"} runs it in torch'
+    )
+
+
 def checked(node: Node, values: Mapping[Node, Any], emit: Callable[[], Any]) -> Any:
     """Run emit() with the user's line added to whatever it raises."""
     try:
