@@ -73,7 +73,7 @@ def bessel_j(x: Array, order: int) -> Array:
 def bessel_y(x: Array, order: int) -> Array:
     """Y of order 0 or 1; NaN for negative x."""
     small, near, far = _wide(x)
-    square, log = -((near / 2) ** 2), jnp.log(near / 2)
+    square, log = -((near / 2) ** 2), jnp.log(near) - math.log(2)
     first, second = (_polynomial(c[order], square) for c in (_FIRST, _SECOND))
     if order == 0:
         series = 2 / math.pi * ((log + _GAMMA) * first - second)
@@ -87,7 +87,7 @@ def bessel_y(x: Array, order: int) -> Array:
 def bessel_k(x: Array, order: int, scaled: bool) -> Array:
     """K of order 0 or 1, times exp(x) if scaled; NaN for negative x."""
     small, near, far = _wide(x)
-    square, log = (near / 2) ** 2, jnp.log(near / 2)
+    square, log = (near / 2) ** 2, jnp.log(near) - math.log(2)
     first, second = (_polynomial(c[order], square) for c in (_FIRST, _SECOND))
     if order == 0:
         series = second - (log + _GAMMA) * first
@@ -96,7 +96,8 @@ def bessel_k(x: Array, order: int, scaled: bool) -> Array:
     # DLMF 10.32.9, with the factor exp(-x) taken out.
     step = 0.6 / jnp.sqrt(far + 4)
     t = step[..., None] * np.arange(20)
-    values = jnp.exp(-2 * far[..., None] * jnp.sinh(t / 2) ** 2) * (jnp.cosh(t) if order else 1)
+    root = jnp.sqrt(far)[..., None]  # 2 * far may be infinite
+    values = jnp.exp(-2 * (root * jnp.sinh(t / 2)) ** 2) * (jnp.cosh(t) if order else 1)
     integral = _integral(values, step) / 2
     wide = x.astype(jnp.float64)
     if scaled:

@@ -52,6 +52,7 @@ def _zeta(s: jax.Array, q: jax.Array) -> jax.Array:
     pole = (q <= 0) & (q == jnp.floor(q)) & ~(s < 1)
     value = total + jsp.zeta(s, rest)
     limit = jnp.where(q < 1, jnp.inf, jnp.where(q > 1, jnp.nan, q))
+    pole |= (q > 0) & jnp.isinf(q**-s) & (s > 1)  # the first term alone is beyond all numbers
     value = jnp.where(pole, jnp.inf, jnp.where(jnp.isposinf(s), limit, value))
     return jnp.where(s < 1, jnp.nan, value)
 

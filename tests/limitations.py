@@ -1,7 +1,7 @@
 """What XLA cannot run, and why: each row is a line in the docs and two tests.
 
 One must fail, with `fallback="error"`; one must pass, with the operator in eager torch between
-compiled parts. The tables are by the form in which operators are called: see `op_sweep.FORMS`.
+compiled parts. The tables are by the form in which operators are called: see `op_forms.FORMS`.
 """
 
 import dataclasses
@@ -35,6 +35,7 @@ DTYPES = {
     "in-place": _EVERY,
     "out": _EVERY,
     "literals": _REAL,
+    "special": _FLOATS,
 }
 
 _BY_VALUE = (
@@ -83,6 +84,7 @@ LIMITATIONS: dict[str, list[Limitation]] = {
     "out": [
         Limitation("native_batch_norm", _FLOATS, "it changes its running statistics in place"),
     ],
+    "special": [row for row in _VALUES if row.op == "chalf"],
     "literals": [row for row in _VALUES if row.op not in _OF_KNOWN_NUMBERS],
 }
 
@@ -155,6 +157,7 @@ GRAPH_BREAKS: dict[str, dict[torch.dtype, frozenset[str]]] = {
     "in-place": dict.fromkeys(_EVERY, _IN_PLACE),
     "out": dict.fromkeys(_EVERY, _OUT),
     "literals": _OF_VALUES,
+    "special": dict.fromkeys(_FLOATS, frozenset()),
 }
 
 # Operators that eager torch runs on GPUs alone. They count neither way.
@@ -165,8 +168,26 @@ NOT_ON_CPU = frozenset(
     }
 )  # fmt: skip
 
-# AOTAutograd loses the write into `out`, so that `aot_eager` leaves it as it was, too.
-LOST_BY_TORCH = {"out": frozenset({"linalg.matrix_rank", "linalg.matrix_rank.hermitian"})}
+_LOST = "AOTAutograd loses the write into `out`: `aot_eager` leaves it as it was, too"
+_QUOTIENT = "where the quotient overflows, eager's vectorized kernel gives NaN; XLA is exact"
+# Where eager and compiled code differ, and stay so: by form and operator, the dtypes and why.
+DIFFERENCES: dict[str, dict[str, tuple[tuple[torch.dtype, ...], str]]] = {
+    "out": {
+        "linalg.matrix_rank": (_EVERY, _LOST),
+        "linalg.matrix_rank.hermitian": (_EVERY, _LOST),
+    },
+    "special": {
+        "fmod": ((_F32,), _QUOTIENT),
+        "remainder": ((_F32,), _QUOTIENT),
+        "__rmod__": ((_F32,), _QUOTIENT),
+        "__rdiv__": (
+            (_F32,),
+            "eager multiplies by the reciprocal, which is subnormal: zero in compiled code",
+        ),
+        "special.airy_ai": ((_F32,), "eager's NaN at the least number, where the limit is 0"),
+        "special.zeta": ((_F32,), "terms that are subnormal are zero in compiled code"),
+    },
+}
 
 
 # Modules of torch's database that XLA cannot run whole, and why.

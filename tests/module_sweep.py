@@ -35,7 +35,15 @@ DRAWN = frozenset(
     }
 )  # fmt: skip
 # Sums in another order than eager's: as near to a float64 run as eager is.
-ROUNDING = frozenset({"nn.Conv3d", "nn.ConvTranspose3d", "nn.LazyConv3d", "nn.LazyConvTranspose3d"})
+ROUNDING = frozenset(
+    {
+        "nn.Conv3d", "nn.ConvTranspose3d", "nn.LazyConv3d", "nn.LazyConvTranspose3d",
+        "nn.MultiheadAttention",
+    }
+)  # fmt: skip
+# Large scores, by which a gradient's rounding is multiplied: up to 5 times eager's error, or a
+# fifth of it, in single ones.
+ILL_CONDITIONED = frozenset({"nn.MultiheadAttention"})
 # Torch's decomposition, which no backend can avoid, gives another shape than its kernel where the
 # input is a vector and nothing is reduced: aot_eager is the reference.
 OTHER_IN_AOT = frozenset({"nn.MultiLabelMarginLoss"})
@@ -134,7 +142,8 @@ def _check_case(
             if info.name not in ROUNDING:
                 raise
             exact = run(copy.deepcopy(module).double(), _widened(given), backend=None)
-            compare_with_exact(exact, expected, actual)
+            factor = 8 if info.name in ILL_CONDITIONED else 2
+            compare_with_exact(exact, expected, actual, factor)
     except AssertionError as error:
         return "fail", f"{what}\n{error}"
     return status, ""

@@ -1,5 +1,6 @@
 """torch's operator database: what the sweeps draw from it, and what is peculiar to some of it."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,7 +8,13 @@ import scipy.special
 import torch
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.testing._internal.opinfo.core import (
+    BinaryUfuncInfo,
+    OpInfo,
+    ReductionOpInfo,
+    SampleInput,
+    UnaryUfuncInfo,
+)
 
 # Values are drawn at random: shape, dtype and strides are compared; values are only if torch draws.
 DRAWN = frozenset(
@@ -69,6 +76,9 @@ UP_TO_SIGN = frozenset(
     {"linalg.eig", "linalg.eigh", "linalg.svd", "pca_lowrank", "svd", "svd_lowrank"}
 )
 
+# Operators that compute each element, or each group of elements, by itself.
+_BY_ELEMENT = (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo)
+
 # The database seeds within its functions, which Dynamo does not trace; `_call` seeds outside.
 common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 
@@ -79,13 +89,14 @@ def full_name(op: OpInfo) -> str:
 
 
 def operators(dtype: torch.dtype, form: str = "values") -> list[OpInfo]:
-    """The operators that support a dtype on the CPU, and have a form; see `op_sweep.FORMS`."""
+    """The operators that support a dtype on the CPU, and have a form; see `op_forms.FORMS`."""
     every = [op for op in op_db if dtype in op.supported_dtypes("cpu")]
     has = {
         "values": lambda op: True,
         "gradients": lambda op: op.supports_autograd and dtype in op.backward_dtypes,
         "in-place": lambda op: op.inplace_variant is not None,
         "out": lambda op: op.supports_out,
+        "special": lambda op: isinstance(op, _BY_ELEMENT),
         "literals": lambda op: not dtype.is_complex,
     }[form]
     return [op for op in every if has(op)]
@@ -97,7 +108,21 @@ def samples(op: OpInfo, dtype: torch.dtype, limit: int | None, form: str) -> Ite
     every = list(op.sample_inputs("cpu", dtype, requires_grad=form == "gradients"))
     if form == "in-place":
         every = [sample for sample in every if not sample.broadcasts_input]
+    if form == "special":
+        every = [sample.transform(_with_special_numbers) for sample in every]
     if limit is None or len(every) <= limit:
         return iter(every)
     chosen = {round(i * (len(every) - 1) / (limit - 1)) for i in range(limit)} if limit > 1 else {0}
     return (every[i] for i in sorted(chosen))
+
+
+def _with_special_numbers(x: Any) -> Any:
+    """Infinities, NaN, zeros and the largest and least numbers at every second place."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.layout != torch.strided:
+        return x
+    limits = torch.finfo(x.dtype)
+    numbers = [math.nan, math.inf, -math.inf, -0.0, 0.0, limits.max, limits.min, limits.tiny, -1.0]
+    special = torch.tensor(numbers, dtype=x.dtype)
+    place = torch.arange(x.numel()).reshape(x.shape)
+    chosen = special[place // 2 % len(numbers)]
+    return torch.where(place % 2 == 0, chosen, x.detach()).requires_grad_(x.requires_grad)

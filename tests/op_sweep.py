@@ -12,19 +12,15 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
-from torch.utils import _pytree as pytree
 
 from tests.comparison import (
     compare,
     compare_with_exact,
-    copied,
-    drawn_like,
     settle_ties,
     whole_or_in_pieces,
     widened,
@@ -41,9 +37,7 @@ from tests.op_database import (
     operators,
     samples,
 )
-
-# Runs a function of a list of tensors, in eager or through a compiler.
-Runner = Callable[[Callable[..., Any], list[torch.Tensor]], Any]
+from tests.op_forms import FORMS, compiled, eagerly
 
 
 @dataclasses.dataclass
@@ -57,122 +51,6 @@ class Outcome:
     status: str
     samples: int = 0
     detail: str = ""
-
-
-def _eagerly(program: Callable[..., Any], tensors: list[torch.Tensor]) -> Any:
-    torch.manual_seed(1)
-    return program(tensors)
-
-
-def _compiled(
-    program: Callable[..., Any], tensors: list[torch.Tensor], backend: str, **how: Any
-) -> Any:
-    torch.manual_seed(1)
-    torch._dynamo.reset()
-    return torch.compile(program, backend=backend, **how)(tensors)
-
-
-def _split(sample: SampleInput) -> tuple[list[torch.Tensor], Callable[[list[torch.Tensor]], Any]]:
-    """Copies of a sample's tensors, and what puts such a list in their places again."""
-    leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-
-    def filled(tensors: list[torch.Tensor]) -> Any:
-        given = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            given[place] = tensor
-        return pytree.tree_unflatten(given, spec)
-
-    return [copied(leaves[i]) for i in places], filled
-
-
-def _call(op: OpInfo, sample: SampleInput, run: Runner) -> tuple[Any, list[torch.Tensor]]:
-    tensors, filled = _split(sample)
-
-    def program(tensors: list[torch.Tensor]) -> Any:
-        input_, args, kwargs = filled(tensors)
-        return op.op(input_, *args, **kwargs)
-
-    return run(program, tensors), tensors
-
-
-def values(op: OpInfo, sample: SampleInput, run: Runner) -> Any:
-    """The result of an operator."""
-    return _call(op, sample, run)[0]
-
-
-def gradients(op: OpInfo, sample: SampleInput, run: Runner) -> Any:
-    """The gradients of an operator's results, weighted at random, in its inputs."""
-    result, tensors = _call(op, sample, run)
-    leaves = pytree.tree_leaves(sample.output_process_fn_grad(result))
-    outputs = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
-    inputs = [t for t in tensors if t.requires_grad]
-    torch.manual_seed(2)
-    weights = [drawn_like(t) for t in outputs]
-    if not outputs:
-        return ()
-    return torch.autograd.grad(outputs, inputs, weights, allow_unused=True)
-
-
-def in_place(op: OpInfo, sample: SampleInput, run: Runner) -> Any:
-    """What the in-place form makes of an input of the graph, and of a tensor made in it."""
-    tensors, filled = _split(sample)
-
-    def program(tensors: list[torch.Tensor]) -> Any:
-        input_, args, kwargs = filled(tensors)
-        inner = input_.clone()
-        op.inplace_variant(inner, *args, **kwargs)
-        return op.inplace_variant(input_, *args, **kwargs), inner
-
-    result, inner = run(program, tensors)
-    _same_memory(result, tensors[0])
-    return tensors[0], inner.contiguous()  # AOTAutograd may give it the strides of a new tensor
-
-
-def out(op: OpInfo, sample: SampleInput, run: Runner) -> Any:
-    """What an operator writes into the tensors of `out=`."""
-    tensors, filled = _split(sample)
-    expected = _call(op, sample, _eagerly)[0]
-    given = pytree.tree_map(lambda x: torch.zeros(x.shape, dtype=x.dtype), expected)
-    flat, spec = pytree.tree_flatten(given)
-    spec = pytree.tree_structure(tuple(given)) if len(flat) > 1 else spec
-
-    def program(tensors: list[torch.Tensor]) -> Any:
-        input_, args, kwargs = filled(tensors[len(flat) :])
-        outs = pytree.tree_unflatten(tensors[: len(flat)], spec)
-        return op.op(input_, *args, out=outs, **kwargs)
-
-    result = run(program, [*flat, *tensors])
-    for r, o in zip(pytree.tree_leaves(result), flat, strict=True):
-        _same_memory(r, o)
-    return given
-
-
-def literals(op: OpInfo, sample: SampleInput, run: Runner) -> Any:
-    """The result of an operator on tensors that the program spells out: XLA computes beforehand."""
-    tensors, filled = _split(sample)
-    given = [(t.tolist(), t.dtype, t.shape) for t in tensors]
-
-    def program(_: list[torch.Tensor]) -> Any:
-        spelt = [torch.tensor(n, dtype=dtype).reshape(shape) for n, dtype, shape in given]
-        input_, args, kwargs = filled(spelt)
-        return op.op(input_, *args, **kwargs)
-
-    return run(program, [])
-
-
-def _same_memory(result: torch.Tensor, given: torch.Tensor) -> None:
-    assert result.data_ptr() == given.data_ptr(), "the result is another tensor"
-
-
-# The forms in which an operator is called.
-FORMS = {
-    "values": values,
-    "gradients": gradients,
-    "in-place": in_place,
-    "out": out,
-    "literals": literals,
-}
 
 
 def _drops(op: OpInfo, sample: SampleInput) -> bool:
@@ -190,7 +68,7 @@ def _exact(op: OpInfo, sample: SampleInput, form: str) -> Any:
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)  # what integers become
     try:
-        return FORMS[form](op, sample.transform(widened), _eagerly)
+        return FORMS[form](op, sample.transform(widened), eagerly)
     finally:
         torch.set_default_dtype(default)
 
@@ -227,13 +105,13 @@ def check_sample(
     """
     call = functools.partial(FORMS[form], op, sample)
     try:
-        expected = call(_eagerly)
+        expected = call(eagerly)
         state = torch.get_rng_state()
     except Exception:
         return Outcome("refused")
     try:
         status, actual = whole_or_in_pieces(
-            lambda **how: call(functools.partial(_compiled, **how)),
+            lambda **how: call(functools.partial(compiled, **how)),
             fallback=fallback,
             rng=rng,
         )
