@@ -108,9 +108,9 @@ def _is_zero(x: Value) -> Value:
 
 
 lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)(
-    pointwise(remainder)
+    pointwise(remainder, rounds_numbers=True)
 )
-lowers(aten.fmod.Tensor, aten.fmod.Scalar)(pointwise(hlo.remainder))
+lowers(aten.fmod.Tensor, aten.fmod.Scalar)(pointwise(hlo.remainder, rounds_numbers=True))
 
 
 def _power_of_integers(x: jax.Array, exponent: jax.Array) -> jax.Array:
@@ -193,8 +193,11 @@ def _gcd(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _lcm(a: jax.Array, b: jax.Array) -> jax.Array:
+    dtype = a.dtype
+    if dtype.itemsize < 4:  # as C promotes them: the sign is dropped before what does not fit
+        a, b = a.astype(jnp.int32), b.astype(jnp.int32)
     gcd = _gcd(a, b)
-    return jnp.abs(jax.lax.div(a, jnp.where(gcd == 0, 1, gcd)) * b)
+    return jnp.abs(jax.lax.div(a, jnp.where(gcd == 0, 1, gcd)) * b).astype(dtype)
 
 
 lowers(aten.gcd.default)(pointwise_in_jax(_gcd))

@@ -29,7 +29,11 @@ aten = torch.ops.aten
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _packet = getattr(aten, _name)
     lowers(_packet.Tensor, _packet.Scalar)(
-        pointwise(functools.partial(compare, direction=_name.upper()), KIND.ALWAYS_BOOL)
+        pointwise(
+            functools.partial(compare, direction=_name.upper()),
+            KIND.ALWAYS_BOOL,
+            rounds_numbers=True,
+        )
     )
 
 for _op, _build in {

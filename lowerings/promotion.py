@@ -41,13 +41,23 @@ def spread(args: Any, dtype: torch.dtype) -> list[Value]:
     ]
 
 
-def pointwise(build: Callable[..., Value], kind: KIND = KIND.DEFAULT) -> Rule:
+def pointwise(
+    build: Callable[..., Value], kind: KIND = KIND.DEFAULT, *, rounds_numbers: bool = False
+) -> Rule:
     """The rule of a pointwise op whose arguments are all operands: promote, build, cast back.
+
+    `rounds_numbers`: eager's kernel has numbers and 0-d tensors in the operands' common dtype, so
+    that a bfloat16 of 0.1 equals 0.1, where others compute with them in full.
 
     >>> lowers(aten.atan2.default)(pointwise(hlo.atan2, KIND.INT_TO_FLOAT))
     """
 
     def rule(ctx: Context, *args: Any) -> Value:
+        if rounds_numbers:
+            _, common = elementwise_dtypes(
+                *ctx.operands[: len(args)], type_promotion_kind=KIND.DEFAULT
+            )
+            args = tuple(spread(args, common))
         return cast(build(*promote(ctx, *args, kind=kind)), ctx.out.dtype)
 
     return rule

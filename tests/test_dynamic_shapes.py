@@ -99,6 +99,20 @@ def test_strides_of_their_own():
         same(run(x), f(x))
 
 
+def test_products_of_three_sizes():
+    """Torch writes a base that two inputs are views of with one node for s0 * s1 * s2."""
+
+    def f(x, z):
+        x.mul_(2)
+        return z + 1
+
+    found = []
+    for g in (f, torch.compile(f, backend="openxla", dynamic=True)):
+        x = torch.stack([torch.arange(24.0).view(2, 3, 4)] * 2, -1)[..., 0]
+        found.append((g(x, x[1:]), x))
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_numbers_as_inputs():
     def f(x, n, scale):
         return x[:n] * scale + n

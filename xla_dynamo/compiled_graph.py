@@ -29,6 +29,7 @@ from xla_dynamo.sizes import (
     static_values,
     symbol_values,
     values_at,
+    write_out_products,
 )
 from xla_dynamo.source_lines import describe
 from xla_dynamo.subgraphs import inline_subgraphs
@@ -148,6 +149,7 @@ def compile_graph(
     options = options or Options()
     record = Graph(gm, kind, observer)
     inline_subgraphs(gm)
+    write_out_products(gm)
     static = static_input_indices() if keeps_inputs else frozenset()
     cut = partition(gm, options)
     if cut is not None:

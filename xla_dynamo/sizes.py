@@ -1,5 +1,6 @@
 """Symbolic graphs to static ones: the fake value of every node at concrete sizes."""
 
+import operator
 import re
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -27,6 +28,21 @@ def has_symbols(value: Any) -> bool:
         return False
     numbers = (*value.shape, *value.stride(), value.storage_offset())
     return any(isinstance(n, torch.SymInt) for n in numbers)
+
+
+def write_out_products(gm: torch.fx.GraphModule) -> None:
+    """Give the products of more than two sizes, as torch writes some, a node for each factor."""
+    for module in (m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)):
+        for op in (operator.mul, operator.add):
+            for node in module.graph.find_nodes(op="call_function", target=op):
+                first, second, *others = node.args
+                for last in others:
+                    with module.graph.inserting_before(node):
+                        inner = module.graph.call_function(op, (first, second))
+                    values = torch.fx.map_arg((first, second), lambda n: n.meta["val"])
+                    inner.meta = {**node.meta, "val": op(*values)}
+                    first, second = inner, last
+                node.args = (first, second)
 
 
 def static_values(gm: torch.fx.GraphModule) -> dict[Node, Any]:

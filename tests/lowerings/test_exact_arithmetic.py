@@ -48,6 +48,25 @@ def test_booleans_that_are_known_beforehand():
     equal(lambda x: x.all() + x.all(), torch.empty(0))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_against_numbers(dtype):
+    """Eager rounds the number before it compares or divides, and computes others with it whole."""
+    x = torch.tensor([0.1, 1e-3, 0.3, 1.0, 2.5], dtype=dtype)
+    for n in (0.1, 1e-3, 0.3):
+        equal(lambda x, n=n: (x == n, x != n, x < n, x <= n, x > n, x >= n), x)
+        equal(lambda x, n=n: (x % n, torch.fmod(x, n), n % x), x)
+        equal(lambda x, n=n: torch.where(x == torch.tensor(n), x, -x), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.uint8, torch.int32])
+def test_least_common_multiples_that_do_not_fit(dtype):
+    x = torch.tensor([2, 64, 100, 127, 0], dtype=dtype)
+    y = torch.tensor([127, 3, 99, 126, 5], dtype=dtype)
+    equal(torch.lcm, x, y)
+    if dtype.is_signed:
+        equal(torch.lcm, -x, y)
+
+
 def test_by_a_shared_tensor():
     x = torch.arange(1, 2001.0).view(40, 50)
     equal(lambda x, y: (x / y, x / x[:, :1], (x / x[0]).floor()), x, torch.tensor(49.0))
