@@ -168,6 +168,9 @@ NOT_ON_CPU = frozenset(
     }
 )  # fmt: skip
 
+# Operators of a form that AOTAutograd cannot make functional, so that no backend gets them.
+UNSUPPORTED = {"in-place": frozenset(f"polygamma.polygamma_n_{n}" for n in range(5))}
+
 _LOST = "AOTAutograd loses the write into `out`: `aot_eager` leaves it as it was, too"
 _QUOTIENT = "where the quotient overflows, eager's vectorized kernel gives NaN; XLA is exact"
 # Where eager and compiled code differ, and stay so: by form and operator, the dtypes and why.

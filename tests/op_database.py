@@ -44,7 +44,7 @@ TIES = frozenset({"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", 
 # as eager is.
 ROUNDING = frozenset(
     {
-        "__rmatmul__", "__rpow__", "addbmm", "atanh", "baddbmm", "erfinv", "fft.hfft2",
+        "__rmatmul__", "__rpow__", "addbmm", "asin", "atanh", "baddbmm", "erfinv", "fft.hfft2",
         "grid_sampler_2d", "grid_sampler_3d", "kron", "ldexp", "linalg.cond", "linalg.eigh",
         "linalg.householder_product", "linalg.pinv.hermitian", "linalg.svd", "logcumsumexp",
         "matmul", "matrix_exp", "native_layer_norm", "nn.functional.conv2d", "nn.functional.conv3d",
@@ -61,14 +61,19 @@ SEVEN_DIGITS: dict[str, Callable[..., Any]] = {
 
 # Of those and of half types, the ones that magnify rounding: over 60 random matrices the error is
 # eager's in the median, and up to 6 times as much or as little in single ones; at negative numbers
-# polygamma is a small difference of large terms.
-ILL_CONDITIONED = frozenset(
-    {
-        "linalg.householder_product", "linalg.svd", "polygamma.polygamma_n_0",
-        "polygamma.polygamma_n_1", "polygamma.polygamma_n_2", "polygamma.polygamma_n_3",
-        "polygamma.polygamma_n_4", "special.polygamma.special_polygamma_n_0", "svd",
-    }
-)  # fmt: skip
+# polygamma is a small difference of large terms; near 1 the gradient of erfinv has no bound. How
+# many times eager's error theirs may be.
+ILL_CONDITIONED = {
+    "erfinv": 16,
+    **dict.fromkeys(
+        (
+            "linalg.householder_product", "linalg.svd", "polygamma.polygamma_n_0",
+            "polygamma.polygamma_n_1", "polygamma.polygamma_n_2", "polygamma.polygamma_n_3",
+            "polygamma.polygamma_n_4", "special.polygamma.special_polygamma_n_0", "svd",
+        ),
+        8,
+    ),
+}  # fmt: skip
 
 # Vectors that are right with either sign (or complex phase): the values of the database's own
 # functions of the result are compared, since LAPACK's libraries differ in the choice.

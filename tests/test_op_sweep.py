@@ -14,6 +14,7 @@ from tests.limitations import (
     GRAPH_BREAKS,
     LIMITATIONS,
     NOT_ON_CPU,
+    UNSUPPORTED,
     limitation,
 )
 from tests.op_database import full_name, operators
@@ -62,6 +63,8 @@ def sweep(form, op, dtype, limit):
         expected = {"refused"}
     elif form in ("in-place", "out"):
         expected.add("refused")  # by eager: a result of another dtype, or of no tensors
+    if name in UNSUPPORTED.get(form, ()):
+        expected = {"unsupported", "refused"}
     assert outcome.status in expected, outcome.detail or "limitations.py is not true"
 
 
