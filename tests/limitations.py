@@ -145,7 +145,7 @@ _IN_PLACE = frozenset(
     }
 )  # fmt: skip
 # Sizes that depend on values.
-_OUT = frozenset({"linalg.lstsq", "masked_select", "nonzero"})
+_OUT = frozenset({"masked_select", "nonzero"})
 GRAPH_BREAKS: dict[str, dict[torch.dtype, frozenset[str]]] = {
     "values": _OF_VALUES,
     "gradients": {
@@ -155,7 +155,10 @@ GRAPH_BREAKS: dict[str, dict[torch.dtype, frozenset[str]]] = {
         | {"linalg.svd", "pca_lowrank", "svd", "svd_lowrank"},
     },
     "in-place": dict.fromkeys(_EVERY, _IN_PLACE),
-    "out": dict.fromkeys(_EVERY, _OUT),
+    "out": {
+        **dict.fromkeys(_EVERY, _OUT),
+        **dict.fromkeys((_F32, torch.float64, _C64), _OUT | {"linalg.lstsq"}),
+    },
     "literals": _OF_VALUES,
     "special": dict.fromkeys(_FLOATS, frozenset()),
 }

@@ -84,7 +84,7 @@ UP_TO_SIGN = frozenset(
 # Operators that compute each element, or each group of elements, by itself.
 _BY_ELEMENT = (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo)
 
-# The database seeds within its functions, which Dynamo does not trace; `_call` seeds outside.
+# The database seeds within its functions, which Dynamo does not trace; `op_forms` seeds outside.
 common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 
 

@@ -50,7 +50,6 @@ def note_views_of_inputs(gm: torch.fx.GraphModule) -> None:
     output.args = (tuple(results),)
     for node in before:
         _erase_unused(gm, node)
-    gm.recompile()
 
 
 def _views_of_inputs(gm: torch.fx.GraphModule, results: list[Any]) -> dict[int, tuple[Node, Node]]:

@@ -74,6 +74,9 @@ class GraphLowering:
             named = torch.fx.map_arg(node.kwargs, self.values.__getitem__)
             if reason := refusal(*operands, **named):
                 raise refused(node, self.values, reason)
+        if isinstance(promised, torch.Tensor) and 0 in promised.shape:
+            # Nothing is left to compute, and rules need not think of it: amax of no complex number.
+            return checked(node, self.values, lambda: build.full(promised.shape, 0, promised.dtype))
         ctx = Context(
             promised,
             operands,
@@ -83,9 +86,6 @@ class GraphLowering:
             self.random_key,
             self.inline,
         )
-        if isinstance(promised, torch.Tensor) and 0 in promised.shape:
-            # Nothing is left to compute, and rules need not think of it: amax of no complex number.
-            return checked(node, self.values, lambda: build.full(promised.shape, 0, promised.dtype))
         args = torch.fx.map_arg(node.args, self.env.__getitem__)
         kwargs = torch.fx.map_arg(node.kwargs, self.env.__getitem__)
         result = checked(node, self.values, lambda: rule(ctx, *args, **kwargs))
