@@ -9,6 +9,7 @@ from jax.extend.mlir.dialects import func
 from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.aot_metadata import IS_VIEW_OF_INPUT
+from xla_dynamo.known_nan import guard_exponentials
 from xla_dynamo.layouts import Finish, OutputLayout, input_layout, output_layout
 from xla_dynamo.lower_nodes import GraphLowering
 from xla_dynamo.lowerings import build
@@ -81,7 +82,9 @@ class _ProgramLowering(GraphLowering):
             func.ReturnOp(self.results)
         builder.finish(self.results)
         builder.main.arg_attrs = self.aliases(len(donated))
-        if builder.platform != "cpu":  # XLA:CPU has float32 products alone
+        if builder.platform == "cpu":
+            guard_exponentials(builder.module)
+        else:  # XLA:CPU has float32 products alone
             set_matmul_precision(builder.module, builder.options.matmul_precision)
         return Program(
             builder.module,

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import xla_dynamo
+
 NUMBERS = (3.0, 7.0, 49.0, 0.1, 1e-3, 8.0, 255.0)
 
 
@@ -33,6 +35,45 @@ def test_what_is_not_a_number_under_a_mask():
     equal(lambda x, m: (x * m, x * m.float(), (x * m).sum(), x.double() * m), x, mask)
     equal(lambda x: (x * (x > 0), x.masked_fill(x > 1, 0) * (x < 1).to(x.dtype)), x)
     equal(lambda x, m: torch.addcmul(x, x, m.float()), x, mask)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "known",
+    [
+        lambda x: x * float("nan"),
+        lambda x: torch.where(x < 0, float("nan"), 1.0).to(x.dtype),
+        lambda x: torch.where(torch.arange(33) < 5, float("nan"), x),
+        lambda x: torch.nn.functional.pad(x, (1, 1), value=float("nan")),
+        lambda x: (x + float("inf")) - float("inf"),
+        lambda x: x * float("inf") * 0,
+        lambda x: x * torch.full((), -1.0, dtype=x.dtype).log(),
+        lambda x: torch.cat([torch.tensor([float("nan")], dtype=x.dtype), x]),
+    ],
+)
+def test_exponentials_of_what_is_known_not_to_be_a_number(dtype, known):
+    """LLVM makes anything of them: memory as it lies, or the other branch of a choice."""
+    functional = torch.nn.functional
+    used = (torch.exp, torch.exp2, torch.sinh, torch.cosh, torch.expm1, torch.sigmoid)
+    x = torch.linspace(-2, 2, 33, dtype=dtype)
+    for fn in (*used, functional.silu, functional.softplus, functional.elu):
+        torch._dynamo.reset()
+        actual = torch.compile(lambda x, fn=fn: fn(known(x)), backend="openxla")(x)
+        torch.testing.assert_close(actual.isnan(), fn(known(x)).isnan())
+
+
+def test_exponentials_are_guarded_where_they_must_be():
+    """The guard costs time: a masked attention, whose mask is infinite, goes without."""
+
+    def text(fn):
+        report = xla_dynamo.explain(fn)(torch.ones(4, 4))
+        return report.executables[0].stablehlo
+
+    def masked(x):
+        return torch.softmax(x + torch.full((4, 4), -float("inf")).triu(1), -1)
+
+    assert "compare NE" not in text(masked)
+    assert "compare NE" in text(lambda x: torch.softmax(x * float("nan"), -1))
 
 
 def test_booleans_that_are_known_beforehand():
