@@ -13,8 +13,8 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 # What is written with an exponential when XLA gets it. (Its power, erf and tanh are sound.)
-_EXPONENTIALS = {"stablehlo." + name for name in ("exponential_minus_one", "exponential", "logistic")}
-_EXPONENTIALS |= {"chlo.sinh", "chlo.cosh"}
+_NAMES = ("exponential", "exponential_minus_one", "logistic")
+_EXPONENTIALS = {"chlo.sinh", "chlo.cosh"} | {"stablehlo." + name for name in _NAMES}
 # What XLA computes beforehand, and may make NaN of infinity, or of finite numbers too.
 _OF_INFINITY = {"stablehlo." + name for name in ("add", "subtract", "multiply")}
 _OF_ANY = {
