@@ -16,7 +16,9 @@ from xla_dynamo.lowerings.build import (
     compare,
     divide,
     dtype_of,
+    full,
     full_like,
+    shape_of,
     where,
 )
 from xla_dynamo.lowerings.comparisons import is_inf
@@ -31,18 +33,26 @@ aten = torch.ops.aten
 
 @lowers(aten.add.Tensor, aten.add.Scalar)
 def add(ctx: Context, x: Value, other: Value | Number, alpha: Number = 1) -> Value:
-    x, other = promote(ctx, x, other)
-    return cast(build.add(x, _scaled(other, alpha)), ctx.out.dtype)
+    x, other = promote(ctx, x, other, rounds_numbers=_rounds_numbers(ctx))
+    return cast(build.add(x, _scaled(ctx, other, alpha)), ctx.out.dtype)
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
 def sub(ctx: Context, x: Value, other: Value | Number, alpha: Number = 1) -> Value:
-    x, other = promote(ctx, x, other)
-    return cast(hlo.subtract(x, _scaled(other, alpha)), ctx.out.dtype)
+    x, other = promote(ctx, x, other, rounds_numbers=_rounds_numbers(ctx))
+    return cast(hlo.subtract(x, _scaled(ctx, other, alpha)), ctx.out.dtype)
 
 
-def _scaled(x: Value, alpha: Number) -> Value:
-    return x if alpha == 1 else hlo.multiply(x, full_like(x, alpha))
+def _rounds_numbers(ctx: Context) -> bool:
+    """Whether eager's sums have numbers in a half type, if the result has; CUDA's have not."""
+    return ctx.platform == "cpu"
+
+
+def _scaled(ctx: Context, x: Value, alpha: Number) -> Value:
+    if alpha == 1:
+        return x
+    dtype = ctx.out.dtype if _rounds_numbers(ctx) else dtype_of(x)
+    return hlo.multiply(x, cast(full(shape_of(x), alpha, dtype), dtype_of(x)))
 
 
 lowers(aten.mul.Tensor, aten.mul.Scalar)(pointwise(hlo.multiply))
@@ -130,7 +140,7 @@ def _power_of_integers(x: jax.Array, exponent: jax.Array) -> jax.Array:
 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def pow_(ctx: Context, x: Value | Number, exponent: Value) -> Value:
-    x, exponent = promote(ctx, x, exponent, kind=KIND.BOOL_TO_LONG)
+    x, exponent = promote(ctx, x, exponent, kind=KIND.BOOL_TO_LONG, rounds_numbers=True)
     return cast(_power(ctx, x, exponent), ctx.out.dtype)
 
 
@@ -143,7 +153,7 @@ def _power(ctx: Context, x: Value, exponent: Value) -> Value:
 
 @lowers(aten.pow.Tensor_Scalar)
 def pow_scalar(ctx: Context, x: Value, exponent: Number) -> Value:
-    x, power = promote(ctx, x, exponent, kind=KIND.BOOL_TO_LONG)
+    x, power = promote(ctx, x, exponent, kind=KIND.BOOL_TO_LONG, rounds_numbers=True)
     special = _POWERS.get(exponent)  # type: ignore[arg-type]
     whole = not dtype_of(x).is_floating_point and not dtype_of(x).is_complex
     if special is None or (whole and exponent not in (2, 3)):
@@ -177,7 +187,7 @@ def hypot(x: Value, y: Value) -> Value:
     return where(hlo.or_(is_inf(x), is_inf(y)), full_like(x, math.inf), length)
 
 
-lowers(aten.hypot.default)(pointwise(hypot))
+lowers(aten.hypot.default)(pointwise(hypot, rounds_numbers=True))
 
 
 def _gcd(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -213,7 +223,11 @@ def nextafter(ctx: Context, x: Value, other: Value) -> Value:
 @lowers(aten.ldexp.Tensor)
 def ldexp(ctx: Context, x: Value, other: Value) -> Value:
     x, other = promote(ctx, x, other, kind=KIND.INT_TO_FLOAT)
-    return cast(hlo.multiply(x, hlo.power(full_like(other, 2), other)), ctx.out.dtype)
+    # In two steps, as 2**-130 is subnormal where 1024 * 2**-130 is not. XLA would make them one.
+    half = hlo.floor(hlo.multiply(other, full_like(other, 0.5)))
+    first = hlo.multiply(x, hlo.power(full_like(x, 2), half))
+    second = hlo.power(full_like(x, 2), hlo.subtract(other, half))
+    return cast(hlo.multiply(*hlo.optimization_barrier([first, second])), ctx.out.dtype)
 
 
 @lowers(aten.frexp.Tensor)

@@ -21,15 +21,24 @@ from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.table import Context, Rule
 
 
-def promote(ctx: Context, *args: Any, kind: KIND = KIND.DEFAULT) -> list[Value]:
+def promote(
+    ctx: Context, *args: Any, kind: KIND = KIND.DEFAULT, rounds_numbers: bool = False
+) -> list[Value]:
     """Bring a pointwise op's operands (values or numbers) to one shape and one dtype.
 
     The dtype is torch's computation dtype for these operands, so that sub-32-bit floats are
     computed in float32 as torch's kernels do. `args` must be the leading positional arguments of
     the op: 0-d tensors and numbers weigh less than tensors in promotion, which `ctx.operands`
     tells.
+
+    `rounds_numbers`: eager's kernel has numbers and 0-d tensors in the operands' common dtype, so
+    that a bfloat16 of 0.1 equals 0.1, where others compute with them in full.
     """
-    compute, _ = elementwise_dtypes(*ctx.operands[: len(args)], type_promotion_kind=kind)
+    operands = ctx.operands[: len(args)]
+    compute, _ = elementwise_dtypes(*operands, type_promotion_kind=kind)
+    if rounds_numbers:
+        _, common = elementwise_dtypes(*operands, type_promotion_kind=KIND.DEFAULT)
+        args = tuple(spread(args, common))
     return spread(args, compute)
 
 
@@ -46,19 +55,12 @@ def pointwise(
 ) -> Rule:
     """The rule of a pointwise op whose arguments are all operands: promote, build, cast back.
 
-    `rounds_numbers`: eager's kernel has numbers and 0-d tensors in the operands' common dtype, so
-    that a bfloat16 of 0.1 equals 0.1, where others compute with them in full.
-
     >>> lowers(aten.atan2.default)(pointwise(hlo.atan2, KIND.INT_TO_FLOAT))
     """
 
     def rule(ctx: Context, *args: Any) -> Value:
-        if rounds_numbers:
-            _, common = elementwise_dtypes(
-                *ctx.operands[: len(args)], type_promotion_kind=KIND.DEFAULT
-            )
-            args = tuple(spread(args, common))
-        return cast(build(*promote(ctx, *args, kind=kind)), ctx.out.dtype)
+        operands = promote(ctx, *args, kind=kind, rounds_numbers=rounds_numbers)
+        return cast(build(*operands), ctx.out.dtype)
 
     return rule
 

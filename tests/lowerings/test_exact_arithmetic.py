@@ -99,6 +99,37 @@ def test_half_types_against_numbers(dtype):
         equal(lambda x, n=n: torch.where(x == torch.tensor(n), x, -x), x)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_and_numbers_in_sums_and_powers(dtype):
+    """Eager rounds the number here, and not in products; 0.3 - 0.3 is 0 in both."""
+    # As many as whole vectors hold: eager rounds otherwise in the rest, the product by alpha too.
+    x = (torch.rand(320, generator=torch.Generator().manual_seed(0)) + 0.1).to(dtype)
+    for n in (0.1, 0.3, 2.7183, 1300):
+        number = torch.tensor(n)
+        equal(lambda x, n=n: (x + n, x - n, n - x, torch.hypot(x, x + n)), x)
+        equal(
+            lambda x, n=n: (torch.add(x, x.flip(0), alpha=n), torch.sub(x, x.flip(0), alpha=n)), x
+        )
+        equal(lambda x, n=n: (torch.rsub(x, n), torch.rsub(x, n, alpha=3), x * n, x / n), x)
+        equal(lambda x, y: (x + y, y - x, x * y, torch.hypot(x, y)), x, number)
+        if isinstance(n, float):
+            close(lambda x, n=n: (x**n, n**x), x)
+
+
+def close(fn, *args):
+    torch._dynamo.reset()
+    actual, expected = torch.compile(fn, backend="openxla", fullgraph=True)(*args), fn(*args)
+    torch.testing.assert_close(actual, expected, rtol=torch.finfo(args[0].dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("exponent", [-140, -130, -126, -3, 0, 100, 127, 130, 250])
+def test_ldexp_by_powers_that_are_no_normal_number(dtype, exponent):
+    x = torch.tensor([2**20, 3 * 2**30, -(2**40), 5 * 2**33]).to(dtype)
+    equal(torch.ldexp, x, torch.tensor([exponent] * 4))
+    equal(lambda x: torch.ldexp(x, torch.full((4,), exponent)), x)
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.uint8, torch.int32])
 def test_least_common_multiples_that_do_not_fit(dtype):
     x = torch.tensor([2, 64, 100, 127, 0], dtype=dtype)
