@@ -223,6 +223,8 @@ def nextafter(ctx: Context, x: Value, other: Value) -> Value:
 @lowers(aten.ldexp.Tensor)
 def ldexp(ctx: Context, x: Value, other: Value) -> Value:
     x, other = promote(ctx, x, other, kind=KIND.INT_TO_FLOAT)
+    if dtype_of(x).is_complex:
+        return cast(hlo.multiply(x, hlo.power(full_like(other, 2), other)), ctx.out.dtype)
     # In two steps, as 2**-130 is subnormal where 1024 * 2**-130 is not. XLA would make them one.
     half = hlo.floor(hlo.multiply(other, full_like(other, 0.5)))
     first = hlo.multiply(x, hlo.power(full_like(x, 2), half))
