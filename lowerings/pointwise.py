@@ -25,9 +25,9 @@ def log_to_base(base: int) -> Callable[[Value], Value]:
     """The logarithm to a base, exact where x is a power of it: floor(log2(8)) is 3, not 2."""
 
     def log(x: Value) -> Value:
-        y = hlo.divide(hlo.log(x), full_like(x, math.log(base)))
         if dtype_of(x).is_complex:
-            return y
+            return _parts_times(hlo.log(x), 1 / math.log(base))
+        y = hlo.divide(hlo.log(x), full_like(x, math.log(base)))
         whole = hlo.round_nearest_even(y)
         return where(compare(hlo.power(full_like(x, base), whole), x, "EQ"), whole, y)
 
@@ -36,7 +36,16 @@ def log_to_base(base: int) -> Callable[[Value], Value]:
 
 def exp2(x: Value) -> Value:
     """2 to the power of x."""
+    if dtype_of(x).is_complex:
+        return hlo.exponential(_parts_times(x, math.log(2)))
     return hlo.power(full_like(x, 2), x)
+
+
+def _parts_times(x: Value, factor: float) -> Value:
+    """A complex x times a real number; times a complex one, infinity would become NaN."""
+    real, imag = hlo.real(x), hlo.imag(x)
+    by = full_like(real, factor)
+    return hlo.complex(hlo.multiply(real, by), hlo.multiply(imag, by))
 
 
 def sinh(x: Value) -> Value:

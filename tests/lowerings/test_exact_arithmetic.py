@@ -139,6 +139,14 @@ def test_least_common_multiples_that_do_not_fit(dtype):
         equal(torch.lcm, -x, y)
 
 
+def test_infinite_complex_numbers():
+    """The log of 0 is (-inf, 0), to any base."""
+    x = torch.tensor([0, 1j, complex(float("inf"), 1), complex(-float("inf"), -2)])
+    for fn in (torch.log, torch.log2, torch.log10):
+        close(fn, x)
+    close(torch.exp2, x)
+
+
 def test_by_a_shared_tensor():
     x = torch.arange(1, 2001.0).view(40, 50)
     equal(lambda x, y: (x / y, x / x[:, :1], (x / x[0]).floor()), x, torch.tensor(49.0))
