@@ -33,7 +33,7 @@ def full_like(ctx: Context, x: Value, fill_value: Number, **to: Any) -> Value:
     return full(ctx.out.shape, fill_value, ctx.out.dtype)
 
 
-@lowers(aten.scalar_tensor.default)
+@lowers(aten.scalar_tensor.default, "prims.scalar_tensor.default")
 def scalar_tensor(ctx: Context, s: Number, **to: Any) -> Value:
     return full((), s, ctx.out.dtype)
 
