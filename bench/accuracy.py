@@ -10,6 +10,26 @@ def _tensors(result: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
+def rms_error(expected: Any, actual: Any) -> float:
+    """The largest relative root mean square error of any output tensor; infinite beside a NaN.
+
+    Raises:
+        AssertionError: the results differ in the number or shapes of their tensors.
+    """
+    worst = 0.0
+    for e, a in zip(_tensors(expected), _tensors(actual), strict=True):
+        assert e.shape == a.shape, f"shape {tuple(e.shape)} against {tuple(a.shape)}"
+        e, a = e.to(torch.float64), a.to(torch.float64)
+        same = (e == a) | (e.isnan() & a.isnan())
+        if bool(same.all()):
+            continue
+        difference = (e - a).masked_fill(same, 0).norm()
+        scale = e.masked_fill(~e.isfinite(), 0).norm().clamp_min(1e-30)
+        error = float(difference / scale)
+        worst = max(worst, error if error == error else float("inf"))
+    return worst
+
+
 def relative_error(expected: Any, actual: Any) -> float:
     """The largest difference of any output tensor, divided by that tensor's largest magnitude.
 

@@ -47,7 +47,12 @@ def interleave(
 
 
 def in_fresh_process(module: str, *arguments: str) -> list[float]:
-    """The numbers that `python -m module arguments` prints last, with empty caches of Inductor."""
+    """The numbers in the last line that `python -m module arguments` prints (see last_line)."""
+    return [float(word) for word in last_line(module, *arguments).split()]
+
+
+def last_line(module: str, *arguments: str) -> str:
+    """The last line that `python -m module arguments` prints, with empty caches of Inductor."""
     with tempfile.TemporaryDirectory() as cache:
         result = subprocess.run(
             [sys.executable, "-m", module, *arguments],
@@ -56,4 +61,4 @@ def in_fresh_process(module: str, *arguments: str) -> list[float]:
             text=True,
             check=True,
         )
-    return [float(word) for word in result.stdout.splitlines()[-1].split()]
+    return result.stdout.splitlines()[-1]

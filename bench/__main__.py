@@ -1,0 +1,149 @@
+"""Models against backends, as a table and a page.
+
+python -m bench run --suite quick
+python -m bench run --suite standard --backends eager,inductor,openxla --output results.jsonl
+python -m bench run --suite training --mode training --backends eager,inductor,openxla-step
+python -m bench report results.jsonl
+python -m bench compare before.jsonl after.jsonl
+python -m bench peers torchax
+"""
+
+import argparse
+import datetime
+import os
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import Progress
+
+from bench import peers, report
+from bench.backends import BACKENDS
+from bench.compare import compare
+from bench.models import MODELS
+from bench.processes import ROOT
+from bench.results import Results, describe_run
+from bench.run import TOLERANCES, Limits, ModelRun
+from bench.worker import Task
+
+SUITES = ("quick", "standard", "full", "training")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; the exit status: 1 if a result was wrong or a model failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_run(commands.add_parser("run", help="measure"))
+    shown = commands.add_parser("report", help="table, chart and page of a file of results")
+    shown.add_argument("results", type=pathlib.Path)
+    two = commands.add_parser("compare", help="two files of results side by side")
+    two.add_argument("before", type=pathlib.Path)
+    two.add_argument("after", type=pathlib.Path)
+    made = commands.add_parser("peers", help="make the environments that other backends need")
+    made.add_argument("names", nargs="*", help=", ".join(peers.ENVIRONMENTS))
+    options = parser.parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    match options.command:
+        case "run":
+            return run(options, parser, console)
+        case "report":
+            results = _read(options.results, parser)
+            report.show(results, console)
+            for path in report.write(results, options.results.parent):
+                console.print(f"wrote {path}")
+        case "compare":
+            compare(_read(options.before, parser), _read(options.after, parser), console)
+        case "peers":
+            if unknown := set(options.names) - set(peers.ENVIRONMENTS):
+                parser.error(f"unknown {sorted(unknown)}; known: {', '.join(peers.ENVIRONMENTS)}")
+            for name in options.names or peers.ENVIRONMENTS:
+                console.print(f"{name}: {peers.make(name)}")
+    return 0
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--suite", choices=SUITES, default="quick")
+    parser.add_argument("--models", help="names, by commas, in place of a suite")
+    parser.add_argument("--backends", default="eager,inductor,openxla", help=", ".join(BACKENDS))
+    parser.add_argument("--mode", choices=("inference", "training"), default="inference")
+    parser.add_argument("--size", choices=("full", "tiny"), default="full")
+    parser.add_argument("--batch", type=int, help="default: each model's own")
+    parser.add_argument("--dtype", choices=tuple(TOLERANCES), default="float32")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.3, help="length of a round")
+    parser.add_argument("--time-limit", type=float, default=900, help="seconds for each step")
+    parser.add_argument("--memory-limit", type=float, default=12, help="GB for each worker")
+    parser.add_argument(
+        "--output", type=pathlib.Path, help="default: bench/results/DATE-SUITE.jsonl"
+    )
+    parser.add_argument("--retry", action="store_true", help="again what failed in that file")
+
+
+def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: Console) -> int:
+    """Measure what is not in the file yet, and report."""
+    backends = options.backends.split(",")
+    if unknown := set(backends) - set(BACKENDS):
+        parser.error(f"unknown backends {sorted(unknown)}; known: {', '.join(BACKENDS)}")
+    for name in backends:
+        if not peers.available(needed := BACKENDS[name].environment):
+            parser.error(f"{name} has no environment: run `python -m bench peers {needed}`")
+    names = options.models.split(",") if options.models else _suite(options.suite)
+    if unknown := set(names) - set(MODELS):
+        parser.error(f"unknown models {sorted(unknown)}; known: {', '.join(MODELS)}")
+    day = datetime.date.today().isoformat()
+    named = f"{day}-{options.suite}-{options.mode}-{options.dtype}.jsonl"
+    path = options.output or ROOT / "bench" / "results" / named
+    results = _read(path, parser, must_exist=False)
+    kept = ("mode", "size", "dtype", "threads", "rounds", "seconds")
+    settings = {**{k: getattr(options, k) for k in kept}, "backends": backends}
+    if results.run and results.run["settings"] != settings:
+        parser.error(f"{path} has results of other settings: {results.run['settings']}")
+    if not results.run:
+        results.append(describe_run(["python -m bench", *sys.argv[1:]], settings))
+    missing = [n for n in names if _is_missing(results, n, options.retry)]
+    limits = Limits(options.time_limit, options.memory_limit)
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=len(missing))
+        for name in missing:
+
+            def say(step: str, name: str = name) -> None:
+                progress.update(bar, description=f"{name}: {step}")
+
+            batch = options.batch or (MODELS[name].batch if options.size == "full" else 2)
+            task = Task(name, options.mode, options.size, batch, options.dtype, options.threads)
+            record = ModelRun(task, backends, limits, say).measure(options.rounds, options.seconds)
+            results.append(record)
+            console.print("  ".join(report.row(results, record)), highlight=False)
+            progress.advance(bar)
+    report.show(results, console)
+    for written in report.write(results, path.parent):
+        console.print(f"wrote {written}")
+    return int(bool(report.failures(results)))
+
+
+def _suite(name: str) -> list[str]:
+    return [model for model, entry in MODELS.items() if name in entry.suites]
+
+
+def _is_missing(results: Results, name: str, retry: bool) -> bool:
+    record = results.models.get(name)
+    if record is None:
+        return True
+    return retry and any(b.get("status") != "ok" for b in record["backends"].values())
+
+
+def _read(path: pathlib.Path, parser: argparse.ArgumentParser, must_exist: bool = True) -> Results:
+    if must_exist and not path.exists():
+        parser.error(f"there is no file {path}")
+    try:
+        return Results(path)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""What is compared: each backend's name, and how it makes a model into something to call.
+
+Modules of a backend are imported when it is used: those of other projects live in environments of
+their own (`bench.peers`), where ours is not installed, and this file is run there too.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+Call = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Backend:
+    """A way to run a model.
+
+    Attributes:
+        about: one line for the report.
+        compile: makes a callable of a module; compilation itself may wait for the first call.
+        environment: the environment that it needs, "" for this one.
+        finish: waits for results of a call that are still being computed.
+        device: where the model and its inputs must be.
+    """
+
+    about: str
+    compile: Callable[[torch.nn.Module], Call]
+    environment: str = ""
+    finish: Callable[[Any], Any] = lambda result: result
+    device: Callable[[], Any] = lambda: "cpu"
+
+
+BACKENDS: dict[str, Backend] = {
+    "eager": Backend("torch, no compiler", lambda model: model),
+    "inductor": Backend("torch.compile's default", lambda model: torch.compile(model)),
+    "openxla": Backend(
+        'torch.compile(model, backend="openxla")',
+        lambda model: torch.compile(model, backend="openxla"),
+    ),
+    "openxla-step": Backend("xla_dynamo.train_step, in training", lambda model: model),
+}
+
+
+def _inductor_max(model: torch.nn.Module) -> Call:
+    import torch._inductor.config
+
+    torch._inductor.config.freezing = True
+    return torch.compile(model, mode="max-autotune")
+
+
+BACKENDS["inductor-max"] = Backend("Inductor with freezing and max-autotune", _inductor_max)
+
+
+def _torch_xla_device() -> Any:
+    import torch_xla
+
+    return torch_xla.device()
+
+
+def _torch_xla_finish(result: Any) -> Any:
+    import torch_xla
+
+    torch_xla.sync(wait=True)
+    return result
+
+
+BACKENDS["torch_xla"] = Backend(
+    "PyTorch/XLA 2.9, torch.compile on its xla device",
+    lambda model: torch.compile(model, backend="openxla"),
+    environment="torch_xla",
+    finish=_torch_xla_finish,
+    device=_torch_xla_device,
+)
+
+
+def _torchax(model: torch.nn.Module) -> Call:
+    import torchax
+
+    return torchax.compile(model)
+
+
+def _torchax_finish(result: Any) -> Any:
+    import jax
+
+    jax.block_until_ready(
+        [t.jax() for t in torch.utils._pytree.tree_leaves(result) if hasattr(t, "jax")]
+    )
+    return result
+
+
+def _torchax_device() -> Any:
+    import torchax
+
+    torchax.enable_globally()
+    return "jax"
+
+
+BACKENDS["torchax"] = Backend(
+    "torchax, jax.jit of the whole model",
+    _torchax,
+    environment="torchax",
+    finish=_torchax_finish,
+    device=_torchax_device,
+)
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[dict[str, int]]:
+    """Counts what was compiled inside, filled in at the end: graphs, breaks, executables, eager.
+
+    `graphs` and `graph_breaks` are Dynamo's; `executables` and `fallbacks` (operators that eager
+    torch runs in between) are there for openxla alone.
+    """
+    from torch._dynamo.utils import counters
+
+    counters.clear()
+    counts: dict[str, int] = {}
+    yield counts
+    counts["graphs"] = counters["stats"].get("unique_graphs", 0)
+    counts["graph_breaks"] = sum(counters["graph_break"].values())
+    with contextlib.suppress(ImportError):
+        from xla_dynamo.runtime import metrics
+
+        if "UncachedCompile" in metrics.counter_names():
+            counts["executables"] = metrics.counter_value("UncachedCompile")
+            counts["fallbacks"] = sum(n.startswith("aten::") for n in metrics.counter_names())

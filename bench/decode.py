@@ -1,0 +1,109 @@
+"""Text token by token with a static cache of keys and values: tokens a second.
+
+`python -m bench.decode` decodes greedily with GPT-2 and a small Llama, batch 1, random weights. The
+cache is updated in place, one token's keys and values a call; each backend has a cache of its own.
+All backends must choose eager's tokens. Rounds of `--tokens` tokens each are interleaved.
+"""
+
+import argparse
+import os
+import time
+import warnings
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bench.models import build
+from bench.timing import interleave, set_threads
+
+BACKENDS = ("eager", "inductor", "openxla")
+PROMPT = 16
+
+
+class Decoder:
+    """A language model with a static cache, called for one token at a time."""
+
+    def __init__(self, model: torch.nn.Module, backend: str, length: int) -> None:
+        import transformers
+
+        self.model = model if backend == "eager" else torch.compile(model, backend=backend)
+        self.cache = transformers.StaticCache(config=model.config, max_cache_len=length)
+
+    def next_token(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """The likeliest token behind `token`, [1, 1], at `position`, [1]."""
+        logits = self.model(
+            input_ids=token,
+            position_ids=position[None],
+            cache_position=position,
+            past_key_values=self.cache,
+            use_cache=True,
+        ).logits
+        return logits[:, -1:].argmax(-1)
+
+    def decode(self, prompt: torch.Tensor, tokens: int) -> list[int]:
+        """The tokens that follow a prompt, [length], each the likeliest one."""
+        self.cache.reset()
+        places = torch.arange(len(prompt) + tokens)
+        for place, token in enumerate(prompt):
+            following = self.next_token(token.view(1, 1), places[place : place + 1])
+        decoded = [int(following)]
+        for place in range(len(prompt), len(prompt) + tokens - 1):
+            following = self.next_token(following, places[place : place + 1])
+            decoded.append(int(following))
+        return decoded
+
+
+def measure(name: str, size: str, tokens: int, rounds: int) -> tuple[dict, dict, list[str]]:
+    """Tokens a second and seconds of the first token by backend, and whose tokens differ."""
+    model = build(name, size)
+    model.config.use_cache = True
+    prompt = torch.randint(0, 99, (PROMPT,), generator=torch.Generator().manual_seed(0))
+    calls: dict[str, Callable[[], object]] = {}
+    first, wrong = {}, []
+    expected: list[int] = []
+    for backend in BACKENDS:
+        torch._dynamo.reset()
+        decoder = Decoder(model, backend, PROMPT + tokens)
+        start = time.perf_counter()
+        decoder.next_token(prompt[:1].view(1, 1), torch.tensor([0]))
+        first[backend] = time.perf_counter() - start
+        decoded = decoder.decode(prompt, tokens)
+        expected = expected or decoded
+        if decoded != expected:
+            wrong.append(backend)
+        calls[backend] = lambda decoder=decoder: decoder.decode(prompt, tokens)
+    seconds = interleave(calls, rounds=rounds, seconds=0.0)
+    return {b: (PROMPT + tokens - 1) / s for b, s in seconds.items()}, first, wrong
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=["gpt2", "llama"])
+    parser.add_argument("--size", choices=("full", "tiny"), default="full")
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    set_threads(options.threads)
+    table = Table(title=f"decoding, batch 1, float32, {options.threads} torch threads: tokens/s")
+    for column in ("model", *BACKENDS, "openxla / inductor", "first token, s", "differ from eager"):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    with torch.no_grad():
+        for name in options.models:
+            speed, first, wrong = measure(name, options.size, options.tokens, options.rounds)
+            table.add_row(
+                name,
+                *(f"{speed[b]:.1f}" for b in BACKENDS),
+                f"{speed['openxla'] / speed['inductor']:.2f}",
+                ", ".join(f"{first[b]:.1f}" for b in BACKENDS),
+                ", ".join(wrong) or "none",
+            )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Environments of their own for backends that need other versions of torch.
+
+`python -m bench peers` makes them all under `.peers/`, one virtual environment each.
+"""
+
+import pathlib
+import subprocess
+import sys
+import venv
+
+from bench.processes import ROOT
+
+FOLDER = ROOT / ".peers"
+# What each needs beside the models' own libraries.
+ENVIRONMENTS = {
+    "torch_xla": ["torch==2.9.*", "torch_xla==2.9.*"],
+    "torchax": ["torch==2.9.*", "torchax", "jax", "flax"],
+}
+MODELS = ["transformers>=5", "diffusers>=0.38", "numpy", "psutil"]
+
+
+def python_of(environment: str) -> str:
+    """The interpreter of an environment; "" is this one.
+
+    Raises:
+        FileNotFoundError: it was not made yet.
+    """
+    if not environment:
+        return sys.executable
+    python = FOLDER / environment / "bin" / "python"
+    if not python.exists():
+        raise FileNotFoundError(
+            f"{environment} has no environment: make it with `python -m bench peers {environment}`"
+        )
+    return str(python)
+
+
+def make(environment: str) -> pathlib.Path:
+    """Make an environment, or bring it up to date; its folder.
+
+    Raises:
+        subprocess.CalledProcessError: pip failed, and said why.
+    """
+    folder = FOLDER / environment
+    if not (folder / "bin" / "python").exists():
+        venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    command = [str(python), "-m", "pip", "install", *ENVIRONMENTS[environment], *MODELS]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def available(environment: str) -> bool:
+    """Whether a backend's environment is there."""
+    return not environment or pathlib.Path(FOLDER / environment / "bin" / "python").exists()

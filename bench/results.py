@@ -1,0 +1,109 @@
+"""What a run of the benchmark leaves: JSON lines, first the run, then a line a model."""
+
+import datetime
+import importlib.metadata
+import json
+import math
+import os
+import pathlib
+import platform
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Record = dict[str, Any]
+PACKAGES = ("torch", "jax", "jaxlib", "transformers", "diffusers")
+
+
+def describe_run(command: list[str], settings: Mapping[str, Any]) -> Record:
+    """The first line: what was asked, when, on which machine, with which versions."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "run": " ".join(command),
+        "settings": dict(settings),
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "versions": versions,
+    }
+
+
+def machine() -> str:
+    """The processor's name and the number of its cores that this process has."""
+    import psutil
+
+    name = platform.processor() or platform.machine()
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        name = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), name)
+    cores = len(psutil.Process().cpu_affinity() or [])
+    return f"{name}, {cores} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB"
+
+
+class Results:
+    """A file of results that a crash leaves whole: each line is written when it is known."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Read what is there.
+
+        Raises:
+            ValueError: a line is no JSON object (the last one may be cut short; it is dropped).
+        """
+        self.path = path
+        self.run: Record = {}
+        self.models: dict[str, Record] = {}
+        self._cut: int | None = None  # the length of what is whole
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        for number, line in enumerate(lines, 1):
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError as error:
+                if number == len(lines):
+                    self._cut = len("".join(lines[:-1]).encode())
+                    break
+                raise ValueError(f"{path}:{number} is no line of results: {error}") from None
+            if "run" in record:
+                self.run = self.run or record
+            else:
+                self.models[record["model"]] = record
+
+    def append(self, record: Record) -> None:
+        """Add a line, and have it on disk."""
+        if "run" in record:
+            self.run = record
+        else:
+            self.models[record["model"]] = record
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self._cut is not None:
+            os.truncate(self.path, self._cut)
+            self._cut = None
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def backends(self) -> list[str]:
+        """The backends that any model was run with, in the order asked for."""
+        return list(dict.fromkeys(b for r in self.models.values() for b in r["backends"]))
+
+
+def latency(record: Record, backend: str) -> float | None:
+    """Milliseconds a call, the median of the rounds; None where the backend failed."""
+    found = record["backends"].get(backend, {})
+    return statistics.median(found["ms"]) if found.get("status") == "ok" else None
+
+
+def speedup(record: Record, backend: str, over: Iterable[str]) -> float | None:
+    """How many times as fast as the fastest of some others; None where either is missing."""
+    own = latency(record, backend)
+    others = [t for name in over if (t := latency(record, name)) is not None]
+    return min(others) / own if own and others else None
+
+
+def geometric_mean(numbers: Iterable[float | None]) -> float:
+    """Of those that are there; NaN of none."""
+    logs = [math.log(n) for n in numbers if n is not None and n > 0]
+    return math.exp(statistics.fmean(logs)) if logs else math.nan

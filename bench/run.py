@@ -1,0 +1,129 @@
+"""Models against backends: each in a process of its own, correctness first, rounds in turn.
+
+For each model the workers (`bench.worker`) of all backends live at once. One after the other they
+build the model and call it cold, and are compared with eager in float64. Then all take turns at
+timed rounds, so that what is compared was measured under the same load; who waits, sleeps.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from bench.backends import BACKENDS
+from bench.peers import python_of
+from bench.processes import Worker, WorkerFailed
+from bench.results import Record
+from bench.worker import GOLDEN, Task
+
+# As torch's own runner: an error may be this many times eager's, and a tenth of the tolerance more.
+MULTIPLE = 3.0
+TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Bounds on each worker: seconds for anything it is asked, gigabytes at any time."""
+
+    seconds: float = 900.0
+    memory_gb: float = 12.0
+
+
+class ModelRun:
+    """The workers of one model."""
+
+    def __init__(
+        self, task: Task, backends: Sequence[str], limits: Limits, say: Callable[[str], None]
+    ) -> None:
+        self.task, self.limits, self.say = task, limits, say
+        self.rows: dict[str, Record] = {name: {} for name in backends}
+        self.workers: dict[str, Worker] = {}
+
+    def measure(self, rounds: int, seconds: float) -> Record:
+        """Everything about the model: a line of the results."""
+        with contextlib.ExitStack() as stack:
+            folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            golden = self._golden(folder)
+            for name in self.rows:
+                self.say(f"compiling with {name}")
+                with self._failing(name):
+                    self._start(name, folder, golden, stack)
+            self._time(rounds, seconds)
+            for name, worker in self.workers.items():
+                with self._failing(name):
+                    facts = worker.ask("facts", self.limits.seconds)
+                    self.rows[name].update({"status": "ok", **facts})
+        return {"model": self.task.model, **dataclasses.asdict(self.task), "backends": self.rows}
+
+    def _golden(self, folder: pathlib.Path) -> pathlib.Path | None:
+        self.say("float64, to compare with")
+        path = folder / "golden.pt"
+        try:
+            with self._worker(folder, python_of("")) as worker:
+                self._prepare(worker, GOLDEN)
+                worker.ask("first", self.limits.seconds)
+                worker.ask("save", self.limits.seconds, path=str(path))
+        except WorkerFailed:
+            return None
+        return path
+
+    def _start(
+        self, name: str, folder: pathlib.Path, golden: pathlib.Path | None, stack: Any
+    ) -> None:
+        worker = stack.enter_context(self._worker(folder, python_of(BACKENDS[name].environment)))
+        self._prepare(worker, name)
+        first = worker.ask("first", self.limits.seconds)
+        row = self.rows[name]
+        row.update(cold_s=first.pop("seconds"), **first)
+        if golden is None:
+            raise WorkerFailed("unchecked", "the model does not run in float64")
+        row["error"] = worker.ask("compare", self.limits.seconds, path=str(golden))["error"]
+        allowed = self._allowed()
+        if not row["error"] <= allowed:
+            message = f"error {row['error']:.1e} where {allowed:.1e} is allowed"
+            raise WorkerFailed("wrong", message)
+        self.workers[name] = worker
+
+    def _allowed(self) -> float:
+        eager = self.rows.get("eager", {}).get("error", 0.0)
+        return MULTIPLE * eager + TOLERANCES[self.task.dtype] / 10
+
+    def _prepare(self, worker: Worker, backend: str) -> None:
+        task = dataclasses.asdict(self.task)
+        worker.ask("prepare", self.limits.seconds, task=task, backend=backend)
+
+    def _worker(self, folder: pathlib.Path, python: str) -> Worker:
+        threads = str(self.task.threads)
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),  # a warm one would hide its time
+            "OMP_NUM_THREADS": threads,
+            "HF_HUB_OFFLINE": "1",
+            "PJRT_DEVICE": os.environ.get("PJRT_DEVICE", "CPU"),  # torch_xla asks for it
+        }
+        return Worker(environment=environment, python=python, memory_gb=self.limits.memory_gb)
+
+    def _time(self, rounds: int, seconds: float) -> None:
+        for round_ in range(rounds + 1):  # the first finds out how many calls make a round
+            self.say(f"round {round_} of {rounds}")
+            order = list(self.workers)
+            turn = round_ % max(len(order), 1)
+            for name in order[turn:] + order[:turn]:
+                with self._failing(name):
+                    reply = self.workers[name].ask(
+                        "time", self.limits.seconds, seconds=seconds, fresh=round_ == 0
+                    )
+                    if round_:
+                        self.rows[name].setdefault("ms", []).append(reply["seconds"] * 1e3)
+
+    @contextlib.contextmanager
+    def _failing(self, name: str) -> Iterator[None]:
+        """A worker that fails is out, and says why; the others go on."""
+        try:
+            yield
+        except WorkerFailed as failure:
+            self.rows[name].update(status=failure.status, message=str(failure)[:500])
+            if (worker := self.workers.pop(name, None)) is not None:
+                worker.close()

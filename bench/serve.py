@@ -1,0 +1,154 @@
+"""An inference serving loop: client threads and one compiled BERT.
+
+`python -m bench.serve` lets `--clients` threads send requests for `--seconds` seconds, each when
+its last one is answered. A request is a batch of 1 to 16 texts of 16 to 256 tokens, both drawn with
+a bias to the small. The server pads texts to the next of a few lengths and batches to the next of a
+few sizes (a mask hides the padding), which every backend is given alike, and calls the model, one
+call at a time. Printed for each backend, in a process of its own: latencies as clients see them,
+requests a second, compilations after the warm-up, and growth of memory.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from bench.models import build
+from bench.timing import last_line, set_threads
+
+BACKENDS = ("eager", "inductor", "openxla")
+LENGTHS = (16, 32, 64, 96, 128, 192, 256)
+BATCHES = (1, 2, 4, 8, 16)
+
+
+def request(draw: random.Random, longest: int) -> tuple[int, int]:
+    """The batch and the length of a request; half of them are below 4 and 64."""
+    return round(16 ** draw.random()), min(round(16 * 16 ** draw.random()), longest)
+
+
+class Server:
+    """Answers requests, one call of the model at a time."""
+
+    def __init__(self, model: Callable[..., Any], longest: int) -> None:
+        self.model = model
+        self.lengths = [n for n in LENGTHS if n <= longest]
+        self.turn = threading.Lock()
+
+    def answer(self, ids: torch.Tensor) -> torch.Tensor:
+        """The model's output for the texts `ids`, [batch, length]."""
+        batch, length = ids.shape
+        rows = next(b for b in BATCHES if b >= batch)
+        columns = next(n for n in self.lengths if n >= length)
+        padded = torch.zeros(rows, columns, dtype=torch.long)
+        padded[:batch, :length] = ids
+        mask = torch.zeros(rows, columns, dtype=torch.long)
+        mask[:, :length] = 1
+        with self.turn, torch.no_grad():
+            logits = self.model(input_ids=padded, attention_mask=mask).logits
+        return logits[:batch, :length]
+
+
+def serve(backend: str, size: str, clients: int, seconds: float) -> dict[str, float]:
+    """Run the loop; what is printed."""
+    model = build("bert", size)
+    eager = backend == "eager"
+    longest = model.config.max_position_embeddings
+    compiled = model if eager else torch.compile(model, backend=backend, dynamic=True)
+    server = Server(compiled, longest)
+    warm = time.perf_counter()
+    for rows in BATCHES:
+        for columns in server.lengths:
+            server.answer(torch.ones(rows, columns, dtype=torch.long))
+    warm = time.perf_counter() - warm
+    _check(server, model)
+    compiled_before, memory_before = compilations(), resident()
+    latencies: list[float] = []
+    end = time.perf_counter() + seconds
+
+    def client(number: int) -> None:
+        draw = random.Random(number)
+        while time.perf_counter() < end:
+            ids = torch.randint(0, 99, request(draw, longest))
+            start = time.perf_counter()
+            server.answer(ids)
+            latencies.append(time.perf_counter() - start)
+
+    threads = [threading.Thread(target=client, args=(n,)) for n in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    centiles = statistics.quantiles(latencies, n=100)
+    return {
+        "warm-up s": warm,
+        "p50 ms": centiles[49] * 1e3,
+        "p99 ms": centiles[98] * 1e3,
+        "requests/s": len(latencies) / seconds,
+        "compiles": compilations() - compiled_before,
+        "growth MB": (resident() - memory_before) / 1e6,
+    }
+
+
+def _check(server: Server, model: torch.nn.Module) -> None:
+    ids = torch.randint(0, 99, (3, 50))
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+    torch.testing.assert_close(server.answer(ids), expected, rtol=1e-3, atol=1e-3)
+
+
+def compilations() -> int:
+    """How often this process compiled: graphs of Dynamo, and executables of openxla."""
+    from torch._dynamo.utils import counters
+
+    from xla_dynamo.runtime import metrics
+
+    return counters["stats"]["unique_graphs"] + metrics.counter_value("UncachedCompile")
+
+
+def resident() -> int:
+    """The memory that this process has now, in bytes."""
+    import psutil
+
+    return psutil.Process().memory_info().rss
+
+
+def main() -> None:
+    """Measure each backend in a process of its own, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
+    parser.add_argument("--alone", choices=BACKENDS, help="this one, in this process, as JSON")
+    parser.add_argument("--size", choices=("full", "tiny"), default="full")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    set_threads(options.threads)
+    if options.alone:
+        print(json.dumps(serve(options.alone, options.size, options.clients, options.seconds)))
+        return
+    settings = f"--size {options.size} --clients {options.clients} --seconds {options.seconds}"
+    table = Table(title=f"serving BERT, {options.clients} clients, {options.threads} torch threads")
+    table.add_column("")
+    columns: dict[str, dict[str, float]] = {}
+    for backend in options.backends:
+        table.add_column(backend, justify="right")
+        more = [*settings.split(), "--threads", str(options.threads)]
+        columns[backend] = json.loads(last_line("bench.serve", "--alone", backend, *more))
+    for row in next(iter(columns.values())):
+        table.add_row(row, *(f"{columns[b][row]:.4g}" for b in options.backends))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

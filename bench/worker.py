@@ -1,0 +1,158 @@
+"""One model with one backend in a process of its own, which does as it is told, line by line.
+
+`bench.processes` starts it with the number of a pipe: requests come on the standard input and
+replies go to the pipe, a JSON object a line each. Standard output belongs to the libraries.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from bench.accuracy import rms_error
+from bench.backends import BACKENDS, counting
+from bench.models import MODELS, build, build_double
+from bench.training_step import changes, make_step, without_dropout
+
+GOLDEN = "golden"  # eager in float64, what results are compared with
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What to measure: see `python -m bench run --help` for the choices."""
+
+    model: str
+    mode: str = "inference"
+    size: str = "full"
+    batch: int = 1
+    dtype: str = "float32"
+    threads: int = 1
+
+
+class Subject:
+    """A model, its inputs, and how one backend calls it."""
+
+    def __init__(self, task: Task, backend: str) -> None:
+        torch.set_num_threads(task.threads)
+        self.task = task
+        self.golden = backend == GOLDEN
+        self.backend = BACKENDS["eager" if self.golden else backend]
+        model = (build_double if self.golden else build)(task.model, task.size)
+        torch.manual_seed(1)
+        inputs = MODELS[task.model].inputs(task.size, task.batch)
+        device = self.backend.device()
+        self.model = model.to(device)
+        self.inputs = pytree.tree_map_only(torch.Tensor, lambda t: self._input(t, device), inputs)
+        self.result: Any = None
+        self.times_a_round = 1
+        self.name = "eager" if self.golden else backend
+        self.has_dropout = False
+        self.step = self._training() if task.mode == "training" else self._inference()
+
+    def _input(self, tensor: torch.Tensor, device: Any) -> torch.Tensor:
+        wide = self.golden and tensor.is_floating_point()
+        return (tensor.double() if wide else tensor).to(device)
+
+    def _inference(self) -> Callable[[], Any]:
+        compiled = self.backend.compile(self.model)
+
+        def call() -> Any:
+            with torch.no_grad(), self._autocast():
+                return compiled(**self.inputs)
+
+        return call
+
+    def _training(self) -> Callable[[], Any]:
+        loss = MODELS[self.task.model].loss
+        return make_step(self.model, self.inputs, loss, self.name, self._autocast)
+
+    def _autocast(self) -> Any:
+        if self.task.dtype == "bfloat16" and not self.golden:
+            return torch.autocast("cpu", torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def first(self) -> dict[str, Any]:
+        """Call once, cold: seconds, and what was compiled.
+
+        In training, twice, and without dropout: losses and changes of parameters are the result.
+        """
+        with counting() as counts, without_dropout(self.model) as self.has_dropout:
+            seconds = self._round(1)
+            if self.task.mode == "training":
+                self.result = changes(self.model, self.step)
+        return {"seconds": seconds, **counts}
+
+    def save(self, path: str) -> dict[str, Any]:
+        """Write the result of the first call where the other workers find it."""
+        torch.save(_tensors(self.result), path)
+        return {}
+
+    def compare(self, path: str) -> dict[str, Any]:
+        """How far the result is from the saved one; the worst of its tensors."""
+        return {"error": rms_error(torch.load(path), _tensors(self.result))}
+
+    def time(self, seconds: float, fresh: bool = False) -> dict[str, Any]:
+        """Seconds a call, over a round of about this length; `fresh` finds out how many calls."""
+        if fresh:
+            self.result = None
+            if self.task.mode == "training" and self.has_dropout:  # compiled without, so far
+                torch._dynamo.reset()
+                self.step = self._training()
+            self._round(1)
+            self.times_a_round = max(1, min(2000, round(seconds / self._round(1))))
+        return {"seconds": self._round(self.times_a_round)}
+
+    def _round(self, times: int) -> float:
+        start = time.perf_counter()
+        for _ in range(times):
+            self.result = self.backend.finish(self.step())
+        return (time.perf_counter() - start) / times
+
+    def facts(self) -> dict[str, Any]:
+        """The most memory that this process has had, and the number of parameters."""
+        status = pathlib.Path("/proc/self/status").read_text()
+        peak = int(status.split("VmHWM:")[1].split()[0]) / 1e3
+        return {"peak_mb": peak, "parameters": sum(p.numel() for p in self.model.parameters())}
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves(result)
+    return [t.detach().cpu() for t in leaves if isinstance(t, torch.Tensor)]
+
+
+def _requests() -> Iterator[dict[str, Any]]:
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    warnings.simplefilter("ignore")
+    subject: Subject | None = None
+    with os.fdopen(int(sys.argv[1]), "w") as replies:
+        for request in _requests():
+            what = request.pop("do")
+            try:
+                if what == "prepare":
+                    subject = Subject(Task(**request["task"]), request["backend"])
+                    reply: dict[str, Any] = {}
+                else:
+                    reply = getattr(subject, what)(**request)
+            except Exception as error:
+                traceback.print_exc()
+                reply = {"raised": f"{type(error).__name__}: {error}"}
+            print(json.dumps(reply), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()

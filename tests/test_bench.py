@@ -1,0 +1,178 @@
+"""The benchmark: what it writes, what it does about failures, and that it can go on."""
+
+import json
+import math
+import sys
+import textwrap
+
+import pytest
+from rich.console import Console
+
+from bench import __main__ as command_line
+from bench import report, run
+from bench.compare import compare
+from bench.processes import Worker, WorkerFailed
+from bench.results import Results, geometric_mean, latency, speedup
+from bench.worker import Task
+
+pytestmark = [pytest.mark.filterwarnings("ignore")]
+
+
+def impostor(folder, *lines):
+    """A program that the runner takes for an interpreter, and that answers with these lines."""
+    path = folder / "python"
+    body = textwrap.dedent("\n".join(lines))
+    path.write_text(
+        f"#!{sys.executable}\n"
+        "import json, os, sys, time\n"
+        "replies = os.fdopen(int(sys.argv[3]), 'w')\n"
+        "def reply(**what): print(json.dumps(what), file=replies, flush=True)\n"
+        "for line in sys.stdin:\n" + textwrap.indent(body, "    ") + "\n"
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "message"),
+    [
+        ("reply(raised='ValueError: no')", "error", "ValueError: no"),
+        ("time.sleep(60)", "timeout", "longer than 2 s"),
+        ("print('last words', flush=True); os._exit(3)", "crash", "last words"),
+        ("x = bytearray(400_000_000); time.sleep(60)", "memory", "more than 0.2 GB"),
+    ],
+)
+def test_workers_that_fail(tmp_path, line, status, message):
+    with (
+        Worker(environment={}, python=impostor(tmp_path, line), memory_gb=0.2) as worker,
+        pytest.raises(WorkerFailed, match=message) as failure,
+    ):
+        worker.ask("first", 2 if status == "timeout" else 30)
+    assert failure.value.status == status
+
+
+def test_wrong_results_are_told_and_not_timed(tmp_path, monkeypatch):
+    """The other backends go on."""
+    lying = impostor(tmp_path, "reply(seconds=1.0, error=0.5)")
+    real = run.python_of
+    names = iter([real(""), real(""), lying])  # the golden one, eager, ours
+    monkeypatch.setattr(run, "python_of", lambda environment: next(names))
+    measured = run.ModelRun(
+        Task("dlrm", size="tiny", batch=2), ["eager", "openxla"], run.Limits(), lambda step: None
+    )
+    rows = measured.measure(rounds=2, seconds=0.01)["backends"]
+    assert rows["openxla"]["status"] == "wrong"
+    assert "5.0e-01" in rows["openxla"]["message"]
+    assert "ms" not in rows["openxla"]
+    assert rows["eager"]["status"] == "ok"
+    assert len(rows["eager"]["ms"]) == 2
+
+
+def asked(path, *more, models="super_resolution"):
+    settings = f"--size tiny --rounds 2 --seconds 0.01 --models {models} --output {path}"
+    return command_line.main(["run", *settings.split(), "--backends", "eager,openxla", *more])
+
+
+def test_a_run_is_written_resumed_and_reported(tmp_path, capsys):
+    path = tmp_path / "results.jsonl"
+    assert asked(path) == 0
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[0]["settings"]["backends"] == ["eager", "openxla"]
+    assert lines[0]["versions"]["torch"]
+    ours = lines[1]["backends"]["openxla"]
+    assert ours["status"] == "ok"
+    assert (ours["graphs"], ours["executables"], ours["fallbacks"]) == (1, 1, 0)
+    assert 0 < ours["error"] < 1e-5
+    assert ours["peak_mb"] > 100
+    assert ours["cold_s"] > ours["ms"][0] / 1e3
+    path.write_text(path.read_text() + '{"model": "cut sho')  # as a crash leaves it
+    assert asked(path, models="super_resolution,dlrm") == 0
+    results = Results(path)
+    assert list(results.models) == ["super_resolution", "dlrm"]
+    assert results.models["super_resolution"] == lines[1]  # was not measured again
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "results.html").read_text()
+    assert "dlrm" in page
+    assert "data:image/png;base64," in page
+    assert "geometric means of openxla" in capsys.readouterr().out
+
+
+def test_training(tmp_path):
+    path = tmp_path / "training.jsonl"
+    more = ("--mode", "training", "--backends", "eager,openxla-step")
+    assert asked(path, *more) == 0
+    rows = Results(path).models["super_resolution"]["backends"]
+    assert {row["status"] for row in rows.values()} == {"ok"}
+    assert rows["openxla-step"]["error"] < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "--models", "bart,nothing"], "unknown models"),
+        (["run", "--backends", "eager,magic"], "unknown backends"),
+        (["run", "--backends", "eager,torchax"], "python -m bench peers torchax"),
+        (["report", "/nowhere.jsonl"], "there is no file"),
+    ],
+)
+def test_wrong_arguments(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr(command_line.peers, "available", lambda environment: not environment)
+    with pytest.raises(SystemExit):
+        command_line.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_other_settings_need_another_file(tmp_path, capsys):
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"run": "", "settings": {"mode": "training"}}\n')
+    with pytest.raises(SystemExit):
+        asked(path)
+    assert "other settings" in capsys.readouterr().err
+
+
+def record(model, **milliseconds):
+    rows = {b: {"status": "ok", "ms": [ms] * 3, "peak_mb": 1.0} for b, ms in milliseconds.items()}
+    return {"model": model, "backends": rows}
+
+
+def test_figures(tmp_path):
+    one = record("one", eager=4.0, inductor=2.0, openxla=1.0)
+    assert speedup(one, "openxla", ["eager", "inductor"]) == 2
+    assert speedup(one, "openxla", ["torchax"]) is None
+    one["backends"]["inductor"]["status"] = "timeout"
+    assert latency(one, "inductor") is None
+    assert speedup(one, "openxla", ["eager", "inductor"]) == 4
+    assert geometric_mean([2, None, 8]) == pytest.approx(4)
+    assert math.isnan(geometric_mean([None]))
+
+
+def test_comparison(tmp_path):
+    before, after = Results(tmp_path / "before.jsonl"), Results(tmp_path / "after.jsonl")
+    before.append(record("one", eager=4.0, openxla=2.0))
+    before.append(record("two", eager=4.0, openxla=2.0))
+    after.append(record("one", eager=8.0, openxla=2.0))  # a slower machine, and twice as fast
+    after.append(record("two", eager=4.0, openxla=2.0))
+    after.models["two"]["backends"]["openxla"]["status"] = "wrong"
+    console = Console(record=True, width=120)
+    compare(before, after, console)
+    text = console.export_text()
+    assert "2.00" in text
+    assert "wrong" in text
+    assert "geometric mean 2.000" in text
+
+
+def test_lines_that_are_none(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text('nonsense\n{"model": "one", "backends": {}}\n')
+    with pytest.raises(ValueError, match=r"results\.jsonl:1"):
+        Results(path)
+
+
+def test_the_report_tells_failures(tmp_path):
+    results = Results(tmp_path / "results.jsonl")
+    results.append(record("one", eager=4.0, openxla=2.0))
+    results.append({"model": "two", "backends": {"openxla": {"status": "crash", "message": "<b>"}}})
+    console = Console(record=True, width=200)
+    report.show(results, console)
+    assert "two, openxla: crash <b>" in console.export_text()
+    assert "&lt;b&gt;" in report.page(results)
