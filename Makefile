@@ -32,10 +32,13 @@ format: $(READY)  ## what lint would complain about, mended where it can be
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## call overhead, a BERT encoder, training, open sizes, depth: ratios to eager and Inductor
+bench: $(READY)  ## eight models, call overhead, an encoder, training, decoding, serving, open sizes, depth
+	$(BIN)/python -m bench run --suite quick
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.encoder
 	$(BIN)/python -m bench.training
+	$(BIN)/python -m bench.decode
+	$(BIN)/python -m bench.serve
 	$(BIN)/python -m bench.dynamic
 	$(BIN)/python -m bench.depth
 

@@ -103,7 +103,7 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
     if results.run and results.run["settings"] != settings:
         parser.error(f"{path} has results of other settings: {results.run['settings']}")
     if not results.run:
-        results.append(describe_run(["python -m bench", *sys.argv[1:]], settings))
+        results.append(describe_run(_command(options), settings))
     missing = [n for n in names if _is_missing(results, n, options.retry)]
     limits = Limits(options.time_limit, options.memory_limit)
     with Progress(console=console, disable=not console.is_terminal) as progress:
@@ -123,6 +123,17 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
     for written in report.write(results, path.parent):
         console.print(f"wrote {written}")
     return int(bool(report.failures(results)))
+
+
+def _command(options: argparse.Namespace) -> list[str]:
+    """What anyone can type to measure the same."""
+    chosen = ["--models", options.models] if options.models else ["--suite", options.suite]
+    same = ("backends", "mode", "size", "batch", "dtype", "threads", "rounds", "seconds")
+    given = [(name, getattr(options, name)) for name in same]
+    more = [
+        word for name, value in given if value is not None for word in (f"--{name}", str(value))
+    ]
+    return ["python -m bench run", *chosen, *more]
 
 
 def _suite(name: str) -> list[str]:
