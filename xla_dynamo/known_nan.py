@@ -8,7 +8,9 @@ thread), so it is written only into programs that may know a NaN.
 """
 
 import math
+from typing import Any
 
+import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
@@ -43,8 +45,8 @@ def guard_exponentials(module: ir.Module) -> None:
         elif name == "stablehlo.constant":
             if _is_real(op.results[0]):
                 numbers = _numbers(op.attributes["value"])
-                may_be_nan |= any(map(math.isnan, numbers))
-                known[op.results[0]] = any(map(math.isinf, numbers))
+                may_be_nan |= bool(np.isnan(numbers).any())
+                known[op.results[0]] = bool(np.isinf(numbers).any())
         elif name in _SAME_NUMBER:
             if op.operands[0] in known:
                 known[op.results[0]] = known[op.operands[0]]
@@ -65,10 +67,12 @@ def _is_real(x: ir.Value) -> bool:
     return isinstance(ir.RankedTensorType(x.type).element_type, ir.FloatType)
 
 
-def _numbers(constant: ir.DenseElementsAttr) -> list[float]:
+def _numbers(constant: ir.DenseElementsAttr) -> Any:
     if constant.is_splat:
-        return [ir.FloatAttr(constant.get_splat_value()).value]
-    return list(ir.DenseFPElementsAttr(constant))
+        return ir.FloatAttr(constant.get_splat_value()).value
+    if isinstance(constant.type.element_type, ir.F32Type | ir.F64Type):
+        return np.asarray(constant)
+    return math.nan  # MLIR's Python does not read arrays of other types: there may be one
 
 
 def _guard(op: ir.Operation) -> None:

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from jax.extend.mlir import ir
+from jax.interpreters.mlir import make_ir_context
 
 import xla_dynamo
+from xla_dynamo.known_nan import guard_exponentials
 
 NUMBERS = (3.0, 7.0, 49.0, 0.1, 1e-3, 8.0, 255.0)
 
@@ -74,6 +77,21 @@ def test_exponentials_are_guarded_where_they_must_be():
 
     assert "compare NE" not in text(masked)
     assert "compare NE" in text(lambda x: torch.softmax(x * float("nan"), -1))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "f16", "f8E5M2"])
+@pytest.mark.parametrize("numbers", ["[1.0, 2.0]", "1.0"])
+def test_guards_of_exponentials_read_constants_of_any_type(dtype, numbers):
+    """Arrays of the narrow types cannot be read, and count as if they held a NaN."""
+    text = f"""func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {{
+      %constant = stablehlo.constant dense<{numbers}> : tensor<2x{dtype}>
+      %result = stablehlo.exponential %x : tensor<2xf32>
+      return %result : tensor<2xf32> }}"""
+    with make_ir_context(), ir.Location.unknown():
+        module = ir.Module.parse(text)
+        guard_exponentials(module)
+    unread = numbers.startswith("[") and dtype not in ("f32", "f64")
+    assert ("stablehlo.select" in str(module)) == unread
 
 
 def test_booleans_that_are_known_beforehand():
