@@ -10,7 +10,6 @@ python -m bench peers torchax
 
 import argparse
 import datetime
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from bench.models import MODELS
 from bench.processes import ROOT
 from bench.results import Results, describe_run
 from bench.run import TOLERANCES, Limits, ModelRun
+from bench.timing import add_settings
 from bench.worker import Task
 
 SUITES = ("quick", "standard", "full", "training")
@@ -69,10 +69,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", help="names, by commas, in place of a suite")
     parser.add_argument("--backends", default="eager,inductor,openxla", help=", ".join(BACKENDS))
     parser.add_argument("--mode", choices=("inference", "training"), default="inference")
-    parser.add_argument("--size", choices=("full", "tiny"), default="full")
+    add_settings(parser)
     parser.add_argument("--batch", type=int, help="default: each model's own")
     parser.add_argument("--dtype", choices=tuple(TOLERANCES), default="float32")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.3, help="length of a round")
     parser.add_argument("--time-limit", type=float, default=900, help="seconds for each step")
@@ -125,7 +124,7 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
     return int(bool(report.failures(results)))
 
 
-def _command(options: argparse.Namespace) -> list[str]:
+def _command(options: argparse.Namespace) -> str:
     """What anyone can type to measure the same."""
     chosen = ["--models", options.models] if options.models else ["--suite", options.suite]
     same = ("backends", "mode", "size", "batch", "dtype", "threads", "rounds", "seconds")
@@ -133,7 +132,7 @@ def _command(options: argparse.Namespace) -> list[str]:
     more = [
         word for name, value in given if value is not None for word in (f"--{name}", str(value))
     ]
-    return ["python -m bench run", *chosen, *more]
+    return " ".join(["python -m bench run", *chosen, *more])
 
 
 def _suite(name: str) -> list[str]:

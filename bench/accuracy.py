@@ -10,6 +10,14 @@ def _tensors(result: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
+def _pairs(expected: Any, actual: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    pairs = list(zip(_tensors(expected), _tensors(actual), strict=True))
+    assert pairs, "the model returned no tensor"
+    for e, a in pairs:
+        assert e.shape == a.shape, f"shape {tuple(e.shape)} against {tuple(a.shape)}"
+    return pairs
+
+
 def rms_error(expected: Any, actual: Any) -> float:
     """The largest relative root mean square error of any output tensor; infinite beside a NaN.
 
@@ -17,8 +25,7 @@ def rms_error(expected: Any, actual: Any) -> float:
         AssertionError: the results differ in the number or shapes of their tensors.
     """
     worst = 0.0
-    for e, a in zip(_tensors(expected), _tensors(actual), strict=True):
-        assert e.shape == a.shape, f"shape {tuple(e.shape)} against {tuple(a.shape)}"
+    for e, a in _pairs(expected, actual):
         e, a = e.to(torch.float64), a.to(torch.float64)
         same = (e == a) | (e.isnan() & a.isnan())
         if bool(same.all()):
@@ -37,11 +44,8 @@ def relative_error(expected: Any, actual: Any) -> float:
         AssertionError: the results differ in the number, shapes or dtypes of their tensors, or
             one has a NaN or infinity where the other has not.
     """
-    pairs = list(zip(_tensors(expected), _tensors(actual), strict=True))
-    assert pairs, "the model returned no tensor"
     worst = 0.0
-    for e, a in pairs:
-        assert e.shape == a.shape, f"shape {tuple(e.shape)} against {tuple(a.shape)}"
+    for e, a in _pairs(expected, actual):
         assert e.dtype == a.dtype, f"dtype {e.dtype} against {a.dtype}"
         if e.numel() == 0:
             continue

@@ -20,15 +20,14 @@ def compare(before: Results, after: Results, console: Console) -> None:
     for name in before.models.keys() & after.models.keys():
         old, new = _relative(before, name, subject(before)), _relative(after, name, backend)
         if isinstance(old, float) and isinstance(new, float):
-            changes.append((old / new, name))
+            changes.append((old / new, name, old, new))
         elif old != new:
             table.add_row(name, _shown(old), _shown(new), "")
-    for ratio, name in sorted(changes):
-        old, new = _relative(before, name, subject(before)), _relative(after, name, backend)
+    for ratio, name, old, new in sorted(changes):
         colour = "red" if ratio < 0.95 else "green" if ratio > 1.05 else "default"
         table.add_row(name, _shown(old), _shown(new), f"[{colour}]{ratio:.2f}[/{colour}]")
     console.print(table)
-    mean = geometric_mean(ratio for ratio, _ in changes)
+    mean = geometric_mean(ratio for ratio, *_ in changes)
     console.print(f"{len(changes)} models, geometric mean {mean:.3f} (above 1: became faster)")
 
 

@@ -6,7 +6,6 @@ All backends must choose eager's tokens. Rounds of `--tokens` tokens each are in
 """
 
 import argparse
-import os
 import time
 import warnings
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.models import build
-from bench.timing import interleave, set_threads
+from bench.timing import add_settings, interleave, set_threads
 
 BACKENDS = ("eager", "inductor", "openxla")
 PROMPT = 16
@@ -82,10 +81,9 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=["gpt2", "llama"])
-    parser.add_argument("--size", choices=("full", "tiny"), default="full")
+    add_settings(parser)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     set_threads(options.threads)

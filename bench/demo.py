@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bench.accuracy import relative_error
 from bench.models import MODELS, build
-from bench.timing import interleave, set_threads
+from bench.timing import add_settings, interleave, set_threads
 
 CHOSEN = ("resnet50", "mobilenet_v2", "vit", "bert", "gpt2", "llama")
 TOLERANCE = 1e-4
@@ -90,9 +90,8 @@ def main() -> None:
     """Run the chosen models and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(CHOSEN))
-    parser.add_argument("--size", choices=("full", "tiny"), default="full")
+    add_settings(parser)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     names = options.models.split(",")
     if unknown := set(names) - set(MODELS):

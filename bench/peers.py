@@ -27,12 +27,15 @@ def python_of(environment: str) -> str:
     """
     if not environment:
         return sys.executable
-    python = FOLDER / environment / "bin" / "python"
-    if not python.exists():
+    if not available(environment):
         raise FileNotFoundError(
             f"{environment} has no environment: make it with `python -m bench peers {environment}`"
         )
-    return str(python)
+    return str(_python(environment))
+
+
+def _python(environment: str) -> pathlib.Path:
+    return FOLDER / environment / "bin" / "python"
 
 
 def make(environment: str) -> pathlib.Path:
@@ -42,14 +45,13 @@ def make(environment: str) -> pathlib.Path:
         subprocess.CalledProcessError: pip failed, and said why.
     """
     folder = FOLDER / environment
-    if not (folder / "bin" / "python").exists():
+    if not available(environment):
         venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    command = [str(python), "-m", "pip", "install", *ENVIRONMENTS[environment], *MODELS]
+    command = [python_of(environment), "-m", "pip", "install", *ENVIRONMENTS[environment], *MODELS]
     subprocess.run(command, check=True)
     return folder
 
 
 def available(environment: str) -> bool:
     """Whether a backend's environment is there."""
-    return not environment or pathlib.Path(FOLDER / environment / "bin" / "python").exists()
+    return not environment or _python(environment).exists()

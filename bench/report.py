@@ -15,7 +15,7 @@ from bench.backends import BACKENDS
 from bench.results import Record, Results, geometric_mean, latency, speedup
 
 PEERS = ("eager", "inductor")  # whose better one the speedups are over
-OURS = ("openxla-step", "openxla-freeze", "openxla")
+OURS = ("openxla-step", "openxla")
 
 
 def subject(results: Results) -> str:

@@ -15,7 +15,7 @@ Record = dict[str, Any]
 PACKAGES = ("torch", "jax", "jaxlib", "transformers", "diffusers")
 
 
-def describe_run(command: list[str], settings: Mapping[str, Any]) -> Record:
+def describe_run(command: str, settings: Mapping[str, Any]) -> Record:
     """The first line: what was asked, when, on which machine, with which versions."""
     versions = {}
     for package in PACKAGES:
@@ -24,7 +24,7 @@ def describe_run(command: list[str], settings: Mapping[str, Any]) -> Record:
         except importlib.metadata.PackageNotFoundError:
             continue
     return {
-        "run": " ".join(command),
+        "run": command,
         "settings": dict(settings),
         "date": datetime.date.today().isoformat(),
         "machine": machine(),

@@ -56,7 +56,7 @@ class ModelRun:
                 with self._failing(name):
                     facts = worker.ask("facts", self.limits.seconds)
                     self.rows[name].update({"status": "ok", **facts})
-        return {"model": self.task.model, **dataclasses.asdict(self.task), "backends": self.rows}
+        return {**dataclasses.asdict(self.task), "backends": self.rows}
 
     def _golden(self, folder: pathlib.Path) -> pathlib.Path | None:
         self.say("float64, to compare with")

@@ -10,7 +10,6 @@ requests a second, compilations after the warm-up, and growth of memory.
 
 import argparse
 import json
-import os
 import random
 import statistics
 import threading
@@ -24,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.models import build
-from bench.timing import last_line, set_threads
+from bench.timing import add_settings, last_line, set_threads
 
 BACKENDS = ("eager", "inductor", "openxla")
 LENGTHS = (16, 32, 64, 96, 128, 192, 256)
@@ -127,10 +126,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
     parser.add_argument("--alone", choices=BACKENDS, help="this one, in this process, as JSON")
-    parser.add_argument("--size", choices=("full", "tiny"), default="full")
+    add_settings(parser)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     set_threads(options.threads)

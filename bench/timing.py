@@ -1,6 +1,9 @@
 """Times that can be compared: interleaved rounds in one process, medians, ratios."""
 
+import argparse
 import os
+import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -62,3 +65,17 @@ def last_line(module: str, *arguments: str) -> str:
             check=True,
         )
     return result.stdout.splitlines()[-1]
+
+
+def peak_memory() -> float:
+    """The most memory (RSS) that this process has had, in GB."""
+    status = pathlib.Path("/proc/self/status")
+    if status.exists():  # getrusage would tell the parent's peak, if that was higher
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """The options of every benchmark of whole models: `--size` and `--threads`."""
+    parser.add_argument("--size", choices=("full", "tiny"), default="full")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)

@@ -8,8 +8,6 @@ as `torch.compile(model)` with the optimizer that eager has, as most people do.
 
 import argparse
 import os
-import pathlib
-import resource
 import sys
 import time
 import warnings
@@ -21,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import xla_dynamo
-from bench.timing import in_fresh_process, interleave, set_threads
+from bench.timing import in_fresh_process, interleave, peak_memory, set_threads
 
 BACKENDS = ("eager", "inductor", "openxla", "train_step")
 Batch = tuple[torch.Tensor, ...]
@@ -88,14 +86,6 @@ def alone(name: str, backend: str, times: int) -> tuple[float, float]:
     for _ in range(4):
         step(*batch)
     return seconds, peak_memory()
-
-
-def peak_memory() -> float:
-    """The most memory (RSS) that this process has had, in GB."""
-    status = pathlib.Path("/proc/self/status")
-    if status.exists():  # getrusage would tell the parent's peak, if that was higher
-        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def main() -> None:

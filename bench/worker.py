@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import pathlib
 import sys
 import time
 import traceback
@@ -22,6 +21,7 @@ from torch.utils import _pytree as pytree
 from bench.accuracy import rms_error
 from bench.backends import BACKENDS, counting
 from bench.models import MODELS, build, build_double
+from bench.timing import peak_memory
 from bench.training_step import changes, make_step, without_dropout
 
 GOLDEN = "golden"  # eager in float64, what results are compared with
@@ -46,7 +46,8 @@ class Subject:
         torch.set_num_threads(task.threads)
         self.task = task
         self.golden = backend == GOLDEN
-        self.backend = BACKENDS["eager" if self.golden else backend]
+        self.name = "eager" if self.golden else backend
+        self.backend = BACKENDS[self.name]
         model = (build_double if self.golden else build)(task.model, task.size)
         torch.manual_seed(1)
         inputs = MODELS[task.model].inputs(task.size, task.batch)
@@ -55,7 +56,6 @@ class Subject:
         self.inputs = pytree.tree_map_only(torch.Tensor, lambda t: self._input(t, device), inputs)
         self.result: Any = None
         self.times_a_round = 1
-        self.name = "eager" if self.golden else backend
         self.has_dropout = False
         self.step = self._training() if task.mode == "training" else self._inference()
 
@@ -120,8 +120,7 @@ class Subject:
 
     def facts(self) -> dict[str, Any]:
         """The most memory that this process has had, and the number of parameters."""
-        status = pathlib.Path("/proc/self/status").read_text()
-        peak = int(status.split("VmHWM:")[1].split()[0]) / 1e3
+        peak = peak_memory() * 1e3
         return {"peak_mb": peak, "parameters": sum(p.numel() for p in self.model.parameters())}
 
 
