@@ -11,12 +11,11 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.matmul import product
 from xla_dynamo.lowerings.promotion import computed_in, spread
 from xla_dynamo.lowerings.table import Context, lowers
 
 aten = torch.ops.aten
-
-_BATCH = ((0, 1), (0, 1))  # images or sentences, and heads
 
 
 def scale_of(query: Value, scale: float | None) -> float:
@@ -25,7 +24,7 @@ def scale_of(query: Value, scale: float | None) -> float:
 
 
 def attention_scores(
-    query: Value, key: Value, is_causal: bool, mask: Value | None, scale: float | None
+    ctx: Context, query: Value, key: Value, is_causal: bool, mask: Value | None, scale: float | None
 ) -> Value:
     """Scaled query @ key.mT with masked places at -inf, in the dtype of the computation.
 
@@ -33,7 +32,7 @@ def attention_scores(
     keys 0 to i, also where there are more keys than queries.
     """
     key = repeat_heads(key, build.shape_of(query)[1])
-    scores = build.dot_general(query, key, ([3], [3]), _BATCH, computed_in(query))
+    scores = product(ctx, query, key, computed_in(query), y_is_turned=True)
     scores = hlo.multiply(scores, build.full_like(scores, scale_of(query, scale)))
     blocked = build.full_like(scores, -math.inf)
     if mask is not None and build.dtype_of(mask) is torch.bool:
@@ -46,7 +45,9 @@ def attention_scores(
     return scores
 
 
-def attend(scores: Value, value: Value, kept: Value | None = None) -> tuple[Value, Value]:
+def attend(
+    ctx: Context, scores: Value, value: Value, kept: Value | None = None
+) -> tuple[Value, Value]:
     """softmax(scores) @ value and the logarithm of the softmax's denominator.
 
     Rows without any key give 0 for both, as torch's fused kernels do. `kept`, the scaled dropout
@@ -65,11 +66,12 @@ def attend(scores: Value, value: Value, kept: Value | None = None) -> tuple[Valu
         weights = hlo.multiply(weights, kept)
     value = repeat_heads(value, build.shape_of(scores)[1])
     weights = build.cast(weights, build.dtype_of(value))
-    output = build.dot_general(weights, value, ([3], [2]), _BATCH, computed_in(value))
+    output = product(ctx, weights, value, computed_in(value))
     return hlo.divide(output, _along_keys(total, output)), hlo.add(peak, hlo.log(total))
 
 
 def attention_gradients(
+    ctx: Context,
     grad: Value,
     query: Value,
     key: Value,
@@ -88,8 +90,8 @@ def attention_gradients(
     weights = hlo.exponential(hlo.subtract(scores, _along_keys(logsumexp, scores)))
     dropped = weights if kept is None else hlo.multiply(weights, kept)
     dropped = build.cast(dropped, narrow)
-    grad_value = build.dot_general(dropped, grad, ([2], [2]), _BATCH, wide)
-    grad_weights = build.dot_general(grad, repeat_heads(value, heads), ([3], [3]), _BATCH, wide)
+    grad_value = product(ctx, dropped, grad, wide, x_is_turned=True)
+    grad_weights = product(ctx, grad, repeat_heads(value, heads), wide, y_is_turned=True)
     if kept is not None:
         grad_weights = hlo.multiply(grad_weights, kept)
     agreement = build.reduce(hlo.multiply(*spread([grad, output], wide)), [3], "sum")
@@ -98,8 +100,8 @@ def attention_gradients(
     )
     scaled = hlo.multiply(grad_scores, build.full_like(grad_scores, scale_of(query, scale)))
     scaled = build.cast(scaled, narrow)
-    grad_query = build.dot_general(scaled, repeat_heads(key, heads), ([3], [2]), _BATCH, wide)
-    grad_key = build.dot_general(scaled, query, ([2], [2]), _BATCH, wide)
+    grad_query = product(ctx, scaled, repeat_heads(key, heads), wide)
+    grad_key = product(ctx, scaled, query, wide, x_is_turned=True)
     return grad_query, _sum_heads(grad_key, key), _sum_heads(grad_value, value), grad_scores
 
 
@@ -140,7 +142,9 @@ def _scaled_dot_product_flash_attention_for_cpu(
 ) -> tuple[Value, Value]:
     if dropout_p:
         raise ValueError("torch's kernel takes no dropout")
-    output, logsumexp = attend(attention_scores(query, key, is_causal, attn_mask, scale), value)
+    output, logsumexp = attend(
+        ctx, attention_scores(ctx, query, key, is_causal, attn_mask, scale), value
+    )
     return build.cast(output, build.dtype_of(query)), logsumexp
 
 
@@ -159,6 +163,6 @@ def _scaled_dot_product_flash_attention_for_cpu_backward(
     attn_mask: Value | None = None,
     scale: float | None = None,
 ) -> tuple[Value, ...]:
-    scores = attention_scores(query, key, is_causal, attn_mask, scale)
-    grads = attention_gradients(grad_out, query, key, value, out, logsumexp, scores, scale)
+    scores = attention_scores(ctx, query, key, is_causal, attn_mask, scale)
+    grads = attention_gradients(ctx, grad_out, query, key, value, out, logsumexp, scores, scale)
     return tuple(build.cast(g, build.dtype_of(query)) for g in grads[:3])

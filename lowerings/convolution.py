@@ -8,7 +8,7 @@ import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build
+from xla_dynamo.lowerings import build, onednn
 from xla_dynamo.lowerings import convolution_on_cpu as on_cpu
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.dtypes import tensor_type
@@ -38,8 +38,14 @@ def convolution(
 ) -> Value:
     rank = build.rank_of(x) - 2
     stride, padding, dilation = (_per_dim(a, rank) for a in (stride, padding, dilation))
+    shape = ctx.out.shape
+    pads = [(p, p) for p in padding]
+    if not transposed and onednn.takes_convolution(ctx, x, weight, shape, pads, ctx.out.dtype):
+        return onednn.convolution(
+            x, weight, bias, shape, ctx.out.dtype, stride, pads, dilation, groups=groups
+        )
     form = forward if not transposed else input_gradient
-    y = form(ctx, x, weight, ctx.out.shape, stride, padding, dilation, groups)
+    y = form(ctx, x, weight, shape, stride, padding, dilation, groups)
     if bias is not None:
         bias = build.cast(bias, build.dtype_of(y))
         y = hlo.add(y, build.broadcast_in_dim(bias, build.shape_of(y), [1]))
@@ -209,6 +215,24 @@ def _convolve(
     dtype = build.dtype_of(x)
     if ctx.platform == "cpu":
         dtype = computed_in(x)  # a half result is rounded once, after the bias
+        undilated = set(image_dilation) <= {1} and batch_groups == 1
+        if (
+            undilated
+            and image_dims == out_dims == _BATCH_FIRST
+            and onednn.takes_convolution(ctx, x, kernel, shape, padding, dtype)
+        ):
+            return onednn.convolution(
+                x,
+                kernel,
+                None,
+                shape,
+                dtype,
+                stride,
+                padding,
+                kernel_dilation,
+                kernel_dims=kernel_dims,
+                groups=feature_groups,
+            )
         window = build.shape_of(kernel)[2:]
         features = build.shape_of(kernel)[kernel_dims[0]]
         plain = 0 not in shape and 0 not in build.shape_of(x) and batch_groups == 1

@@ -59,9 +59,9 @@ def _forward(
 ) -> tuple[Value, Value, Value | None, Value | None]:
     """Output, logsumexp in torch's shape, seed and offset."""
     state, seed, offset = _key_parts(ctx, dropout_p, random)
-    scores = attention_scores(query, key, is_causal, bias, scale)
+    scores = attention_scores(ctx, query, key, is_causal, bias, scale)
     kept = _kept(state, scores, dropout_p) if dropout_p else None
-    output, logsumexp = attend(scores, value, kept)
+    output, logsumexp = attend(ctx, scores, value, kept)
     return build.cast(output, build.dtype_of(query)), _fitted(ctx, logsumexp), seed, offset
 
 
@@ -76,6 +76,7 @@ def _fitted(ctx: Context, logsumexp: Value) -> Value:
 
 
 def _backward(
+    ctx: Context,
     grad: Value,
     query: Value,
     key: Value,
@@ -91,12 +92,12 @@ def _backward(
     wants_bias: bool = False,
 ) -> tuple[Value | None, ...]:
     """The gradients of query, key, value and bias, the last one only if it is wanted."""
-    scores = attention_scores(query, key, is_causal, bias, scale)
+    scores = attention_scores(ctx, query, key, is_causal, bias, scale)
     kept = _kept(_key_from(seed, offset), scores, dropout_p) if dropout_p else None
     if build.rank_of(logsumexp) == 4:
         logsumexp = build.reshape(logsumexp, build.shape_of(logsumexp)[:3])
     logsumexp = build.slice_dim(logsumexp, 2, 0, build.shape_of(query)[2])
-    grads = attention_gradients(grad, query, key, value, out, logsumexp, scores, scale, kept)
+    grads = attention_gradients(ctx, grad, query, key, value, out, logsumexp, scores, scale, kept)
     *inputs, grad_bias = (build.cast(g, build.dtype_of(query)) for g in grads)
     return *inputs, _sum_to(grad_bias, bias) if wants_bias and bias is not None else None
 
@@ -148,7 +149,7 @@ def _scaled_dot_product_efficient_attention_backward(
     scale: float | None = None,
 ) -> tuple[Value | None, ...]:
     saved = (out, logsumexp, philox_seed, philox_offset, dropout_p, is_causal, scale)
-    return _backward(grad_out_, query, key, value, attn_bias, *saved, grad_input_mask[3])
+    return _backward(ctx, grad_out_, query, key, value, attn_bias, *saved, grad_input_mask[3])
 
 
 def _forward_with_lengths(
@@ -206,7 +207,7 @@ def _scaled_dot_product_flash_attention_backward(
     scale: float | None = None,
 ) -> tuple[Value | None, ...]:
     saved = (out, logsumexp, philox_seed, philox_offset, dropout_p, is_causal, scale)
-    return _backward(grad_out, query, key, value, None, *saved)[:3]
+    return _backward(ctx, grad_out, query, key, value, None, *saved)[:3]
 
 
 @lowers(aten._scaled_dot_product_cudnn_attention.default)
@@ -248,7 +249,7 @@ def _scaled_dot_product_cudnn_attention_backward(
     scale: float | None = None,
 ) -> tuple[Value | None, ...]:
     saved = (out, logsumexp, philox_seed, philox_offset, dropout_p, is_causal, scale)
-    return _backward(grad_out, query, key, value, attn_bias, *saved)[:3]
+    return _backward(ctx, grad_out, query, key, value, attn_bias, *saved)[:3]
 
 
 @lowers(aten._scaled_dot_product_fused_attention_overrideable.default)
@@ -290,4 +291,4 @@ def _scaled_dot_product_fused_attention_overrideable_backward(
     scale: float | None = None,
 ) -> tuple[Value | None, ...]:
     saved = (out, logsumexp, philox_seed, philox_offset, dropout_p, is_causal, scale)
-    return _backward(grad_out, query, key, value, attn_bias, *saved, grad_input_mask[3])
+    return _backward(ctx, grad_out, query, key, value, attn_bias, *saved, grad_input_mask[3])

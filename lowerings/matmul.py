@@ -1,9 +1,10 @@
 """Products of matrices and vectors: mm, bmm, their sums with a third tensor, dot and mv."""
 
 import torch
+from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build
+from xla_dynamo.lowerings import build, onednn
 from xla_dynamo.lowerings.build import Number, Value
 from xla_dynamo.lowerings.promotion import computed_in, spread
 from xla_dynamo.lowerings.table import Context, lowers
@@ -15,12 +16,48 @@ _HALF = (torch.float16, torch.bfloat16)
 
 def matrix_product(ctx: Context, x: Value, y: Value, dtype: torch.dtype) -> Value:
     """The product [m, k] @ [k, n], with or without a batch dimension, or [m, k] @ [k], in dtype."""
-    rank = build.rank_of(x)
-    batch = list(range(rank - 2))
-    inner = (rank - 1, max(rank - 2, 0))
     if ctx.platform == "cpu" and build.dtype_of(x) in _HALF and _is_vector(x, y):
         return _multiply_and_sum(x, y, dtype)
-    return build.dot_general(x, y, ([inner[0]], [inner[1]]), (batch, batch), dtype)
+    if build.rank_of(y) < 2:
+        return build.dot_general(x, y, ([build.rank_of(x) - 1], [0]), dtype=dtype)
+    return product(ctx, x, y, dtype)
+
+
+def product(
+    ctx: Context,
+    x: Value,
+    y: Value,
+    dtype: torch.dtype,
+    *,
+    bias: Value | None = None,
+    x_is_turned: bool = False,
+    y_is_turned: bool = False,
+) -> Value:
+    """The product [*stack, m, k] @ [*stack, k, n] in dtype, plus a bias of [n].
+
+    A factor that is turned comes as [*stack, k, m] or [*stack, n, k].
+    """
+    rank = build.rank_of(x)
+    x, x_is_turned = _unturned(x, x_is_turned)
+    y, y_is_turned = _unturned(y, y_is_turned)
+    if onednn.takes_product(ctx, x, y, dtype, x_is_turned, y_is_turned):
+        return onednn.matrix_product(x, y, bias, dtype, x_is_turned, y_is_turned)
+    contract = ([rank - 2 if x_is_turned else rank - 1], [rank - 1 if y_is_turned else rank - 2])
+    stack = list(range(rank - 2))
+    if bias is None:
+        return build.dot_general(x, y, contract, (stack, stack), dtype)
+    wide = build.dot_general(x, y, contract, (stack, stack), computed_in(x))
+    return build.cast(hlo.add(*spread([wide, bias], build.dtype_of(wide))), dtype)
+
+
+def _unturned(x: Value, is_turned: bool) -> tuple[Value, bool]:
+    """What a transposition of the last two dimensions was made from, where x is one."""
+    swapped = [*range(build.rank_of(x) - 2), build.rank_of(x) - 1, build.rank_of(x) - 2]
+    if getattr(x.owner, "name", None) != "stablehlo.transpose":
+        return x, is_turned
+    if list(ir.DenseI64ArrayAttr(x.owner.attributes["permutation"])) != swapped:
+        return x, is_turned
+    return x.owner.operands[0], not is_turned
 
 
 def _is_vector(x: Value, y: Value) -> bool:
@@ -83,6 +120,9 @@ def vdot(ctx: Context, x: Value, y: Value) -> Value:
 def addmm(
     ctx: Context, added: Value, x: Value, y: Value, *, beta: Number = 1, alpha: Number = 1
 ) -> Value:
+    is_bias = build.rank_of(added) == 1 and build.shape_of(added) == build.shape_of(y)[-1:]
+    if is_bias and beta == alpha == 1 and build.dtype_of(added) is ctx.out.dtype:
+        return product(ctx, x, y, ctx.out.dtype, bias=added)
     return blend(ctx, added, matrix_product(ctx, x, y, computed_in(x)), beta, alpha)
 
 

@@ -31,6 +31,8 @@ class Context:
         module: the MLIR module under construction, for rules that add a function to it.
         functions: inlined functions by their key (see `from_jax`), so that each is added once.
         random_key: makes a fresh ui64[2] key for a random op; a new one at each call.
+        libraries: the libraries, by name, that programs for this platform may call.
+        trains: whether the graph has a backward, or is one.
         inline: lowers a graph inside the graph, the body of a branch or loop, at the insertion
             point: takes the FX graph, or a function of torch that is traced; its inputs as values
             and as fake tensors; and in a loop the number of the `step`, an int64. Returns the list
@@ -43,6 +45,8 @@ class Context:
     module: ir.Module
     functions: dict[Any, Any]
     random_key: Callable[[], ir.Value]
+    libraries: frozenset[str]
+    trains: bool
     inline: Callable[..., list[Any]]
 
 

@@ -44,7 +44,7 @@ class Cost:
     """What a call of an executable costs, as XLA counts it.
 
     Attributes:
-        flops: floating-point operations.
+        flops: floating-point operations, those in calls of libraries (oneDNN) not included.
         bytes_accessed: read and written by the program's operations, fused ones once.
         argument_bytes, result_bytes: of the arguments and the results.
         temporary_bytes: what is needed beside them while it runs.

@@ -1,4 +1,4 @@
-"""Every use of jaxlib's private parts: raw DLPack import and export, compile and execute.
+"""Every use of jaxlib's private parts: raw DLPack import and export, compile, execute, oneDNN.
 
 The public roads (`jax.dlpack.from_dlpack`, `jax.jit`) cost 30 µs a tensor and narrow 64-bit types.
 `tests/runtime/test_jaxlib_private.py` fails with a clear message when one of these moves.
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jaxlib.version
 import numpy as np
 from jax.extend.mlir import ir
 from jaxlib import _jax, xla_client
@@ -76,3 +77,12 @@ def executor(
 def buffer_address(buffer: Buffer) -> int:
     """The memory address of a buffer's first byte."""
     return buffer.unsafe_buffer_pointer()
+
+
+def calls_onednn() -> bool:
+    """Whether this version of jaxlib takes custom calls of oneDNN in the form that we write.
+
+    Nothing in jaxlib tells, and a call of another form ends the process: so only versions whose
+    onednn_config.proto is known.
+    """
+    return (0, 10) <= jaxlib.version.__version_info__[:2] < (0, 13)

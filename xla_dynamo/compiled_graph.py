@@ -101,7 +101,14 @@ class CompiledGraph(BoxedGraph):
     def _compile(self, values: dict[torch.fx.Node, Any], reason: str) -> Call:
         start = time.perf_counter()
         device = pjrt_device_of(self._device)
-        program = lower(self._gm, values, device.platform, self._options, self._static_inputs)
+        program = lower(
+            self._gm,
+            values,
+            device.platform,
+            self._options,
+            self._static_inputs,
+            trains=self._record.trains,
+        )
         lowering = time.perf_counter() - start
         metrics.add_time("LoweringTime", lowering)
         metrics.increment("UncachedCompile")
@@ -140,7 +147,7 @@ def compile_graph(
         options: see `Options`.
         keeps_inputs: inputs that come again are imported once, and known by their address:
             parameters and buffers, which the current tracing context tells, at once.
-        kind: what the graph is, for logs and reports: "forward" or the like.
+        kind: what the graph is: "inference", "forward", "backward", "training step" or other.
         observer: is told what becomes of it: see `events`.
 
     Raises:

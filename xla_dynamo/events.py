@@ -110,6 +110,11 @@ class Graph:
         self.parts, self.start, self.seconds = 1, time.perf_counter(), 0.0
         self._gm, self._eager = gm, dict[torch.fx.Node, str]()
 
+    @property
+    def trains(self) -> bool:
+        """Whether it has a backward, or is one."""
+        return self.kind in ("forward", "backward", "training step")
+
     def cut(self, eager: dict[torch.fx.Node, str], parts: int) -> None:
         """Note what torch runs, with the reasons, and how many parts are left for XLA."""
         self._eager, self.parts = eager, parts

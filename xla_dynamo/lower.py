@@ -32,17 +32,22 @@ def lower(
     platform: str,
     options: Options,
     static_inputs: frozenset[int] = frozenset(),
+    *,
+    trains: bool = False,
 ) -> Program:
     """Lower a graph whose nodes have the given fake values, of static sizes.
 
-    `static_inputs` are the indices of the inputs that are parameters and buffers.
+    `static_inputs` are the indices of the inputs that are parameters and buffers; `trains` says
+    that the graph has a backward, or is one.
 
     Raises:
         UnsupportedOperator: a node has no rule.
         LoweringError: a rule failed or emitted another type than the fake value's.
     """
     with make_ir_context(), ir.Location.unknown():
-        return _ProgramLowering(gm, values, ModuleBuilder(platform, options)).run(static_inputs)
+        return _ProgramLowering(gm, values, ModuleBuilder(platform, options, trains)).run(
+            static_inputs
+        )
 
 
 class _ProgramLowering(GraphLowering):

@@ -84,6 +84,8 @@ class GraphLowering:
             builder.module,
             builder.functions,
             self.random_key,
+            builder.libraries,
+            builder.trains,
             self.inline,
         )
         args = torch.fx.map_arg(node.args, self.env.__getitem__)

@@ -10,6 +10,7 @@ from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.options import Options
 from xla_dynamo.program import Constant
+from xla_dynamo.runtime.libraries import libraries_of
 
 Node: TypeAlias = torch.fx.Node
 # What stands between a literal, as in torch.tensor([1, 2]), and those who use it.
@@ -22,6 +23,8 @@ class ModuleBuilder:
     Attributes:
         platform: the PJRT platform that the module is for.
         options: what the user asked for.
+        trains: whether the graph has a backward, or is one.
+        libraries: the libraries, by name, that the module may call.
         module: the module.
         main: its public function.
         block: the body of `main`.
@@ -30,9 +33,10 @@ class ModuleBuilder:
         draws: how many random keys were asked for.
     """
 
-    def __init__(self, platform: str, options: Options) -> None:
+    def __init__(self, platform: str, options: Options, trains: bool) -> None:
         """Make a module whose `main` has neither arguments nor results yet."""
-        self.platform, self.options = platform, options
+        self.platform, self.options, self.trains = platform, options, trains
+        self.libraries = libraries_of(platform) if options.onednn else frozenset()
         self.module = ir.Module.create()
         with ir.InsertionPoint(self.module.body):
             self.main = func.FuncOp("main", ([], []), visibility="public")

@@ -32,6 +32,8 @@ class Options:
             whose value it has unless given.
         rng: "xla" draws random numbers inside the compiled program; "torch" draws eager's own, with
             torch's generator, between compiled parts of the graph.
+        onednn: whether programs for x86 CPUs call oneDNN, which jaxlib brings, for convolutions and
+            matrix products.
     """
 
     constant_limit: int = 64
@@ -40,6 +42,7 @@ class Options:
     fallback: str = "eager"
     matmul_precision: str = dataclasses.field(default_factory=precision_of_torch)
     rng: str = "xla"
+    onednn: bool = True
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None) -> "Options":
@@ -65,6 +68,10 @@ class Options:
                     raise OptionError(
                         f"option {key!r} must be one of {CHOICES[key]}, not {value!r}"
                     )
+                continue
+            if key == "onednn":
+                if not isinstance(value, bool):
+                    raise OptionError(f"option {key!r} must be True or False, not {value!r}")
                 continue
             wanted = Mapping if key == "xla_options" else int
             if not isinstance(value, wanted) or isinstance(value, bool):

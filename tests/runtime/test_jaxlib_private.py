@@ -1,5 +1,8 @@
 """The parts of jaxlib that are not public are where we left them, and do what we rely on."""
 
+import subprocess
+import sys
+
 import jax
 import pytest
 import torch
@@ -9,6 +12,7 @@ from jax.interpreters.mlir import make_ir_context
 from xla_dynamo.runtime import jaxlib_private
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
 from xla_dynamo.runtime.clients import pjrt_device
+from xla_dynamo.runtime.libraries import libraries_of
 
 MOVED = "jaxlib changed: adapt xla_dynamo/runtime/jaxlib_private.py"
 
@@ -71,3 +75,32 @@ def test_dtypes_cross_without_a_copy(cpu, dtype):
     back = export_buffer(import_tensor(tensor, cpu))
     assert back.dtype is dtype
     assert back.data_ptr() == tensor.data_ptr()
+
+
+ONEDNN = """
+import torch
+import torch.nn.functional as F
+from xla_dynamo.lowerings import onednn
+
+onednn.FEWEST_IN_CONVOLUTION = 0
+onednn.FEWEST_IN_PRODUCT = {torch.float32: 0, torch.bfloat16: 0}
+image, kernel = torch.randn(2, 4, 9, 8), torch.randn(6, 2, 3, 2)
+for dtype in (torch.float32, torch.bfloat16):
+    for f, args in (
+        (lambda x, w: F.conv2d(x, w, None, 2, 1, 1, 2), (image, kernel)),
+        (torch.matmul, (image, image.mT)),
+    ):
+        args = [a.to(dtype) for a in args]
+        actual = torch.compile(f, backend="openxla")(*args)
+        torch.testing.assert_close(actual, f(*args))
+"""
+
+
+def test_calls_of_onednn_are_written_as_xla_reads_them():
+    """In a process of its own, which such a call ends if it is of another form."""
+    run = subprocess.run([sys.executable, "-c", ONEDNN], capture_output=True, text=True)
+    assert run.returncode == 0, f"{MOVED}: calls_onednn\n{run.stderr[-2000:]}"
+
+
+def test_only_cpus_have_onednn():
+    assert not libraries_of("cuda")

@@ -1,0 +1,196 @@
+"""Convolutions and matrix products by oneDNN, which jaxlib brings for x86 and XLA:CPU runs itself.
+
+A custom call of XLA's own targets (xla/service/cpu/onednn_*.cc) runs in XLA's threads and writes
+into XLA's memory. Its configuration is the JSON form of onednn_config.proto. What oneDNN refuses
+ends the process, so `takes_convolution` and `takes_product` let only through what it is known to
+do. What each form is good for is measured by `python -m bench.forms`.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.lowerings.table import Context
+from xla_dynamo.lowerings.values import Value, dtype_of, rank_of, shape_of
+
+# The names under which `Context.libraries` has oneDNN, and its kernels for bfloat16.
+ONEDNN, ONEDNN_BFLOAT16 = "onednn", "onednn_bfloat16"
+
+# Multiplications below which a call costs more than it gains.
+FEWEST_IN_CONVOLUTION = 1 << 19
+FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
+# oneDNN counts in 32 bits.
+_LARGEST = 2**31 - 1
+
+
+def takes_convolution(
+    ctx: Context,
+    x: Value,
+    kernel: Value,
+    shape: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dtype: torch.dtype,
+) -> bool:
+    """Whether `convolution` is to compute a result of this shape and dtype."""
+    sizes = [*shape, *shape_of(x), *shape_of(kernel)]
+    if not _has_kernels(ctx, x, dtype) or not 3 <= len(shape) <= 5 or 0 in sizes:
+        return False
+    if ctx.trains and dtype_of(x) is torch.float32:
+        return False  # weight gradients are XLA's own, and have the channels elsewhere in memory
+    in_bounds = all(0 <= p <= _LARGEST for side in padding for p in side)
+    elements = max(map(_count, (shape, shape_of(x), shape_of(kernel))))
+    products = _count(shape) * _count(shape_of(kernel)) // max(shape[1], 1)
+    return in_bounds and elements <= _LARGEST and products >= FEWEST_IN_CONVOLUTION
+
+
+def convolution(
+    x: Value,
+    kernel: Value,
+    bias: Value | None,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    *,
+    kernel_dims: tuple[int, int] = (0, 1),
+    groups: int = 1,
+) -> Value:
+    """A convolution of images [batch, channel, *spatial], with the channels innermost in memory.
+
+    A layout, not a transpose: a chain of convolutions and what lies between keeps it by itself.
+    `kernel_dims` are the dimensions of the kernel that are those of output and input channels;
+    padding is (low, high) for each spatial dimension.
+    """
+    rank = len(shape)
+    spatial = _numbers(range(2, rank))
+    image = {"data": {"batch_dim": "0", "feature_dim": "1", "spatial_dims": spatial}}
+    out_features, in_features = _numbers(kernel_dims)
+    window = {
+        "pad_left": _numbers(low for low, _ in padding),
+        "pad_right": _numbers(high for _, high in padding),
+        "strides": _numbers(stride),
+        "window_dilations": _numbers(dilation),
+    }
+    config = {
+        "dims": str(rank),
+        "feature_groups": str(groups),
+        "input": image,
+        "kernel": {
+            "filter": {
+                "input_feature_dim": in_features,
+                "output_feature_dim": out_features,
+                "spatial_dims": spatial,
+            }
+        },
+        "output": image,
+        "window": window,
+    }
+    operands, orders = [x, kernel], [_channels_last(rank), list(range(rank))]
+    if bias is not None:
+        config["fusions"] = {"ops": ["BIAS"]}
+        operands, orders = [*operands, bias], [*orders, [0]]
+    return _call(
+        "convolution", {"onednn_conv_config": config}, operands, orders, shape, dtype, orders[0]
+    )
+
+
+def takes_product(
+    ctx: Context, x: Value, y: Value, dtype: torch.dtype, x_is_turned: bool, y_is_turned: bool
+) -> bool:
+    """Whether `matrix_product` is to compute x @ y in dtype."""
+    if not _has_kernels(ctx, x, dtype) or not 2 <= rank_of(x) <= 5:
+        return False
+    *stack, rows, inner = shape_of(x)
+    columns = shape_of(y)[-2 if y_is_turned else -1]
+    if x_is_turned:
+        rows, inner = inner, rows
+    count = _count(stack)
+    elements = count * max(rows * inner, inner * columns, rows * columns)
+    if elements > _LARGEST or 1 in (rows, columns):
+        return False
+    products = count * rows * inner * columns
+    return products >= max(FEWEST_IN_PRODUCT[dtype_of(x)], 1)
+
+
+def matrix_product(
+    x: Value,
+    y: Value,
+    bias: Value | None,
+    dtype: torch.dtype,
+    x_is_turned: bool = False,
+    y_is_turned: bool = False,
+) -> Value:
+    """The product [*stack, m, k] @ [*stack, k, n] in dtype, plus a bias of [n].
+
+    A factor that is turned comes as [*stack, k, m] or [*stack, n, k]. The bias has their dtype.
+    """
+    *stack, rows, inner = shape_of(x)
+    columns = shape_of(y)[-2 if y_is_turned else -1]
+    shape = [*stack, inner if x_is_turned else rows, columns]
+    config: dict[str, Any] = {"transpose_a": x_is_turned, "transpose_b": y_is_turned}
+    operands = [x, y]
+    if bias is not None:
+        config["fusions"] = {"ops": ["BIAS"]}
+        ones = [1] * (len(shape) - 1)
+        operands.append(hlo.reshape(tensor_type([*ones, columns], dtype_of(bias)), bias))
+    order = list(range(len(shape)))
+    orders = [order] * len(operands)
+    return _call("matmul", {"onednn_matmul_config": config}, operands, orders, shape, dtype, order)
+
+
+def _has_kernels(ctx: Context, x: Value, dtype: torch.dtype) -> bool:
+    """Whether there are kernels from x's dtype to this one."""
+    given = dtype_of(x)
+    if given is torch.float32:
+        return ONEDNN in ctx.libraries and dtype is torch.float32
+    narrow = given is torch.bfloat16 and dtype in (torch.bfloat16, torch.float32)
+    return ONEDNN_BFLOAT16 in ctx.libraries and narrow
+
+
+def _channels_last(rank: int) -> list[int]:
+    return [0, *range(2, rank), 1]
+
+
+def _count(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _numbers(values: Any) -> list[str]:
+    """Numbers as JSON has 64-bit ones in protocol buffers."""
+    return [str(v) for v in values]
+
+
+def _layout(order: Sequence[int]) -> ir.Attribute:
+    """A layout as XLA has it: dimensions from the innermost in memory to the outermost."""
+    return ir.DenseIntElementsAttr.get(np.asarray(order[::-1]), type=ir.IndexType.get())
+
+
+def _call(
+    target: str,
+    config: dict[str, Any],
+    operands: Sequence[Value],
+    orders: Sequence[Sequence[int]],
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    order: Sequence[int],
+) -> Value:
+    """A custom call whose operands and result have their dimensions in these orders in memory."""
+    op = hlo.CustomCallOp(
+        [tensor_type(list(shape), dtype)],
+        list(operands),
+        f"__onednn${target}",
+        backend_config=ir.StringAttr.get(json.dumps(config)),
+        operand_layouts=ir.ArrayAttr.get([_layout(o) for o in orders]),
+        result_layouts=ir.ArrayAttr.get([_layout(order)]),
+    )
+    return op.result
