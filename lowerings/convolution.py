@@ -39,11 +39,9 @@ def convolution(
     rank = build.rank_of(x) - 2
     stride, padding, dilation = (_per_dim(a, rank) for a in (stride, padding, dilation))
     shape = ctx.out.shape
-    pads = [(p, p) for p in padding]
-    if not transposed and onednn.takes_convolution(ctx, x, weight, shape, pads, ctx.out.dtype):
-        return onednn.convolution(
-            x, weight, bias, shape, ctx.out.dtype, stride, pads, dilation, groups=groups
-        )
+    window = onednn.Window(stride, [(p, p) for p in padding], dilation)
+    if not transposed and onednn.takes_convolution(ctx, x, weight, shape, ctx.out.dtype, window):
+        return onednn.convolution(x, weight, bias, shape, ctx.out.dtype, window, groups=groups)
     form = forward if not transposed else input_gradient
     y = form(ctx, x, weight, shape, stride, padding, dilation, groups)
     if bias is not None:
@@ -215,11 +213,12 @@ def _convolve(
     dtype = build.dtype_of(x)
     if ctx.platform == "cpu":
         dtype = computed_in(x)  # a half result is rounded once, after the bias
-        undilated = set(image_dilation) <= {1} and batch_groups == 1
+        ordinary = set(image_dilation) <= {1} and batch_groups == 1
+        moves = onednn.Window(stride, padding, kernel_dilation)
         if (
-            undilated
+            ordinary
             and image_dims == out_dims == _BATCH_FIRST
-            and onednn.takes_convolution(ctx, x, kernel, shape, padding, dtype)
+            and onednn.takes_convolution(ctx, x, kernel, shape, dtype, moves, kernel_dims)
         ):
             return onednn.convolution(
                 x,
@@ -227,9 +226,7 @@ def _convolve(
                 None,
                 shape,
                 dtype,
-                stride,
-                padding,
-                kernel_dilation,
+                moves,
                 kernel_dims=kernel_dims,
                 groups=feature_groups,
             )

@@ -6,9 +6,10 @@ ends the process, so `takes_convolution` and `takes_product` let only through wh
 do. What each form is good for is measured by `python -m bench.forms`.
 """
 
+import itertools
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,13 +30,22 @@ FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
 _LARGEST = 2**31 - 1
 
 
+class Window(NamedTuple):
+    """How the window of a convolution moves: a number, or a low and a high one, a dimension."""
+
+    stride: Sequence[int]
+    padding: Sequence[tuple[int, int]]
+    dilation: Sequence[int]
+
+
 def takes_convolution(
     ctx: Context,
     x: Value,
     kernel: Value,
     shape: Sequence[int],
-    padding: Sequence[tuple[int, int]],
     dtype: torch.dtype,
+    window: Window,
+    kernel_dims: tuple[int, int] = (0, 1),
 ) -> bool:
     """Whether `convolution` is to compute a result of this shape and dtype."""
     sizes = [*shape, *shape_of(x), *shape_of(kernel)]
@@ -43,10 +53,36 @@ def takes_convolution(
         return False
     if ctx.trains and dtype_of(x) is torch.float32:
         return False  # weight gradients are XLA's own, and have the channels elsewhere in memory
-    in_bounds = all(0 <= p <= _LARGEST for side in padding for p in side)
     elements = max(map(_count, (shape, shape_of(x), shape_of(kernel))))
     products = _count(shape) * _count(shape_of(kernel)) // max(shape[1], 1)
-    return in_bounds and elements <= _LARGEST and products >= FEWEST_IN_CONVOLUTION
+    if elements > _LARGEST or products < FEWEST_IN_CONVOLUTION:
+        return False
+    return _is_right(x, kernel, shape, window, kernel_dims)
+
+
+def _is_right(
+    x: Value, kernel: Value, shape: Sequence[int], window: Window, kernel_dims: tuple[int, int]
+) -> bool:
+    """Whether oneDNN (3.x) gets a convolution right.
+
+    Its kernels for bfloat16, and some for float32, read beyond the image where the result has one
+    element in a strided dimension, where all that some window sees is padding, and where an image
+    of three dimensions is thinner than the window. tests/lowerings/test_onednn.py has examples.
+    """
+    image, reaches = shape_of(x)[2:], []
+    for n, k, out, stride, (low, high), dilation in zip(
+        image, shape_of(kernel)[2:], shape[2:], *window, strict=True
+    ):
+        reach = (k - 1) * dilation + 1
+        reaches.append(reach)
+        if not (0 <= low < reach and 0 <= high < reach) or (out == 1 and stride > 1):
+            return False
+        places = itertools.product(range(out), range(k))
+        if not any(0 <= i * stride + j * dilation - low < n for i, j in places):
+            return False
+    thin = any(n < reach for n, reach in zip(image, reaches, strict=True))
+    few = shape_of(kernel)[kernel_dims[1]] < 4
+    return not (len(shape) == 5 and dtype_of(x) is torch.bfloat16 and (thin or few))
 
 
 def convolution(
@@ -55,9 +91,7 @@ def convolution(
     bias: Value | None,
     shape: Sequence[int],
     dtype: torch.dtype,
-    stride: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
+    window: Window,
     *,
     kernel_dims: tuple[int, int] = (0, 1),
     groups: int = 1,
@@ -65,19 +99,12 @@ def convolution(
     """A convolution of images [batch, channel, *spatial], with the channels innermost in memory.
 
     A layout, not a transpose: a chain of convolutions and what lies between keeps it by itself.
-    `kernel_dims` are the dimensions of the kernel that are those of output and input channels;
-    padding is (low, high) for each spatial dimension.
+    `kernel_dims` are the dimensions of the kernel that are those of output and input channels.
     """
     rank = len(shape)
     spatial = _numbers(range(2, rank))
     image = {"data": {"batch_dim": "0", "feature_dim": "1", "spatial_dims": spatial}}
     out_features, in_features = _numbers(kernel_dims)
-    window = {
-        "pad_left": _numbers(low for low, _ in padding),
-        "pad_right": _numbers(high for _, high in padding),
-        "strides": _numbers(stride),
-        "window_dilations": _numbers(dilation),
-    }
     config = {
         "dims": str(rank),
         "feature_groups": str(groups),
@@ -90,7 +117,12 @@ def convolution(
             }
         },
         "output": image,
-        "window": window,
+        "window": {
+            "pad_left": _numbers(low for low, _ in window.padding),
+            "pad_right": _numbers(high for _, high in window.padding),
+            "strides": _numbers(window.stride),
+            "window_dilations": _numbers(window.dilation),
+        },
     }
     operands, orders = [x, kernel], [_channels_last(rank), list(range(rank))]
     if bias is not None:
