@@ -16,7 +16,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 def matrix_product(ctx: Context, x: Value, y: Value, dtype: torch.dtype) -> Value:
     """The product [m, k] @ [k, n], with or without a batch dimension, or [m, k] @ [k], in dtype."""
-    if ctx.platform == "cpu" and build.dtype_of(x) in _HALF and _is_vector(x, y):
+    if _is_half_vector(ctx, x, y):
         return _multiply_and_sum(x, y, dtype)
     if build.rank_of(y) < 2:
         return build.dot_general(x, y, ([build.rank_of(x) - 1], [0]), dtype=dtype)
@@ -60,8 +60,10 @@ def _unturned(x: Value, is_turned: bool) -> tuple[Value, bool]:
     return x.owner.operands[0], not is_turned
 
 
-def _is_vector(x: Value, y: Value) -> bool:
-    """Whether a factor is a vector: one row at the left or one column at the right."""
+def _is_half_vector(ctx: Context, x: Value, y: Value) -> bool:
+    """Whether a factor is a vector, one row at the left or one column, of a half type on a CPU."""
+    if ctx.platform != "cpu" or build.dtype_of(x) not in _HALF:
+        return False
     if build.rank_of(y) < 2:
         return True
     return build.shape_of(x)[-2] == 1 or build.shape_of(y)[-1] == 1
@@ -121,7 +123,8 @@ def addmm(
     ctx: Context, added: Value, x: Value, y: Value, *, beta: Number = 1, alpha: Number = 1
 ) -> Value:
     is_bias = build.rank_of(added) == 1 and build.shape_of(added) == build.shape_of(y)[-1:]
-    if is_bias and beta == alpha == 1 and build.dtype_of(added) is ctx.out.dtype:
+    is_sum = is_bias and beta == alpha == 1 and build.dtype_of(added) is ctx.out.dtype
+    if is_sum and build.rank_of(y) == 2 and not _is_half_vector(ctx, x, y):
         return product(ctx, x, y, ctx.out.dtype, bias=added)
     return blend(ctx, added, matrix_product(ctx, x, y, computed_in(x)), beta, alpha)
 

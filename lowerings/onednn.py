@@ -143,6 +143,8 @@ def takes_product(
     columns = shape_of(y)[-2 if y_is_turned else -1]
     if x_is_turned:
         rows, inner = inner, rows
+    if dtype_of(x) is torch.float32 and not (stack or x_is_turned or y_is_turned):
+        return False  # XLA's own are as fast, and faster for few rows
     count = _count(stack)
     elements = count * max(rows * inner, inner * columns, rows * columns)
     if elements > _LARGEST or 1 in (rows, columns):
