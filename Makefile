@@ -32,9 +32,10 @@ format: $(READY)  ## what lint would complain about, mended where it can be
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## eight models, call overhead, an encoder, training, decoding, serving, open sizes, depth
+bench: $(READY)  ## eight models, call overhead, forms, an encoder, training, decoding, serving, open sizes, depth
 	$(BIN)/python -m bench run --suite quick
 	$(BIN)/python -m bench.overhead
+	$(BIN)/python -m bench.forms
 	$(BIN)/python -m bench.encoder
 	$(BIN)/python -m bench.training
 	$(BIN)/python -m bench.decode

@@ -6,6 +6,7 @@ operators (`options={"onednn": False}`), and as they are lowered, where oneDNN m
 """
 
 import argparse
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -51,10 +52,7 @@ def cases(dtype: torch.dtype) -> dict[str, tuple[Function, Sequence[torch.Tensor
     for name, (n, c, size, out, k, stride, groups) in CONVOLUTIONS.items():
         image = torch.randn(n, c, size, size, dtype=dtype).to(memory_format=torch.channels_last)
         kernel = torch.randn(out, c // groups, k, k, dtype=dtype)
-
-        def convolve(x: torch.Tensor, w: torch.Tensor, s: int = stride, g: int = groups):  # type: ignore[no-untyped-def]
-            return F.conv2d(x, w, None, s, w.shape[2] // 2, 1, g)
-
+        convolve = functools.partial(F.conv2d, stride=stride, padding=k // 2, groups=groups)
         made[f"convolution {name}"] = convolve, (image, kernel)
     for name, (m, k, n, turned) in PRODUCTS.items():
         x, y = torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype)
@@ -82,7 +80,7 @@ def main() -> None:
     with torch.no_grad():
         for name, (function, tensors) in cases(getattr(torch, arguments.dtype)).items():
             torch._dynamo.reset()
-            calls: dict[str, Callable[[], object]] = {"eager": lambda f=function, t=tensors: f(*t)}
+            calls = {"eager": functools.partial(function, *tensors)}
             for form, used in (("own", False), ("lowered", True)):
                 compiled = torch.compile(
                     lambda *t, f=function: f(*t),
@@ -90,7 +88,7 @@ def main() -> None:
                     options={"onednn": used},
                     dynamic=False,
                 )
-                calls[form] = lambda c=compiled, t=tensors: c(*t)
+                calls[form] = functools.partial(compiled, *tensors)
             ms = {k: s * 1e3 for k, s in interleave(calls, rounds=arguments.rounds).items()}
             figures = (f"{ms[c]:.2f}" for c in ("eager", "own", "lowered"))
             table.add_row(name, *figures, f"{ms['lowered'] / ms['eager']:.2f}")

@@ -8,6 +8,7 @@ do. What each form is good for is measured by `python -m bench.forms`.
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -53,8 +54,8 @@ def takes_convolution(
         return False
     if ctx.trains and dtype_of(x) is torch.float32:
         return False  # weight gradients are XLA's own, and have the channels elsewhere in memory
-    elements = max(map(_count, (shape, shape_of(x), shape_of(kernel))))
-    products = _count(shape) * _count(shape_of(kernel)) // max(shape[1], 1)
+    elements = max(map(math.prod, (shape, shape_of(x), shape_of(kernel))))
+    products = math.prod(shape) * math.prod(shape_of(kernel)) // shape[1]
     if elements > _LARGEST or products < FEWEST_IN_CONVOLUTION:
         return False
     return _is_right(x, kernel, shape, window, kernel_dims)
@@ -139,13 +140,10 @@ def takes_product(
     """Whether `matrix_product` is to compute x @ y in dtype."""
     if not _has_kernels(ctx, x, dtype) or not 2 <= rank_of(x) <= 5:
         return False
-    *stack, rows, inner = shape_of(x)
-    columns = shape_of(y)[-2 if y_is_turned else -1]
-    if x_is_turned:
-        rows, inner = inner, rows
+    stack, rows, inner, columns = _sizes(x, y, x_is_turned, y_is_turned)
     if dtype_of(x) is torch.float32 and not (stack or x_is_turned or y_is_turned):
         return False  # XLA's own are as fast, and faster for few rows
-    count = _count(stack)
+    count = math.prod(stack)
     elements = count * max(rows * inner, inner * columns, rows * columns)
     if elements > _LARGEST or 1 in (rows, columns):
         return False
@@ -165,9 +163,8 @@ def matrix_product(
 
     A factor that is turned comes as [*stack, k, m] or [*stack, n, k]. The bias has their dtype.
     """
-    *stack, rows, inner = shape_of(x)
-    columns = shape_of(y)[-2 if y_is_turned else -1]
-    shape = [*stack, inner if x_is_turned else rows, columns]
+    stack, rows, _, columns = _sizes(x, y, x_is_turned, y_is_turned)
+    shape = [*stack, rows, columns]
     config: dict[str, Any] = {"transpose_a": x_is_turned, "transpose_b": y_is_turned}
     operands = [x, y]
     if bias is not None:
@@ -177,6 +174,16 @@ def matrix_product(
     order = list(range(len(shape)))
     orders = [order] * len(operands)
     return _call("matmul", {"onednn_matmul_config": config}, operands, orders, shape, dtype, order)
+
+
+def _sizes(
+    x: Value, y: Value, x_is_turned: bool, y_is_turned: bool
+) -> tuple[list[int], int, int, int]:
+    """Of a product [*stack, m, k] @ [*stack, k, n]: the stack's sizes, m, k and n."""
+    *stack, rows, inner = shape_of(x)
+    if x_is_turned:
+        rows, inner = inner, rows
+    return stack, rows, inner, shape_of(y)[-2 if y_is_turned else -1]
 
 
 def _has_kernels(ctx: Context, x: Value, dtype: torch.dtype) -> bool:
@@ -190,13 +197,6 @@ def _has_kernels(ctx: Context, x: Value, dtype: torch.dtype) -> bool:
 
 def _channels_last(rank: int) -> list[int]:
     return [0, *range(2, rank), 1]
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _numbers(values: Any) -> list[str]:
