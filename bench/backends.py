@@ -40,6 +40,10 @@ BACKENDS: dict[str, Backend] = {
         'torch.compile(model, backend="openxla")',
         lambda model: torch.compile(model, backend="openxla"),
     ),
+    "openxla-freeze": Backend(
+        'openxla with options={"freeze": True}',
+        lambda model: torch.compile(model, backend="openxla", options={"freeze": True}),
+    ),
     "openxla-step": Backend("xla_dynamo.train_step, in training", lambda model: model),
 }
 

@@ -81,6 +81,7 @@ def test_public_names():
         "explain",
         "lowers",
         "openxla",
+        "refreeze",
         "train_step",
     ]
     for name in xla_dynamo.__all__:

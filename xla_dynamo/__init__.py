@@ -23,6 +23,7 @@ _LAZY = {
     "compile_graph": "xla_dynamo.compiled_graph",
     "explain": "xla_dynamo.explained",
     "openxla": "xla_dynamo.backend",
+    "refreeze": "xla_dynamo.frozen_inputs",
     "train_step": "xla_dynamo.training",
 }
 
@@ -42,6 +43,7 @@ __all__ = [
     "explain",
     "lowers",
     "openxla",
+    "refreeze",
     "train_step",
 ]
 

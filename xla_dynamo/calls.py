@@ -9,6 +9,7 @@ from torch.autograd import forward_ad
 
 from xla_dynamo.donated_inputs import DonatedInputs
 from xla_dynamo.errors import ExecutionError
+from xla_dynamo.frozen_inputs import FrozenValues
 from xla_dynamo.known_buffers import KnownBuffers, StaticInputs
 from xla_dynamo.layouts import restrided
 from xla_dynamo.program import Constant, Output, Program
@@ -46,17 +47,19 @@ def bind(
     values: Mapping[torch.fx.Node, Any],
     *,
     keeps_inputs: bool = True,
+    frozen: FrozenValues | None = None,
 ) -> Call:
     """The callable of a program, in AOTAutograd's boxed convention.
 
     It takes the graph's inputs in a list, which it empties so that they can be freed early, and
     returns the graph's outputs. `executable` is None for a program that computes nothing; `values`
-    are the fake values of the graph's nodes, for messages. The callable raises ExecutionError when
+    are the fake values of the graph's nodes, for messages; `frozen` has the values that the program
+    asks for in `Program.frozen`. The callable raises ExecutionError when
     PJRT fails, out of memory say.
     """
     run: Call = _nothing
     if executable is not None:
-        run = _runner(program, executable, device, values, keeps_inputs)
+        run = _runner(program, executable, device, values, keeps_inputs, frozen)
     mutations, outputs, effects = program.mutations, program.outputs, program.effects
     as_they_come = [o.result for o in outputs if o.view is None] == list(range(len(outputs)))
     if as_they_come and outputs and not mutations and not effects:
@@ -102,6 +105,7 @@ def _runner(
     device: torch.device,
     values: Mapping[torch.fx.Node, Any],
     keeps_inputs: bool,
+    frozen_values: FrozenValues | None,
 ) -> Call:
     """From the graph's inputs to the program's results: one frame, since every µs counts here."""
     pjrt_device, execute = executable.device, executable.execute
@@ -118,6 +122,9 @@ def _runner(
         held = [constant.tensor for constant in program.constants]
         donated = DonatedInputs(pjrt_device, program.donations, read, held)
     constants = _constants(program, device, pjrt_device) if program.constants else None
+    frozen = None
+    if program.frozen is not None and frozen_values is not None:
+        frozen = frozen_values.of(program.frozen.keys)
     draws, cuda = program.draws, device.type == "cuda"
     finishers = list(program.finishers.items())
 
@@ -144,6 +151,8 @@ def _runner(
             buffers += static.buffers(args, stream)
         if constants is not None:
             buffers += constants()
+        if frozen is not None:
+            buffers += frozen(args, stream)
         if draws:
             buffers.append(_seed(device, pjrt_device, stream))
         args.clear()

@@ -15,6 +15,8 @@ from xla_dynamo.aot_metadata import static_input_indices
 from xla_dynamo.calls import BoxedGraph, Call, bind
 from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, Graph, Observer, log_event
+from xla_dynamo.fold_batch_norms import fold_batch_norms
+from xla_dynamo.frozen_inputs import FrozenValues
 from xla_dynamo.lower import lower
 from xla_dynamo.options import Options
 from xla_dynamo.partition import TWO_PROGRAMS, partition
@@ -60,6 +62,8 @@ class CompiledGraph(BoxedGraph):
         self._sizes: dict[str, Any] = {}
         self._dropped: set[int] = set()
         self._device = _device_of(gm, example_inputs)
+        freezes = options.freeze and keeps_inputs and not record.trains
+        self._frozen = FrozenValues() if freezes else None
         self._lock = threading.Lock()
         self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
         self._offset_inputs = offset_inputs(gm)
@@ -108,26 +112,42 @@ class CompiledGraph(BoxedGraph):
             self._options,
             self._static_inputs,
             trains=self._record.trains,
+            frozen=self._frozen.keys if self._frozen else None,
         )
         lowering = time.perf_counter() - start
         metrics.add_time("LoweringTime", lowering)
         metrics.increment("UncachedCompile")
         if log.isEnabledFor(logging.DEBUG):
             log.debug("StableHLO:\n%s", program.module)
-        executable = None
-        if program.results:
-            try:
+        executable, seconds = None, 0.0
+        try:
+            if self._frozen is not None and program.frozen is not None:
+                seconds += self._frozen.compile(program.frozen, device, self._options)
+            if program.results:
                 executable = Executable(program.module, device, self._options.xla_options)
-            except CompileError as error:
-                last = self._gm.graph.output_node().prev
-                raise CompileError(f"{error}{describe(last)}") from error
-        seconds = (lowering, executable.compile_seconds if executable else 0.0)
+                seconds += executable.compile_seconds
+        except CompileError as error:
+            last = self._gm.graph.output_node().prev
+            raise CompileError(f"{error}{describe(last)}") from error
         self._record.tell(
             BuiltExecutable(
-                self._record, self._part, self._sizes, reason, program, executable, seconds
+                self._record,
+                self._part,
+                self._sizes,
+                reason,
+                program,
+                executable,
+                (lowering, seconds),
             )
         )
-        return bind(program, executable, self._device, values, keeps_inputs=self._keeps_inputs)
+        return bind(
+            program,
+            executable,
+            self._device,
+            values,
+            keeps_inputs=self._keeps_inputs,
+            frozen=self._frozen,
+        )
 
 
 def compile_graph(
@@ -158,6 +178,8 @@ def compile_graph(
     inline_subgraphs(gm)
     write_out_products(gm)
     static = static_input_indices() if keeps_inputs else frozenset()
+    if options.freeze and not record.trains and _device_of(gm, example_inputs).type == "cpu":
+        fold_batch_norms(gm, static)
     cut = partition(gm, options)
     if cut is not None:
         by_torch = {n: why for n, why in cut.eager.items() if why != TWO_PROGRAMS}

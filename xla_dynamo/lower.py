@@ -1,6 +1,6 @@
 """An ATen FX graph to a StableHLO module: its arguments, its nodes, its results."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -9,6 +9,7 @@ from jax.extend.mlir.dialects import func
 from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.aot_metadata import IS_VIEW_OF_INPUT
+from xla_dynamo.freeze import freeze
 from xla_dynamo.known_nan import guard_exponentials
 from xla_dynamo.layouts import Finish, OutputLayout, input_layout, output_layout
 from xla_dynamo.lower_nodes import GraphLowering
@@ -34,20 +35,21 @@ def lower(
     static_inputs: frozenset[int] = frozenset(),
     *,
     trains: bool = False,
+    frozen: Collection[str] | None = None,
 ) -> Program:
     """Lower a graph whose nodes have the given fake values, of static sizes.
 
     `static_inputs` are the indices of the inputs that are parameters and buffers; `trains` says
-    that the graph has a backward, or is one.
+    that the graph has a backward, or is one. Unless `frozen` is None, what depends on parameters
+    and buffers alone is for another program, `Program.frozen`, or known under one of these keys.
 
     Raises:
         UnsupportedOperator: a node has no rule.
         LoweringError: a rule failed or emitted another type than the fake value's.
     """
     with make_ir_context(), ir.Location.unknown():
-        return _ProgramLowering(gm, values, ModuleBuilder(platform, options, trains)).run(
-            static_inputs
-        )
+        lowering = _ProgramLowering(gm, values, ModuleBuilder(platform, options, trains))
+        return lowering.run(static_inputs, frozen)
 
 
 class _ProgramLowering(GraphLowering):
@@ -63,7 +65,7 @@ class _ProgramLowering(GraphLowering):
         self.result_index: dict[Any, int] = {}
         self.finishers: dict[int, Finish] = {}
 
-    def run(self, static_inputs: frozenset[int]) -> Program:
+    def run(self, static_inputs: frozenset[int], known: Collection[str] | None) -> Program:
         nodes, builder = list(self.gm.graph.nodes), self.builder
         placeholders = [node for node in nodes if node.op == "placeholder"]
         self.input_index = {node: index for index, node in enumerate(placeholders)}
@@ -85,12 +87,17 @@ class _ProgramLowering(GraphLowering):
             ]
             self.results += [self.new_value(node) for node in donated]
             func.ReturnOp(self.results)
-        builder.finish(self.results)
+        frozen = None
+        if known is not None and not mutations and statics:
+            first = len(given) + len(inputs)
+            statics, frozen = freeze(builder.main, statics, first, known, builder.platform)
+        builder.finish()
         builder.main.arg_attrs = self.aliases(len(donated))
-        if builder.platform == "cpu":
-            guard_exponentials(builder.module)
-        else:  # XLA:CPU has float32 products alone
-            set_matmul_precision(builder.module, builder.options.matmul_precision)
+        for module in [builder.module, *([frozen.module] if frozen and frozen.module else [])]:
+            if builder.platform == "cpu":
+                guard_exponentials(module)
+            else:  # XLA:CPU has float32 products alone
+                set_matmul_precision(module, builder.options.matmul_precision)
         return Program(
             builder.module,
             given,
@@ -103,6 +110,7 @@ class _ProgramLowering(GraphLowering):
             self.effects,
             len(self.results),
             self.finishers,
+            frozen,
         )
 
     # --- arguments -----------------------------------------------------------------------------

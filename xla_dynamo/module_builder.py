@@ -70,14 +70,15 @@ class ModuleBuilder:
         self.draws += 1
         return build.concatenate([self._seed, build.full([1], self.draws, torch.uint64)], 0)
 
-    def finish(self, results: list[ir.Value]) -> None:
+    def finish(self) -> None:
         """Give `main` its type, and the seed its place behind all other arguments."""
         if self._seed is not None:
             number = self._seed.arg_number
-            last = self.argument([1], torch.uint64)
-            self._seed.replace_all_uses_with(last)
+            behind = self.argument([1], torch.uint64)
+            self._seed.replace_all_uses_with(behind)
             self.block.erase_argument(number)
+        *_, last = self.block.operations
         types = ir.FunctionType.get(
-            [a.type for a in self.block.arguments], [r.type for r in results]
+            [a.type for a in self.block.arguments], [r.type for r in last.operands]
         )
         self.main.attributes["function_type"] = ir.TypeAttr.get(types)

@@ -34,6 +34,10 @@ class Options:
             torch's generator, between compiled parts of the graph.
         onednn: whether programs for x86 CPUs call oneDNN, which jaxlib brings, for convolutions and
             matrix products.
+        freeze: in inference, what is computed from parameters and buffers alone is computed once,
+            and anew when one of them has changed as torch counts changes: by its optimizers,
+            `load_state_dict` or operators in place, but not through `.data` or NumPy, after which
+            `xla_dynamo.refreeze()` is to be called.
     """
 
     constant_limit: int = 64
@@ -43,6 +47,7 @@ class Options:
     matmul_precision: str = dataclasses.field(default_factory=precision_of_torch)
     rng: str = "xla"
     onednn: bool = True
+    freeze: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None) -> "Options":
@@ -69,7 +74,7 @@ class Options:
                         f"option {key!r} must be one of {CHOICES[key]}, not {value!r}"
                     )
                 continue
-            if key == "onednn":
+            if fields[key].type is bool:
                 if not isinstance(value, bool):
                     raise OptionError(f"option {key!r} must be True or False, not {value!r}")
                 continue

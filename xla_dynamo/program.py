@@ -59,13 +59,30 @@ class Effect:
 
 
 @dataclasses.dataclass(slots=True)
+class Frozen:
+    """What a program takes that another program has computed from parameters and buffers alone.
+
+    Attributes:
+        keys: what each value is: equal keys, equal values, whichever sizes a program is for.
+        module: computes those of `computed`; None if there are none.
+        inputs: its arguments.
+        computed: the keys of its results.
+    """
+
+    keys: list[str]
+    module: ir.Module | None
+    inputs: list[Input]
+    computed: list[str]
+
+
+@dataclasses.dataclass(slots=True)
 class Program:
     """A StableHLO module and how a call binds to its arguments and results.
 
     Arguments come in the order donated inputs, other inputs, static inputs (parameters and
-    buffers), constants, seed (if it `draws` random numbers). The new values of donated inputs are
-    results behind all others, of their arguments' shapes; mutated inputs that cannot be donated are
-    in `mutations`.
+    buffers), constants, frozen values, seed (if it `draws` random numbers). The new values of
+    donated inputs are results behind all others, of their arguments' shapes; mutated inputs that
+    cannot be donated are in `mutations`.
     """
 
     module: ir.Module
@@ -79,3 +96,4 @@ class Program:
     effects: list[Effect]
     results: int
     finishers: dict[int, Finish]
+    frozen: Frozen | None = None

@@ -1,0 +1,142 @@
+"""Values computed from parameters alone, kept until a parameter changes (`freeze`).
+
+Whether one has changed, torch's version counters tell, which changes in place move, and its
+address, which it loses with its memory. Batch norm in training changes its running statistics
+without counting, so one-dimensional buffers are compared bit by bit (0.3 µs each). Nothing tells of
+writes to parameters through `.data` or NumPy.
+"""
+
+import dataclasses
+import operator
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+
+from xla_dynamo.known_buffers import StaticInputs
+from xla_dynamo.options import Options
+from xla_dynamo.program import Frozen, Input
+from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.runtime.jaxlib_private import Buffer
+
+_address_of = torch.Tensor.data_ptr
+_version_of = operator.attrgetter("_version")
+_epoch = object()
+
+
+def refreeze() -> None:
+    """Let all graphs compiled with `options={"freeze": True}` read their parameters anew.
+
+    For changes that torch does not count: through `parameter.data`, NumPy or a foreign library.
+    """
+    global _epoch
+    _epoch = object()
+
+
+@dataclasses.dataclass(slots=True)
+class _Known:
+    """The results for the parameters as they were."""
+
+    state: list[Any]
+    results: list[Buffer]
+    owner: weakref.ref
+    memory: list[torch.Tensor]  # as long as this is held, nobody else has the addresses
+    watched: list[Any]
+    bits: list[bytes]
+
+
+class FrozenProgram:
+    """A program that computes values from parameters and buffers, when these have changed."""
+
+    def __init__(self, device: jax.Device, inputs: Sequence[Input], executable: Executable) -> None:
+        """Take what the executable reads among a graph's inputs."""
+        indices = [i.index for i in inputs]
+        self._pick = operator.itemgetter(*indices, indices[-1])
+        self._inputs = StaticInputs(device, indices, [i.layout.prepare for i in inputs])
+        self._execute = executable.execute
+        # Several modules may share the program, as the layers of a stack do.
+        self._known: dict[int, _Known] = {}
+
+    def results(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:
+        """The values for the parameters among a call's arguments."""
+        tensors = self._pick(args)
+        state = [_epoch, *map(_address_of, tensors)]
+        try:
+            state += map(_version_of, tensors)
+        except RuntimeError:  # an inference tensor, whose changes nobody counts
+            state.append(object())
+        known = self._known.get(state[1])
+        if known is not None and known.state == state and known.bits == _bits(known.watched):
+            return known.results
+        watched = [_array_of(tensor) for tensor in tensors if _may_be_statistic(tensor)]
+        bits = _bits(watched)  # before they are read: a change meanwhile is one to be seen
+        results = [buffer for (buffer,) in self._execute(self._inputs.buffers(args, stream))]
+        memory = [tensor.detach() for tensor in tensors]
+        owner = weakref.ref(tensors[0], self._forgetting(state[1]))
+        self._keep(_Known(state, results, owner, memory, watched, bits))
+        return results
+
+    def _keep(self, new: _Known) -> None:
+        for address, known in list(self._known.items()):
+            if known.owner() is new.owner():  # its storage was replaced
+                self._known.pop(address, None)
+        self._known[new.state[1]] = new
+
+    def _forgetting(self, address: int) -> Callable[[weakref.ref], None]:
+        """What to do when the first of the parameters is gone."""
+        this = weakref.ref(self)
+
+        def forget(dead: weakref.ref) -> None:
+            if (alive := this()) is None:
+                return
+            known = alive._known.get(address)
+            if known is not None and known.owner is dead:
+                del alive._known[address]
+
+        return forget
+
+
+def _may_be_statistic(tensor: torch.Tensor) -> bool:
+    if tensor.ndim != 1 or tensor.device.type != "cpu" or isinstance(tensor, torch.nn.Parameter):
+        return False
+    return tensor.is_floating_point()
+
+
+def _array_of(tensor: torch.Tensor) -> Any:
+    """A view of the memory of a tensor."""
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.detach().view(integers[tensor.itemsize]).numpy()
+
+
+def _bits(arrays: list[Any]) -> list[bytes]:
+    return [array.tobytes() for array in arrays]
+
+
+class FrozenValues:
+    """The values of a graph: the executables for its sizes share those that are the same."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.keys: dict[str, tuple[FrozenProgram, int]] = {}
+
+    def compile(self, frozen: Frozen, device: jax.Device, options: Options) -> float:
+        """Compile what computes new ones; returns the seconds it took."""
+        if frozen.module is None:
+            return 0.0
+        executable = Executable(frozen.module, device, options.xla_options)
+        program = FrozenProgram(device, frozen.inputs, executable)
+        self.keys.update({key: (program, i) for i, key in enumerate(frozen.computed)})
+        return executable.compile_seconds
+
+    def of(self, keys: Sequence[str]) -> Callable[[Sequence[Any], int | None], list[Buffer]]:
+        """A function of a call's arguments and the stream: the values of these keys."""
+        places = [self.keys[key] for key in keys]
+        programs = dict.fromkeys(program for program, _ in places)
+
+        def buffers(args: Sequence[Any], stream: int | None) -> list[Buffer]:
+            found = {program: program.results(args, stream) for program in programs}
+            return [found[program][index] for program, index in places]
+
+        return buffers
