@@ -1,8 +1,9 @@
 """What each choice among forms of an operator gives, one row a choice, in one process.
 
-`python -m bench.forms` times convolutions and matrix products in eager torch, as XLA's own
-operators (`options={"onednn": False}`), and as they are lowered, where oneDNN may be called
-(lowerings/onednn.py). Rounds are interleaved; every call makes a new result.
+`python -m bench.forms` times convolutions, matrix products and attention in eager torch, as XLA's
+own operators (`options={"libraries": []}`), and as they are lowered, where libraries may be called
+(lowerings/onednn.py, lowerings/torch_calls.py). Rounds are interleaved; every call makes a new
+result.
 """
 
 import argparse
@@ -81,11 +82,11 @@ def main() -> None:
         for name, (function, tensors) in cases(getattr(torch, arguments.dtype)).items():
             torch._dynamo.reset()
             calls = {"eager": functools.partial(function, *tensors)}
-            for form, used in (("own", False), ("lowered", True)):
+            for form, used in (("own", []), ("lowered", ["onednn", "torch"])):
                 compiled = torch.compile(
                     lambda *t, f=function: f(*t),
                     backend="openxla",
-                    options={"onednn": used},
+                    options={"libraries": used},
                     dynamic=False,
                 )
                 calls[form] = functools.partial(compiled, *tensors)

@@ -9,7 +9,7 @@ import math
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build
+from xla_dynamo.lowerings import build, torch_calls
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.matmul import product
 from xla_dynamo.lowerings.promotion import computed_in, spread
@@ -142,6 +142,9 @@ def _scaled_dot_product_flash_attention_for_cpu(
 ) -> tuple[Value, Value]:
     if dropout_p:
         raise ValueError("torch's kernel takes no dropout")
+    if torch_calls.takes_attention(ctx, query, key, value, attn_mask):
+        output, sums = torch_calls.attention(query, key, value, attn_mask, is_causal, scale)
+        return output, sums
     output, logsumexp = attend(
         ctx, attention_scores(ctx, query, key, is_causal, attn_mask, scale), value
     )
@@ -163,6 +166,9 @@ def _scaled_dot_product_flash_attention_for_cpu_backward(
     attn_mask: Value | None = None,
     scale: float | None = None,
 ) -> tuple[Value, ...]:
+    if torch_calls.takes_attention(ctx, query, key, value, attn_mask):
+        given = (grad_out, query, key, value, out, logsumexp, attn_mask)
+        return tuple(torch_calls.attention_gradients(*given, is_causal, scale))
     scores = attention_scores(ctx, query, key, is_causal, attn_mask, scale)
     grads = attention_gradients(ctx, grad_out, query, key, value, out, logsumexp, scores, scale)
     return tuple(build.cast(g, build.dtype_of(query)) for g in grads[:3])

@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.lowerings.library_calls import library_call
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.values import Value, dtype_of, rank_of, shape_of
 
@@ -204,11 +204,6 @@ def _numbers(values: Any) -> list[str]:
     return [str(v) for v in values]
 
 
-def _layout(order: Sequence[int]) -> ir.Attribute:
-    """A layout as XLA has it: dimensions from the innermost in memory to the outermost."""
-    return ir.DenseIntElementsAttr.get(np.asarray(order[::-1]), type=ir.IndexType.get())
-
-
 def _call(
     target: str,
     config: dict[str, Any],
@@ -219,12 +214,7 @@ def _call(
     order: Sequence[int],
 ) -> Value:
     """A custom call whose operands and result have their dimensions in these orders in memory."""
-    op = hlo.CustomCallOp(
-        [tensor_type(list(shape), dtype)],
-        list(operands),
-        f"__onednn${target}",
-        backend_config=ir.StringAttr.get(json.dumps(config)),
-        operand_layouts=ir.ArrayAttr.get([_layout(o) for o in orders]),
-        result_layouts=ir.ArrayAttr.get([_layout(order)]),
-    )
-    return op.result
+    text = ir.StringAttr.get(json.dumps(config))
+    types = [tensor_type(list(shape), dtype)]
+    (result,) = library_call(f"__onednn${target}", text, operands, orders, types, [order])
+    return result

@@ -6,7 +6,9 @@ import sys
 
 import torch
 
+from xla_dynamo.runtime.foreign_calls import can_call
 from xla_dynamo.runtime.jaxlib_private import calls_onednn
+from xla_dynamo.runtime.torch_kernels import can_share
 
 
 @functools.cache
@@ -14,10 +16,15 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
     """The names of the libraries that XLA calls on a PJRT platform (see `Context.libraries`).
 
     "onednn" are its kernels for float32, and "onednn_bfloat16" those for bfloat16, which it has
-    for processors with AVX-512.
+    for processors with AVX-512. "torch" are kernels of torch.
     """
-    on_x86 = sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64")
-    if pjrt_platform != "cpu" or not on_x86 or not calls_onednn():
+    if pjrt_platform != "cpu":
         return frozenset()
-    has_bfloat16 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return frozenset({"onednn", "onednn_bfloat16"} if has_bfloat16 else {"onednn"})
+    names = set()
+    if sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64") and calls_onednn():
+        names.add("onednn")
+        if torch.backends.cpu.get_cpu_capability() == "AVX512":
+            names.add("onednn_bfloat16")
+    if can_share() and can_call():
+        names.add("torch")
+    return frozenset(names)

@@ -36,7 +36,9 @@ class ModuleBuilder:
     def __init__(self, platform: str, options: Options, trains: bool) -> None:
         """Make a module whose `main` has neither arguments nor results yet."""
         self.platform, self.options, self.trains = platform, options, trains
-        self.libraries = libraries_of(platform) if options.onednn else frozenset()
+        self.libraries = frozenset(
+            name for name in libraries_of(platform) if name.split("_")[0] in options.libraries
+        )
         self.module = ir.Module.create()
         with ir.InsertionPoint(self.module.body):
             self.main = func.FuncOp("main", ([], []), visibility="public")

@@ -13,6 +13,7 @@ CHOICES = {
     "matmul_precision": tuple(PRECISIONS),
     "rng": ("xla", "torch"),
 }
+LIBRARIES = ("onednn", "torch")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,8 +33,9 @@ class Options:
             whose value it has unless given.
         rng: "xla" draws random numbers inside the compiled program; "torch" draws eager's own, with
             torch's generator, between compiled parts of the graph.
-        onednn: whether programs for x86 CPUs call oneDNN, which jaxlib brings, for convolutions and
-            matrix products.
+        libraries: what programs may call on platforms that have it: "onednn", which jaxlib brings
+            for x86 CPUs, for convolutions and matrix products, and "torch", its kernels of fused
+            attention for the CPU.
         freeze: in inference, what is computed from parameters and buffers alone is computed once,
             and anew when one of them has changed as torch counts changes: by its optimizers,
             `load_state_dict` or operators in place, but not through `.data` or NumPy, after which
@@ -46,7 +48,7 @@ class Options:
     fallback: str = "eager"
     matmul_precision: str = dataclasses.field(default_factory=precision_of_torch)
     rng: str = "xla"
-    onednn: bool = True
+    libraries: tuple[str, ...] = LIBRARIES
     freeze: bool = False
 
     @classmethod
@@ -68,24 +70,31 @@ class Options:
                     f"unknown option {key!r} for backend 'openxla': {hint}"
                     f"valid options are {', '.join(fields)}"
                 )
-            if key in CHOICES:
-                if value not in CHOICES[key]:
-                    raise OptionError(
-                        f"option {key!r} must be one of {CHOICES[key]}, not {value!r}"
-                    )
-                continue
-            if fields[key].type is bool:
-                if not isinstance(value, bool):
-                    raise OptionError(f"option {key!r} must be True or False, not {value!r}")
-                continue
-            wanted = Mapping if key == "xla_options" else int
-            if not isinstance(value, wanted) or isinstance(value, bool):
-                raise OptionError(
-                    f"option {key!r} must be {'a dict' if wanted is Mapping else 'an integer'}, "
-                    f"not {type(value).__name__} ({value!r})"
-                )
-            if isinstance(value, Mapping) and not all(isinstance(k, str) for k in value):
-                raise OptionError(f"the keys of option {key!r} must be names of XLA's options")
-            if isinstance(value, int) and value < (key == "max_executables"):
-                raise OptionError(f"option {key!r} must not be {value}")
+            _check(key, value, fields[key].type)
+        if "libraries" in given:
+            given["libraries"] = tuple(given["libraries"])
         return cls(**given)
+
+
+def _check(key: str, value: Any, kind: Any) -> None:
+    """Raise OptionError unless an option may have this value."""
+    if key in CHOICES:
+        if value not in CHOICES[key]:
+            raise OptionError(f"option {key!r} must be one of {CHOICES[key]}, not {value!r}")
+    elif key == "libraries":
+        if not isinstance(value, list | tuple) or not set(value) <= set(LIBRARIES):
+            raise OptionError(f"option {key!r} must be a list out of {LIBRARIES}, not {value!r}")
+    elif kind is bool:
+        if not isinstance(value, bool):
+            raise OptionError(f"option {key!r} must be True or False, not {value!r}")
+    elif kind is int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise OptionError(
+                f"option {key!r} must be an integer, not {type(value).__name__} ({value!r})"
+            )
+        if value < (key == "max_executables"):
+            raise OptionError(f"option {key!r} must not be {value}")
+    elif not isinstance(value, Mapping):
+        raise OptionError(f"option {key!r} must be a dict, not {type(value).__name__} ({value!r})")
+    elif not all(isinstance(k, str) for k in value):
+        raise OptionError(f"the keys of option {key!r} must be names of XLA's options")

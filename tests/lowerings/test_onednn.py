@@ -226,11 +226,12 @@ def test_threads():
 
 def test_without():
     x, weight = torch.randn(1, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    count, actual = calls_in(F.conv2d, x, weight, onednn=False)
+    count, actual = calls_in(F.conv2d, x, weight, libraries=[])
     assert not count
     torch.testing.assert_close(actual, F.conv2d(x, weight))
-    with pytest.raises(OptionError, match="must be True or False, not 1"):
-        Options.parse({"onednn": 1})
+    for wrong in ("onednn", ["mkl"], None):
+        with pytest.raises(OptionError, match="must be a list out of"):
+            Options.parse({"libraries": wrong})
 
 
 def test_what_is_small_is_left_to_xla(monkeypatch):

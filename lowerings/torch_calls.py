@@ -1,0 +1,130 @@
+"""Calls of torch's own kernels from inside a program for the CPU (`runtime.torch_kernels`).
+
+Where torch has a kernel that no composition of XLA's operations comes near: fused attention, whose
+scores never leave the cache.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jax.extend.mlir import ir
+
+from xla_dynamo.lowerings import build
+from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.lowerings.library_calls import library_call
+from xla_dynamo.lowerings.table import Context
+
+# The handler's name, as `runtime.foreign_calls` registers it.
+TARGET = "xla_dynamo.call"
+# The name under which `Context.libraries` has torch's kernels.
+TORCH = "torch"
+# Multiplications in one of the two products below which a call costs more than it gains.
+FEWEST_IN_ATTENTION = 1 << 22
+
+# Heads behind the lengths, as a linear layer leaves them, and sums likewise.
+_HEADS_LAST, _SUMS = [0, 2, 1, 3], [0, 2, 1]
+
+
+def takes_attention(ctx: Context, query: Value, key: Value, value: Value, mask: Any) -> bool:
+    """Whether `attention` is to compute it."""
+    dtypes = {build.dtype_of(x) for x in (query, key, value)}
+    if TORCH not in ctx.libraries or len(dtypes) > 1:
+        return False
+    (dtype,) = dtypes
+    if dtype not in (torch.float32, torch.bfloat16):
+        return False
+    if mask is not None and build.dtype_of(mask) not in (dtype, torch.float32):
+        return False
+    products = math.prod(build.shape_of(query)) * build.shape_of(key)[2]
+    return products >= FEWEST_IN_ATTENTION
+
+
+def attention(
+    query: Value,
+    key: Value,
+    value: Value,
+    mask: Value | None,
+    is_causal: bool,
+    scale: float | None,
+) -> list[Value]:
+    """The output, like the query, and the logarithm of each softmax's denominator."""
+    batch, heads, length, _ = build.shape_of(query)
+    output = tensor_type([batch, heads, length, build.shape_of(value)[3]], build.dtype_of(query))
+    sums = tensor_type([batch, heads, length], torch.float32)
+    config = _config(query, key, value, mask, is_causal, scale)
+    operands, orders = _operands([query, key, value], mask)
+    return _call("attention", config, operands, orders, [output, sums], [_HEADS_LAST, _SUMS])
+
+
+def attention_gradients(
+    grad: Value,
+    query: Value,
+    key: Value,
+    value: Value,
+    output: Value,
+    sums: Value,
+    mask: Value | None,
+    is_causal: bool,
+    scale: float | None,
+) -> list[Value]:
+    """The gradients of query, key and value, from that of the output and from both results."""
+    config = _config(query, key, value, mask, is_causal, scale)
+    operands, orders = _operands([grad, query, key, value, output, sums], mask)
+    types = [x.type for x in (query, key, value)]
+    return _call("attention_gradients", config, operands, orders, types, [_HEADS_LAST] * 3)
+
+
+def _operands(values: list[Value], mask: Value | None) -> tuple[list[Value], list[Sequence[int]]]:
+    """The operands of a call, and the orders of their dimensions in memory."""
+    orders: list[Sequence[int]] = [_HEADS_LAST if build.rank_of(x) == 4 else _SUMS for x in values]
+    if mask is None:
+        return values, orders
+    return [*values, _compact(mask)], [*orders, range(4)]
+
+
+def _config(
+    query: Value,
+    key: Value,
+    value: Value,
+    mask: Value | None,
+    is_causal: bool,
+    scale: float | None,
+) -> dict[str, Any]:
+    shapes = {"query": query, "key": key, "value": value}
+    compact = None if mask is None else build.shape_of(_compact(mask))
+    return {
+        **{name: list(build.shape_of(x)) for name, x in shapes.items()},
+        "mask": compact,
+        "dtypes": [str(build.dtype_of(x)).removeprefix("torch.") for x in (query, mask or query)],
+        "causal": is_causal,
+        "scale": scale,
+    }
+
+
+def _compact(mask: Value) -> Value:
+    """A mask of four dimensions, of size 1 where it was broadcast: torch's kernel does it again."""
+    shape = list(build.shape_of(mask))
+    if getattr(mask.owner, "name", None) == "stablehlo.broadcast_in_dim":
+        (source,) = mask.owner.operands
+        dims = [int(d) for d in ir.DenseI64ArrayAttr(mask.owner.attributes["broadcast_dimensions"])]
+        own = dict(zip(dims, build.shape_of(source), strict=True))
+        mask, shape = source, [own.get(d, 1) for d in range(len(shape))]
+    return build.reshape(mask, [1] * (4 - len(shape)) + shape)
+
+
+def _call(
+    name: str,
+    config: dict[str, Any],
+    operands: Sequence[Value],
+    orders: Sequence[Sequence[int]],
+    types: Sequence[ir.Type],
+    result_orders: Sequence[Sequence[int]],
+) -> list[Value]:
+    """A call of a kernel, whose operands and results have their dimensions in these orders."""
+    text = ir.DictAttr.get({"kernel": ir.StringAttr.get(f"{name}:{json.dumps(config)}")})
+    typed = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4)  # FFI, and not what came before
+    return library_call(TARGET, text, operands, orders, types, result_orders, api_version=typed)

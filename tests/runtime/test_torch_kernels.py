@@ -1,0 +1,218 @@
+"""Kernels of torch inside a program: the same numbers as eager's, in whatever thread and mode."""
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import xla_dynamo
+from xla_dynamo.lowerings import torch_calls
+from xla_dynamo.runtime import foreign_calls, torch_kernels
+from xla_dynamo.runtime.foreign_calls import TARGET
+from xla_dynamo.runtime.libraries import libraries_of
+
+pytestmark = pytest.mark.skipif(
+    "torch" not in libraries_of("cpu"), reason="torch's build here has other threads"
+)
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch):
+    """However small the attention is."""
+    monkeypatch.setattr(torch_calls, "FEWEST_IN_ATTENTION", 1)
+
+
+def compiled(function, **options):
+    return torch.compile(function, backend="openxla", dynamic=False, options=options)
+
+
+def projected(batch, heads, length, size, dtype=torch.float32):
+    """As linear layers leave queries: the heads behind the lengths."""
+    x = torch.randn(batch, length, heads, size, dtype=dtype)
+    return x.transpose(1, 2).detach().requires_grad_()
+
+
+CASES = {
+    "plain": ((2, 3, 5, 8), (2, 3, 5, 8), {}),
+    "one head, one image": ((1, 1, 7, 8), (1, 1, 9, 8), {}),
+    "many heads": ((1, 13, 4, 8), (1, 13, 4, 8), {}),
+    "causal": ((2, 3, 9, 8), (2, 3, 9, 8), {"is_causal": True}),
+    "causal, more keys": ((2, 3, 4, 8), (2, 3, 9, 8), {"is_causal": True}),
+    "a scale": ((2, 3, 5, 8), (2, 3, 6, 8), {"scale": 0.3}),
+    "odd sizes": ((3, 5, 33, 7), (3, 5, 65, 7), {}),
+    "grouped queries": ((2, 6, 5, 8), (2, 2, 7, 8), {"enable_gqa": True}),
+    "grouped queries, one image": ((1, 6, 5, 8), (1, 3, 7, 8), {"enable_gqa": True}),
+    "one key for all queries": ((3, 6, 5, 8), (3, 1, 7, 8), {"enable_gqa": True}),
+}
+MASKS = {
+    "of keys": lambda q, k: torch.rand(q[0], 1, 1, k[2]) > 0.3,
+    "of queries and keys": lambda q, k: torch.rand(q[2], k[2]) > 0.3,
+    "causal": lambda q, k: torch.ones(q[2], k[2]).tril(1).bool(),
+    "added": lambda q, k: torch.randn(1, q[1], q[2], k[2]),
+    "added, expanded": lambda q, k: torch.randn(q[0], 1, q[2], k[2]).expand(*q[:3], k[2]),
+    "nothing for some": lambda q, k: torch.arange(q[2])[:, None] > torch.zeros(k[2]),
+}
+
+
+def check(shape, keys, settings, dtype=torch.float32, mask=None, **tolerance):
+    query = projected(*shape, dtype)
+    inputs = (query, projected(*keys, dtype), projected(*keys, dtype))
+
+    def attend(query, key, value):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, **settings) * 2
+
+    grad = torch.randn(shape, dtype=dtype)
+    expected = attend(*inputs)
+    gradients = torch.autograd.grad(expected, inputs, grad)
+    actual = compiled(attend)(*inputs)
+    torch.testing.assert_close(actual, expected)
+    if 1 not in shape:
+        assert actual.stride() == expected.stride()
+    found = torch.autograd.grad(actual, inputs, grad)
+    torch.testing.assert_close(found, gradients, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", CASES)
+def test_attention(case, dtype):
+    # Gradients of several heads are summed in bfloat16 by torch's kernel, in another order.
+    summed = {"rtol": 2e-2, "atol": 1e-2} if "quer" in case and dtype is torch.bfloat16 else {}
+    check(*CASES[case], dtype, **summed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", MASKS)
+def test_masks(mask, dtype):
+    shape, keys = (2, 3, 5, 8), (2, 3, 7, 8)
+    made = MASKS[mask](shape, keys)
+    check(shape, keys, {}, dtype, made.to(dtype) if made.is_floating_point() else made)
+
+
+def test_other_layouts():
+    query, key, value = torch.randn(3, 2, 3, 6, 8).unbind()
+
+    def attend(query, key, value):
+        return F.scaled_dot_product_attention(query.exp(), key.mT.contiguous().mT, value[..., :3])
+
+    actual, expected = (f(query, key, value) for f in (compiled(attend), attend))
+    torch.testing.assert_close(actual, expected)
+
+
+def test_numbers_that_are_none():
+    query, key, value = torch.randn(3, 2, 3, 6, 8).unbind()
+    query[0, 0, 0, 0], key[1, 1, 2, 2], value[0, 2, 0, 0] = torch.nan, torch.inf, torch.nan
+    f = F.scaled_dot_product_attention
+    torch.testing.assert_close(compiled(f)(query, key, value), f(query, key, value), equal_nan=True)
+
+
+def calls_in(function, *args, **options):
+    report = xla_dynamo.explain(function, options=options)(*args)
+    return sum(built.stablehlo.count(TARGET) for built in report.executables)
+
+
+def test_what_is_called(monkeypatch):
+    inputs = torch.randn(3, 2, 3, 6, 8).unbind()
+    assert calls_in(F.scaled_dot_product_attention, *inputs) == 1
+    assert calls_in(F.scaled_dot_product_attention, *inputs, libraries=["onednn"]) == 0
+    doubles = [x.double() for x in inputs]
+    assert calls_in(F.scaled_dot_product_attention, *doubles) == 0
+    monkeypatch.undo()
+    assert calls_in(F.scaled_dot_product_attention, *inputs) == 0  # too small
+
+
+def test_an_expanded_mask_is_not_written_out():
+    mask = torch.randn(2, 1, 1, 64)
+    inputs = torch.randn(3, 2, 3, 64, 8).unbind()
+
+    def attend(*inputs):
+        return F.scaled_dot_product_attention(*inputs, attn_mask=mask.expand(2, 3, 64, 64))
+
+    (built,) = xla_dynamo.explain(attend)(*inputs).executables
+    (call,) = (line for line in built.stablehlo.splitlines() if TARGET in line)
+    assert "tensor<2x1x1x64xf32>" in call
+
+
+def test_the_number_of_threads_stays():
+    inputs = torch.randn(3, 2, 3, 6, 8).unbind()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        compiled(F.scaled_dot_product_attention)(*inputs)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_in_other_modes():
+    inputs = torch.randn(3, 2, 3, 6, 8).unbind()
+    attend = compiled(F.scaled_dot_product_attention)
+    expected = F.scaled_dot_product_attention(*inputs)
+    with torch.inference_mode():
+        torch.testing.assert_close(attend(*inputs), expected)
+    with FlopCounterMode(display=False):
+        torch.testing.assert_close(attend(*inputs), expected)
+    with torch.device("meta"):
+        torch.testing.assert_close(attend(*inputs), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(
+            attend(*inputs), F.scaled_dot_product_attention(*inputs), rtol=2e-2, atol=2e-2
+        )
+
+
+def test_several_threads_at_once():
+    inputs = torch.randn(3, 2, 8, 40, 8).unbind()
+    attend = compiled(F.scaled_dot_product_attention)
+    expected = F.scaled_dot_product_attention(*inputs)
+    attend(*inputs)
+    right = []
+
+    def call():
+        right.extend(torch.allclose(attend(*inputs), expected, atol=1e-6) for _ in range(100))
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert len(right) == 800
+    assert all(right)
+
+
+def test_several_at_once_in_one_program():
+    def attend(*inputs):
+        scaled = (F.scaled_dot_product_attention(*(x * n for x in inputs)) for n in range(1, 9))
+        return torch.stack([*scaled])
+
+    inputs = torch.randn(3, 2, 8, 40, 8).unbind()
+    run, expected = compiled(attend), attend(*inputs)
+    for _ in range(50):
+        torch.testing.assert_close(run(*inputs), expected)
+
+
+def test_errors_come_out(monkeypatch):
+    inputs = torch.randn(3, 2, 3, 6, 8).unbind()
+    attend = compiled(F.scaled_dot_product_attention)
+    expected = attend(*inputs)
+
+    def fail(*_):
+        raise RuntimeError("no more scores")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch_kernels.Attention, "run", fail)
+        with pytest.raises(xla_dynamo.ExecutionError, match="RuntimeError: no more scores"):
+            attend(*inputs)
+    assert not foreign_calls._jobs
+    torch.testing.assert_close(attend(*inputs), expected)
+
+
+def test_another_version_of_the_interface_is_not_called(monkeypatch):
+    monkeypatch.setattr(foreign_calls, "_version", lambda: (0, 99))
+    assert not foreign_calls.can_call.__wrapped__()
+
+
+def test_the_interface_is_the_one_that_we_know():
+    assert foreign_calls.can_call(), "jaxlib's xla/ffi/api/c_api.h moved: see foreign_calls"
+    assert torch_kernels.can_share(), "torch's libtorch_cpu.so moved: see torch_kernels"
+    assert torch_calls.TARGET == TARGET
