@@ -23,7 +23,7 @@ TARGET = "xla_dynamo.call"
 # The name under which `Context.libraries` has torch's kernels.
 TORCH = "torch"
 # Multiplications in one of the two products below which a call costs more than it gains.
-FEWEST_IN_ATTENTION = 1 << 22
+FEWEST_IN_ATTENTION = 1 << 23
 
 # Heads behind the lengths, as a linear layer leaves them, and sums likewise.
 _HEADS_LAST, _SUMS = [0, 2, 1, 3], [0, 2, 1]
