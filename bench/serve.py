@@ -2,9 +2,9 @@
 
 `python -m bench.serve` lets `--clients` threads send requests for `--seconds` seconds, each when
 its last one is answered. A request is a batch of 1 to 16 texts of 16 to 256 tokens, both drawn with
-a bias to the small. The server pads texts to the next of a few lengths and batches to the next of a
-few sizes (a mask hides the padding), which every backend is given alike, and calls the model, one
-call at a time. Printed for each backend, in a process of its own: latencies as clients see them,
+a bias to the small. The server calls the model, one call at a time. For openxla it pads texts to the
+next of a few lengths and batches to the next of a few sizes (a mask hides the padding), since each
+size is an executable of its own; the others take sizes as they come, unless `--pad all`. Printed for each backend, in a process of its own: latencies as clients see them,
 requests a second, compilations after the warm-up, and growth of memory.
 """
 
@@ -38,16 +38,17 @@ def request(draw: random.Random, longest: int) -> tuple[int, int]:
 class Server:
     """Answers requests, one call of the model at a time."""
 
-    def __init__(self, model: Callable[..., Any], longest: int) -> None:
-        self.model = model
+    def __init__(self, model: Callable[..., Any], longest: int, pads: bool) -> None:
+        self.model, self.pads = model, pads
         self.lengths = [n for n in LENGTHS if n <= longest]
         self.turn = threading.Lock()
 
     def answer(self, ids: torch.Tensor) -> torch.Tensor:
         """The model's output for the texts `ids`, [batch, length]."""
-        batch, length = ids.shape
-        rows = next(b for b in BATCHES if b >= batch)
-        columns = next(n for n in self.lengths if n >= length)
+        batch, length = rows, columns = ids.shape
+        if self.pads:
+            rows = next(b for b in BATCHES if b >= batch)
+            columns = next(n for n in self.lengths if n >= length)
         padded = torch.zeros(rows, columns, dtype=torch.long)
         padded[:batch, :length] = ids
         mask = torch.zeros(rows, columns, dtype=torch.long)
@@ -57,13 +58,13 @@ class Server:
         return logits[:batch, :length]
 
 
-def serve(backend: str, size: str, clients: int, seconds: float) -> dict[str, float]:
+def serve(backend: str, size: str, clients: int, seconds: float, pads: bool) -> dict[str, float]:
     """Run the loop; what is printed."""
     model = build("bert", size)
     eager = backend == "eager"
     longest = model.config.max_position_embeddings
     compiled = model if eager else torch.compile(model, backend=backend, dynamic=True)
-    server = Server(compiled, longest)
+    server = Server(compiled, longest, pads)
     warm = time.perf_counter()
     for rows in BATCHES:
         for columns in server.lengths:
@@ -129,13 +130,19 @@ def main() -> None:
     add_settings(parser)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--pad", choices=("openxla", "all"), default="openxla", help="for whom")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     set_threads(options.threads)
     if options.alone:
-        print(json.dumps(serve(options.alone, options.size, options.clients, options.seconds)))
+        pads = options.pad == "all" or options.alone == "openxla"
+        figures = serve(options.alone, options.size, options.clients, options.seconds, pads)
+        print(json.dumps(figures))
         return
-    settings = f"--size {options.size} --clients {options.clients} --seconds {options.seconds}"
+    settings = (
+        f"--size {options.size} --clients {options.clients} --seconds {options.seconds} "
+        f"--pad {options.pad}"
+    )
     table = Table(title=f"serving BERT, {options.clients} clients, {options.threads} torch threads")
     table.add_column("")
     columns: dict[str, dict[str, float]] = {}

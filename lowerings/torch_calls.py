@@ -16,6 +16,7 @@ from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.library_calls import library_call
+from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.table import Context
 
 # The handler's name, as `runtime.foreign_calls` registers it.
@@ -24,6 +25,8 @@ TARGET = "xla_dynamo.call"
 TORCH = "torch"
 # Multiplications in one of the two products below which a call costs more than it gains.
 FEWEST_IN_ATTENTION = 1 << 23
+# The same for the products of all rows with all groups' matrices.
+FEWEST_IN_GROUPS = 1 << 22
 
 # Heads behind the lengths, as a linear layer leaves them, and sums likewise.
 _HEADS_LAST, _SUMS = [0, 2, 1, 3], [0, 2, 1]
@@ -114,6 +117,55 @@ def _compact(mask: Value) -> Value:
         own = dict(zip(dims, build.shape_of(source), strict=True))
         mask, shape = source, [own.get(d, 1) for d in range(len(shape))]
     return build.reshape(mask, [1] * (4 - len(shape)) + shape)
+
+
+def takes_groups(ctx: Context, x: Value, matrices: Value) -> bool:
+    """Whether products of groups are to be calls, which XLA makes of all rows with all matrices."""
+    if TORCH not in ctx.libraries or build.dtype_of(x) is not build.dtype_of(matrices):
+        return False
+    products = build.shape_of(x)[0] * math.prod(build.shape_of(matrices))
+    return build.dtype_of(x).is_floating_point and products >= FEWEST_IN_GROUPS
+
+
+def grouped_product(x: Value, matrices: Value, ends: Value) -> Value:
+    """Each of the sorted rows [rows, inner] times its group's matrix [groups, inner, columns]."""
+    columns, order = build.shape_of(matrices)[2], _order_of(matrices)
+    config = _groups_config(x, columns, ends, order)
+    types = [tensor_type([build.shape_of(x)[0], columns], build.dtype_of(x))]
+    operands, orders = [x, matrices, ends], [[0, 1], order, [0]]
+    (result,) = _call("grouped_product", config, operands, orders, types, [[0, 1]])
+    return result
+
+
+def grouped_outer_product(x: Value, y: Value, ends: Value) -> Value:
+    """For each group the product of its rows x.T @ y: [groups, inner, columns]."""
+    inner, columns = build.shape_of(x)[1], build.shape_of(y)[1]
+    config = _groups_config(x, columns, ends, [0, 1, 2])
+    types = [tensor_type([config["groups"], inner, columns], build.dtype_of(x))]
+    operands, orders = [x, y, ends], [[0, 1], [0, 1], [0]]
+    (result,) = _call("grouped_outer_product", config, operands, orders, types, [[0, 1, 2]])
+    return result
+
+
+def _groups_config(x: Value, columns: int, ends: Value, order: Sequence[int]) -> dict[str, Any]:
+    rows, inner = build.shape_of(x)
+    return {
+        "rows": rows,
+        "inner": inner,
+        "columns": columns,
+        "groups": build.shape_of(ends)[0],
+        "order": list(order),
+        "dtype": str(build.dtype_of(x)).removeprefix("torch."),
+        "ends_dtype": str(build.dtype_of(ends)).removeprefix("torch."),
+    }
+
+
+def _order_of(matrices: Value) -> list[int]:
+    """How matrices lie in memory: a transpose before them is none then."""
+    if getattr(matrices.owner, "name", None) == "stablehlo.transpose":
+        turned = ir.DenseI64ArrayAttr(matrices.owner.attributes["permutation"])
+        return inverse([int(dim) for dim in turned])
+    return [0, 1, 2]
 
 
 def _call(

@@ -163,3 +163,82 @@ class AttentionGradients(_Attention):
 def _parts(count: int, parts: int) -> list[slice]:
     bounds = [count * i // parts for i in range(parts + 1)]
     return [slice(a, b) for a, b in itertools.pairwise(bounds) if a < b]
+
+
+class _Grouped(Kernel):
+    """What both kernels of groups have in common.
+
+    The text is JSON: the sizes `rows`, `inner`, `columns` and `groups`, `order` of the dimensions
+    of the matrices in memory, `dtype`, and `ends_dtype`.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Read the text."""
+        given = json.loads(text)
+        self._sizes = [given[name] for name in ("rows", "inner", "columns", "groups")]
+        self._order = given["order"]
+        self._dtype, self._ends_dtype = (getattr(torch, given[n]) for n in ("dtype", "ends_dtype"))
+
+    def _rows_at(self, address: int, width: int) -> torch.Tensor:
+        return tensor_at(address, [self._sizes[0], width], [0, 1], self._dtype)
+
+    def _matrices_at(self, address: int) -> torch.Tensor:
+        _, inner, columns, groups = self._sizes
+        return tensor_at(address, [groups, inner, columns], self._order, self._dtype)
+
+    def _groups(self, address: int) -> Iterator[tuple[int, slice]]:
+        """The number of each group, and which rows are in it."""
+        start, rows, groups = 0, self._sizes[0], self._sizes[3]
+        for group, end in enumerate(tensor_at(address, [groups], [0], self._ends_dtype).tolist()):
+            stop = max(min(end, rows), start)
+            yield group, slice(start, stop)
+            start = stop
+
+
+@kernel("grouped_product")
+class GroupedProduct(_Grouped):
+    """Products of rows, sorted by group, each with its group's matrix; 0 for rows in no group.
+
+    Operands are rows [rows, inner], matrices [groups, inner, columns] and the groups' ends; the
+    result is [rows, columns].
+    """
+
+    def shares(self, threads: int) -> Sequence[Any]:
+        """Ranges of the columns."""
+        return _parts(self._sizes[2], threads)
+
+    def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
+        """Compute some columns."""
+        _, inner, columns, _ = self._sizes
+        with _alone():
+            x, matrices = self._rows_at(operands[0], inner), self._matrices_at(operands[1])
+            out = self._rows_at(results[0], columns)[:, share]
+            out.zero_()
+            for group, rows in self._groups(operands[2]):
+                if rows.start < rows.stop:
+                    torch.mm(x[rows], matrices[group][:, share], out=out[rows])
+
+
+@kernel("grouped_outer_product")
+class GroupedOuterProduct(_Grouped):
+    """The gradient of the matrices: for each group, its rows' x.T @ y; 0 for groups without rows.
+
+    Operands are x [rows, inner], y [rows, columns] and the groups' ends; the result is [groups,
+    inner, columns].
+    """
+
+    def shares(self, threads: int) -> Sequence[Any]:
+        """Ranges of the inner size."""
+        return _parts(self._sizes[1], threads)
+
+    def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
+        """Compute some rows of each matrix."""
+        _, inner, columns, _ = self._sizes
+        with _alone():
+            x, y = self._rows_at(operands[0], inner)[:, share], self._rows_at(operands[1], columns)
+            out = self._matrices_at(results[0])[:, share]
+            for group, rows in self._groups(operands[2]):
+                if rows.start < rows.stop:
+                    torch.mm(x[rows].T, y[rows], out=out[group])
+                else:
+                    out[group].zero_()

@@ -35,7 +35,7 @@ class Options:
             torch's generator, between compiled parts of the graph.
         libraries: what programs may call on platforms that have it: "onednn", which jaxlib brings
             for x86 CPUs, for convolutions and matrix products, and "torch", its kernels of fused
-            attention for the CPU.
+            attention and of products of groups, for the CPU.
         freeze: in inference, what is computed from parameters and buffers alone is computed once,
             and anew when one of them has changed as torch counts changes: by its optimizers,
             `load_state_dict` or operators in place, but not through `.data` or NumPy, after which

@@ -107,6 +107,32 @@ def test_numbers_that_are_none():
     torch.testing.assert_close(compiled(f)(query, key, value), f(query, key, value), equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("ends", [[3, 3, 8, 11], [0, 0, 0, 11], [11, 11, 11, 11], [2, 5, 6, 9]])
+def test_products_of_groups(ends, turned, dtype, monkeypatch):
+    import transformers.integrations.moe  # registers the operator
+
+    assert transformers.integrations.moe
+    monkeypatch.setattr(torch_calls, "FEWEST_IN_GROUPS", 1)
+    x = torch.randn(11, 6, dtype=dtype, requires_grad=True)
+    weight = torch.randn(4, 5, 6, dtype=dtype) if turned else torch.randn(4, 6, 5, dtype=dtype)
+    weight.requires_grad_()
+    offs = torch.tensor(ends, dtype=torch.int32 if turned else torch.int64)
+
+    def products(x, weight):
+        matrices = weight.transpose(1, 2) if turned else weight
+        return torch.ops.transformers.grouped_mm_fallback(x, matrices, offs)
+
+    grad = torch.randn(11, 5, dtype=dtype)
+    expected = products(x, weight)
+    gradients = torch.autograd.grad(expected, (x, weight), grad)
+    actual = compiled(products)(x, weight)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(torch.autograd.grad(actual, (x, weight), grad), gradients)
+    assert calls_in(products, x, weight) == 1
+
+
 def calls_in(function, *args, **options):
     report = xla_dynamo.explain(function, options=options)(*args)
     return sum(built.stablehlo.count(TARGET) for built in report.executables)
