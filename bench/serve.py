@@ -2,10 +2,11 @@
 
 `python -m bench.serve` lets `--clients` threads send requests for `--seconds` seconds, each when
 its last one is answered. A request is a batch of 1 to 16 texts of 16 to 256 tokens, both drawn with
-a bias to the small. The server calls the model, one call at a time. For openxla it pads texts to the
-next of a few lengths and batches to the next of a few sizes (a mask hides the padding), since each
-size is an executable of its own; the others take sizes as they come, unless `--pad all`. Printed for each backend, in a process of its own: latencies as clients see them,
-requests a second, compilations after the warm-up, and growth of memory.
+a bias to the small. The server calls the model, one call at a time. For openxla it pads texts to
+the next of a few lengths and batches to the next of a few sizes (a mask hides the padding), since
+each size is an executable of its own; the others take sizes as they come, unless `--pad all`.
+Printed for each backend, in a process of its own: latencies as clients see them, requests a second,
+compilations after the warm-up, and growth of memory.
 """
 
 import argparse
