@@ -2,12 +2,14 @@
 
 import functools
 import os
+from typing import Any
 
 import jax
 import torch
 
 from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.runtime import forks
+from xla_dynamo.runtime.host_memory import keep_freed_memory
 from xla_dynamo.runtime.jaxlib_private import make_cpu_client
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
@@ -16,7 +18,10 @@ _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
 _watch_forks = functools.cache(forks.watch)
 
 
-_cpu_client = functools.cache(make_cpu_client)
+@functools.cache
+def _cpu_client() -> Any:
+    keep_freed_memory()
+    return make_cpu_client()
 
 
 def _devices_of_jax(platform: str) -> list[jax.Device]:

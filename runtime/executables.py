@@ -1,8 +1,6 @@
 """StableHLO modules to executables: PJRT compile, and the call with its errors translated."""
 
-import ctypes
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,6 +10,7 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.errors import CompileError
 from xla_dynamo.runtime import forks, metrics
+from xla_dynamo.runtime.host_memory import give_back_memory
 from xla_dynamo.runtime.jaxlib_private import (
     Buffer,
     LoadedExecutable,
@@ -30,13 +29,6 @@ def _compile(module: ir.Module, device: jax.Device, given: Mapping[str, Any]) ->
         except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
             if not refused(device.platform, given, error):
                 raise CompileError(f"PJRT could not compile for {device}: {error}") from error
-
-
-def _give_back_memory() -> None:
-    """Let the allocator return what a compilation has freed: a tenth of a second, 100s of MB."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -84,7 +76,7 @@ class Executable:
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)
         metrics.add_time("CompileTime", self.compile_seconds)
         if self.compile_seconds > 1:
-            _give_back_memory()
+            give_back_memory()
 
     def cost(self) -> Cost:
         """What a call costs; zero where the platform does not count."""

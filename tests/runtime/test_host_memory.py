@@ -1,0 +1,55 @@
+"""Large blocks that are freed stay with the process, unless the user has chosen otherwise."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from xla_dynamo.runtime import host_memory
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or host_memory._function("mallopt") is None, reason="not glibc's malloc"
+)
+
+# The pages that the system clears for a call whose result has 64 MB.
+FAULTS = """
+import resource
+import torch
+
+x = torch.ones(16 << 20)
+f = torch.compile(lambda x: x + 1, backend="openxla")
+for _ in range(3):
+    f(x)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    f(x)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
+"""
+
+
+def faults(**environment):
+    kept = {k: v for k, v in os.environ.items() if k not in host_memory._VARIABLES}
+    command = [sys.executable, "-c", FAULTS]
+    run = subprocess.run(
+        command, env={**kept, **environment}, capture_output=True, text=True, check=True
+    )
+    return float(run.stdout.split()[-1])
+
+
+def test_large_results_are_not_cleared_pages_each_time():
+    assert faults() < 1000  # of 16,384 pages of 4 kB
+
+
+def test_who_has_chosen_is_left_alone(monkeypatch):
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    assert not host_memory.keep_freed_memory()
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_")
+    monkeypatch.setenv("LD_PRELOAD", "libjemalloc.so")
+    assert not host_memory.keep_freed_memory()
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    monkeypatch.setattr(host_memory, "_function", lambda name: None)
+    assert not host_memory.keep_freed_memory()
+    host_memory.give_back_memory()
