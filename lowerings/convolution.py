@@ -9,6 +9,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build, onednn
+from xla_dynamo.lowerings import convolution_by_phases as phases
 from xla_dynamo.lowerings import convolution_on_cpu as on_cpu
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.dtypes import tensor_type
@@ -239,7 +240,29 @@ def _convolve(
             return on_cpu.depthwise(
                 x, kernel, shape, stride, padding, image_dilation, kernel_dilation, dtype
             )
-        in_place = image_dims == out_dims == _BATCH_FIRST and feature_groups == 1
+        in_place = image_dims == out_dims == _BATCH_FIRST
+        if (
+            plain
+            and in_place
+            and phases.pays(shape, kernel, image_dilation, stride, kernel_dilation)
+        ):
+            ones = [1] * len(spatial)
+
+            def convolve(part: Value, shape: list[int], padding: phases.Padding) -> Value:
+                moves = (ones, padding, ones, ones)
+                return _convolve(
+                    ctx,
+                    x,
+                    part,
+                    shape,
+                    *moves,
+                    kernel_dims=kernel_dims,
+                    feature_groups=feature_groups,
+                )
+
+            image = build.shape_of(x)[2:]
+            return phases.by_phases(convolve, image, kernel, shape, padding, image_dilation, dtype)
+        in_place = in_place and feature_groups == 1
         if plain and in_place and on_cpu.is_pointwise(window, padding, image_dilation):
             return on_cpu.pointwise(x, kernel, stride, kernel_dims, dtype)
     numbers = hlo.ConvDimensionNumbers.get(

@@ -24,9 +24,7 @@ def keep_freed_memory() -> bool:
     function = _function("mallopt")
     if function is None or any(os.environ.get(name) for name in _VARIABLES):
         return False
-    return bool(
-        function(_M_MMAP_THRESHOLD, KEPT_BLOCKS) and function(_M_TRIM_THRESHOLD, KEPT_FREE)
-    )
+    return bool(function(_M_MMAP_THRESHOLD, KEPT_BLOCKS) and function(_M_TRIM_THRESHOLD, KEPT_FREE))
 
 
 def give_back_memory() -> None:

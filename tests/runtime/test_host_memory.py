@@ -38,7 +38,7 @@ def faults(**environment):
 
 
 def test_large_results_are_not_cleared_pages_each_time():
-    assert faults() < 1000  # of 16,384 pages of 4 kB
+    assert faults() < 8000  # of 16,384 pages of 4 kB: less than every other call
 
 
 def test_who_has_chosen_is_left_alone(monkeypatch):
