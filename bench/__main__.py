@@ -9,6 +9,7 @@ python -m bench peers torchax
 """
 
 import argparse
+import dataclasses
 import datetime
 import pathlib
 import sys
@@ -22,7 +23,7 @@ from bench.backends import BACKENDS
 from bench.compare import compare
 from bench.models import MODELS
 from bench.processes import ROOT
-from bench.results import Results, describe_run
+from bench.results import Results, describe_run, note_overhead
 from bench.run import TOLERANCES, Limits, ModelRun
 from bench.timing import add_settings
 from bench.worker import Task
@@ -74,6 +75,11 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=tuple(TOLERANCES), default="float32")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.3, help="length of a round")
+    parser.add_argument(
+        "--overhead",
+        action="store_true",
+        help="also time each model's tiny size: what a call costs",
+    )
     parser.add_argument("--time-limit", type=float, default=900, help="seconds for each step")
     parser.add_argument("--memory-limit", type=float, default=12, help="GB for each worker")
     parser.add_argument(
@@ -115,6 +121,9 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
             batch = options.batch or (MODELS[name].batch if options.size == "full" else 2)
             task = Task(name, options.mode, options.size, batch, options.dtype, options.threads)
             record = ModelRun(task, backends, limits, say).measure(options.rounds, options.seconds)
+            if options.overhead:
+                tiny = dataclasses.replace(task, size="tiny", batch=2)
+                note_overhead(record, ModelRun(tiny, backends, limits, say).measure(5, 0.1))
             results.append(record)
             console.print("  ".join(report.row(results, record)), highlight=False)
             progress.advance(bar)
@@ -132,6 +141,7 @@ def _command(options: argparse.Namespace) -> str:
     more = [
         word for name, value in given if value is not None for word in (f"--{name}", str(value))
     ]
+    more += ["--overhead"] if options.overhead else []
     return " ".join(["python -m bench run", *chosen, *more])
 
 

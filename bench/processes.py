@@ -121,6 +121,9 @@ class Worker:
         self._kill()
         self._process.wait()
         self._replies.close()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            self._process.stdin.close()
 
     def __enter__(self) -> "Worker":
         return self

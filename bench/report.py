@@ -44,6 +44,7 @@ def columns(results: Results) -> list[str]:
     ours = subject(results)
     heads = ["model", *(f"{b} ms" for b in ran), f"{ours} speedup"]
     heads += [f"{b} cold s" for b in ran if b != "eager"]
+    heads += [f"{b} tiny us" for b in _timed_tiny(results)]
     return [*heads, "peak MB / eager's", "error", "graphs", "executables", "fallbacks"]
 
 
@@ -54,6 +55,7 @@ def row(results: Results, record: Record) -> list[str]:
     cells = [record["model"], *(_milliseconds(record, b) for b in ran)]
     cells.append(_ratio(speedup(record, ours, PEERS)))
     cells += [_number(found.get(b, {}).get("cold_s"), ".1f") for b in ran if b != "eager"]
+    cells += [_number(found.get(b, {}).get("overhead_us"), ".0f") for b in _timed_tiny(results)]
     own, eager = found.get(ours, {}), found.get("eager", {})
     memory = own["peak_mb"] / eager["peak_mb"] if "peak_mb" in own and "peak_mb" in eager else None
     cells += [_number(memory, ".2f"), _number(own.get("error"), ".0e")]
@@ -77,6 +79,8 @@ def means(results: Results) -> list[tuple[str, float, int]]:
             shown.append((f"cold compile time / {backend}'s", ratios))
         ratios = [_quotient(m, ours, backend, "peak_mb") for m in models]
         shown.append((f"peak memory / {backend}'s", ratios))
+        ratios = [_quotient(m, ours, backend, "overhead_us") for m in models]
+        shown.append((f"a call at the tiny size / {backend}'s", ratios))
     return [
         (what, geometric_mean(ratios), len(present))
         for what, ratios in shown
@@ -84,10 +88,16 @@ def means(results: Results) -> list[tuple[str, float, int]]:
     ]
 
 
+def _timed_tiny(results: Results) -> list[str]:
+    """The backends, if what a call costs was measured too (`--overhead`)."""
+    entries = [b for record in results.models.values() for b in record["backends"].values()]
+    return results.backends() if any("overhead_us" in entry for entry in entries) else []
+
+
 def _quotient(record: Record, ours: str, other: str, key: str) -> float | None:
     own, its = (record["backends"].get(b, {}) for b in (ours, other))
     ok = own.get("status") == its.get("status") == "ok"
-    return own[key] / its[key] if ok and its.get(key) else None
+    return own[key] / its[key] if ok and own.get(key) and its.get(key) else None
 
 
 def _milliseconds(record: Record, backend: str) -> str:

@@ -96,6 +96,14 @@ def latency(record: Record, backend: str) -> float | None:
     return statistics.median(found["ms"]) if found.get("status") == "ok" else None
 
 
+def note_overhead(record: Record, tiny: Record) -> None:
+    """Take over into a model's record the microseconds that a call takes at its tiny size."""
+    for backend, entry in record["backends"].items():
+        milliseconds = latency(tiny, backend)
+        if milliseconds is not None:
+            entry["overhead_us"] = milliseconds * 1e3
+
+
 def speedup(record: Record, backend: str, over: Iterable[str]) -> float | None:
     """How many times as fast as the fastest of some others; None where either is missing."""
     own = latency(record, backend)

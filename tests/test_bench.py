@@ -73,6 +73,16 @@ def asked(path, *more, models="super_resolution"):
     return command_line.main(["run", *settings.split(), "--backends", "eager,openxla", *more])
 
 
+def test_what_a_call_costs_is_timed_on_request(tmp_path, capsys):
+    path = tmp_path / "results.jsonl"
+    assert asked(path, "--overhead") == 0
+    (record,) = Results(path).models.values()
+    assert all(entry["overhead_us"] > 1 for entry in record["backends"].values())
+    printed = capsys.readouterr().out
+    assert "openxla tiny us" in " ".join(report.columns(Results(path)))
+    assert "a call at the tiny size" in printed
+
+
 def test_a_run_is_written_resumed_and_reported(tmp_path, capsys):
     path = tmp_path / "results.jsonl"
     assert asked(path) == 0
