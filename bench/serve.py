@@ -3,8 +3,8 @@
 `python -m bench.serve` lets `--clients` threads send requests for `--seconds` seconds, each when
 its last one is answered. A request is a batch of 1 to 16 texts of 16 to 256 tokens, both drawn with
 a bias to the small. The server calls the model, one call at a time. For openxla it pads texts to
-the next of a few lengths and batches to the next of a few sizes (a mask hides the padding), since
-each size is an executable of its own; the others take sizes as they come, unless `--pad all`.
+the next multiple of 16 tokens (a mask hides the padding) and cuts batches into 16, 8, 4, 2 and 1,
+since each size is an executable of its own; the others take sizes as they come, unless `--pad all`.
 Printed for each backend, in a process of its own: latencies as clients see them, requests a second,
 compilations after the warm-up, and growth of memory.
 """
@@ -27,8 +27,10 @@ from bench.models import build
 from bench.timing import add_settings, last_line, set_threads
 
 BACKENDS = ("eager", "inductor", "openxla")
-LENGTHS = (16, 32, 64, 96, 128, 192, 256)
+LENGTHS = range(16, 257, 16)
 BATCHES = (1, 2, 4, 8, 16)
+# A batch is filled up rather than cut where no more tokens than this are wasted.
+WASTE = 64
 
 
 def request(draw: random.Random, longest: int) -> tuple[int, int]:
@@ -46,25 +48,43 @@ class Server:
 
     def answer(self, ids: torch.Tensor) -> torch.Tensor:
         """The model's output for the texts `ids`, [batch, length]."""
-        batch, length = rows, columns = ids.shape
-        if self.pads:
-            rows = next(b for b in BATCHES if b >= batch)
-            columns = next(n for n in self.lengths if n >= length)
-        padded = torch.zeros(rows, columns, dtype=torch.long)
-        padded[:batch, :length] = ids
-        mask = torch.zeros(rows, columns, dtype=torch.long)
-        mask[:, :length] = 1
         with self.turn, torch.no_grad():
-            logits = self.model(input_ids=padded, attention_mask=mask).logits
-        return logits[:batch, :length]
+            if not self.pads:
+                return self._call(ids, torch.ones_like(ids))
+            return torch.cat([self._padded(piece) for piece in ids.split(pieces(*ids.shape))])
+
+    def _padded(self, ids: torch.Tensor) -> torch.Tensor:
+        batch, length = ids.shape
+        rows = next(b for b in BATCHES if b >= batch)
+        columns = next(n for n in self.lengths if n >= length)
+        padded, mask = torch.zeros(2, rows, columns, dtype=torch.long)
+        padded[:batch, :length] = ids
+        mask[:, :length] = 1
+        return self._call(padded, mask)[:batch, :length]
+
+    def _call(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=ids, attention_mask=mask).logits
+
+
+def pieces(batch: int, length: int) -> list[int]:
+    """How a batch is cut into sizes that are compiled, the last one filled up."""
+    cut: list[int] = []
+    while batch:
+        above = next(b for b in BATCHES if b >= batch)
+        below = max(b for b in BATCHES if b <= batch)
+        cut.append(batch if (above - batch) * length <= WASTE else below)
+        batch -= cut[-1]
+    return cut
 
 
 def serve(backend: str, size: str, clients: int, seconds: float, pads: bool) -> dict[str, float]:
     """Run the loop; what is printed."""
     model = build("bert", size)
-    eager = backend == "eager"
     longest = model.config.max_position_embeddings
-    compiled = model if eager else torch.compile(model, backend=backend, dynamic=True)
+    compiled = model
+    if backend != "eager":
+        options = {"max_executables": 128} if backend == "openxla" else None
+        compiled = torch.compile(model, backend=backend, dynamic=True, options=options)
     server = Server(compiled, longest, pads)
     warm = time.perf_counter()
     for rows in BATCHES:

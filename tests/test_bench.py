@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from bench import __main__ as command_line
-from bench import report, run
+from bench import report, run, serve
 from bench.compare import compare
 from bench.processes import Worker, WorkerFailed
 from bench.results import Results, geometric_mean, latency, speedup
@@ -186,3 +186,12 @@ def test_the_report_tells_failures(tmp_path):
     report.show(results, console)
     assert "two, openxla: crash <b>" in console.export_text()
     assert "&lt;b&gt;" in report.page(results)
+
+
+@pytest.mark.parametrize("length", [16, 40, 250])
+@pytest.mark.parametrize("batch", range(1, 17))
+def test_batches_are_cut_into_sizes_that_are_compiled(batch, length):
+    cut = serve.pieces(batch, length)
+    assert sum(cut) == batch
+    filled = [next(b for b in serve.BATCHES if b >= n) for n in cut]
+    assert (sum(filled) - batch) * length <= serve.WASTE
