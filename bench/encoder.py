@@ -1,24 +1,31 @@
-"""A BERT-base encoder at batch 4 x 128 tokens: latency and cold compile time against Inductor.
+"""A BERT-base encoder at 8 x 128 tokens: latency and cold compile time against Inductor.
 
 `python -m bench.encoder` compiles each backend in a process of its own for the compile times, then
-both in one process for interleaved latencies, and prints the ratios.
+both in one process for interleaved latencies, and prints the ratios; and what share of the
+machine's peak of float32 matrix products each reaches, which is measured in the same rounds, as the
+fastest of a few square products by torch and by XLA.
 """
 
 import argparse
+import functools
 import os
 import sys
 import time
 import warnings
+from collections.abc import Callable
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch.utils.flop_counter import FlopCounterMode
 
 from bench.accuracy import relative_error
 from bench.models import randomize_constants
 from bench.timing import in_fresh_process, interleave, set_threads
 
 BACKENDS = ("inductor", "openxla")
+SHAPE = (8, 128)
+SQUARES = (1024, 2048)
 
 
 def encoder() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
@@ -28,7 +35,7 @@ def encoder() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     torch.manual_seed(0)
     model = transformers.BertModel(transformers.BertConfig()).eval()
     randomize_constants(model, 0)
-    ids = torch.randint(0, 30000, (4, 128))
+    ids = torch.randint(0, 30000, SHAPE)
     return model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
@@ -48,17 +55,36 @@ def cold_compile(backend: str) -> float:
     return in_fresh_process("bench.encoder", "--first-call", backend)[0]
 
 
-def latencies() -> tuple[dict[str, float], float]:
-    """Median seconds a call of eager and both backends, and our relative error."""
+def products() -> dict[str, Callable[[], object]]:
+    """Products of square matrices, by the name of who computes them and the size."""
+    calls: dict[str, Callable[[], object]] = {}
+    for size in SQUARES:
+        x, y = torch.randn(2, size, size)
+        compiled = torch.compile(lambda x, y: x @ y.T, backend="openxla", dynamic=False)
+        compiled(x, y)
+        calls[f"torch {size}"] = functools.partial(torch.mm, x, y)
+        calls[f"XLA {size}"] = functools.partial(compiled, x, y)
+    return calls
+
+
+def latencies() -> tuple[dict[str, float], float, dict[str, float]]:
+    """Median seconds a call of eager and both backends, our relative error, shares of the peak."""
     model, inputs = encoder()
     with torch.no_grad():
-        calls = {"eager": lambda: model(**inputs)}
+        with FlopCounterMode(display=False) as counter:
+            model(**inputs)
+        calls: dict[str, Callable[[], object]] = {"eager": lambda: model(**inputs)}
         for backend in BACKENDS:
             compiled = torch.compile(model, backend=backend, fullgraph=True)
             result = compiled(**inputs)
             calls[backend] = lambda f=compiled: f(**inputs)
         error = relative_error(model(**inputs), result)
-        return interleave(calls, rounds=11, seconds=1.0), error
+        seconds = interleave({**calls, **products()}, rounds=11, seconds=1.0)
+    peak = max(
+        2 * size**3 / seconds[f"{who} {size}"] for who in ("torch", "XLA") for size in SQUARES
+    )
+    latency = {name: seconds[name] for name in calls}
+    return latency, error, {n: counter.get_total_flops() / s / peak for n, s in latency.items()}
 
 
 def main() -> None:
@@ -73,8 +99,10 @@ def main() -> None:
         print(first_call(options.first_call))
         return
     compile_seconds = {b: cold_compile(b) for b in ("aot_eager", *BACKENDS)}
-    latency, error = latencies()
-    table = Table(title=f"BERT-base encoder, 4 x 128 tokens, {options.threads} torch threads")
+    latency, error, shares = latencies()
+    batch, length = SHAPE
+    size = f"{batch} x {length} tokens"
+    table = Table(title=f"BERT-base encoder, {size}, {options.threads} torch threads")
     for column in ("", "eager", "inductor", "openxla", "openxla / inductor"):
         table.add_column(column, justify="right" if column else "left")
     ratio = latency["openxla"] / latency["inductor"]
@@ -83,6 +111,7 @@ def main() -> None:
     seconds = [f"{s:.1f}" for s in compile_seconds.values()]
     seconds[0] = f"{seconds[0]} (aot_eager)"  # Dynamo and AOTAutograd alone, which all share
     table.add_row("cold first call, s", *seconds, f"{ratio:.2f}")
+    table.add_row("share of peak", *(f"{share:.0%}" for share in shares.values()), "")
     table.add_row("error against eager", "-", "-", f"{error:.0e}", "")
     Console(width=None if sys.stdout.isatty() else 100).print(table)
 

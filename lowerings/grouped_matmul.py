@@ -41,7 +41,7 @@ def grouped_product(x: Value, weight: Value, members: Value, contract: int) -> V
 @lowers("transformers.grouped_mm_fallback.default")
 def grouped_mm_fallback(ctx: Context, input: Value, weight: Value, offs: Value) -> Value:
     if torch_calls.takes_groups(ctx, input, weight):
-        return torch_calls.grouped_product(input, weight, offs)
+        return torch_calls.grouped_product(ctx, input, weight, offs)
     members = _members(offs, build.shape_of(input)[0])
     return grouped_product(input, weight, members, contract=1)
 
@@ -52,8 +52,8 @@ def grouped_mm_fallback_backward(
 ) -> tuple[Value, Value]:
     if torch_calls.takes_groups(ctx, input, weight):
         turned = build.transpose(weight, [0, 2, 1])
-        grad_input = torch_calls.grouped_product(grad_output, turned, offs)
-        return grad_input, torch_calls.grouped_outer_product(input, grad_output, offs)
+        grad_input = torch_calls.grouped_product(ctx, grad_output, turned, offs)
+        return grad_input, torch_calls.grouped_outer_product(ctx, input, grad_output, offs)
     members = _members(offs, build.shape_of(input)[0])
     grad_input = grouped_product(grad_output, weight, members, contract=2)
     rows, groups = build.shape_of(members)

@@ -32,6 +32,7 @@ class Context:
         functions: inlined functions by their key (see `from_jax`), so that each is added once.
         random_key: makes a fresh ui64[2] key for a random op; a new one at each call.
         libraries: the libraries, by name, that programs for this platform may call.
+        calls: the kernels of torch that the program calls, which `torch_calls` notes.
         trains: whether the graph has a backward, or is one.
         inline: lowers a graph inside the graph, the body of a branch or loop, at the insertion
             point: takes the FX graph, or a function of torch that is traced; its inputs as values
@@ -46,6 +47,7 @@ class Context:
     functions: dict[Any, Any]
     random_key: Callable[[], ir.Value]
     libraries: frozenset[str]
+    calls: set[str]
     trains: bool
     inline: Callable[..., list[Any]]
 

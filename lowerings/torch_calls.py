@@ -47,6 +47,7 @@ def takes_attention(ctx: Context, query: Value, key: Value, value: Value, mask: 
 
 
 def attention(
+    ctx: Context,
     query: Value,
     key: Value,
     value: Value,
@@ -60,10 +61,11 @@ def attention(
     sums = tensor_type([batch, heads, length], torch.float32)
     config = _config(query, key, value, mask, is_causal, scale)
     operands, orders = _operands([query, key, value], mask)
-    return _call("attention", config, operands, orders, [output, sums], [_HEADS_LAST, _SUMS])
+    return _call(ctx, "attention", config, operands, orders, [output, sums], [_HEADS_LAST, _SUMS])
 
 
 def attention_gradients(
+    ctx: Context,
     grad: Value,
     query: Value,
     key: Value,
@@ -78,7 +80,7 @@ def attention_gradients(
     config = _config(query, key, value, mask, is_causal, scale)
     operands, orders = _operands([grad, query, key, value, output, sums], mask)
     types = [x.type for x in (query, key, value)]
-    return _call("attention_gradients", config, operands, orders, types, [_HEADS_LAST] * 3)
+    return _call(ctx, "attention_gradients", config, operands, orders, types, [_HEADS_LAST] * 3)
 
 
 def _operands(values: list[Value], mask: Value | None) -> tuple[list[Value], list[Sequence[int]]]:
@@ -127,23 +129,23 @@ def takes_groups(ctx: Context, x: Value, matrices: Value) -> bool:
     return build.dtype_of(x).is_floating_point and products >= FEWEST_IN_GROUPS
 
 
-def grouped_product(x: Value, matrices: Value, ends: Value) -> Value:
+def grouped_product(ctx: Context, x: Value, matrices: Value, ends: Value) -> Value:
     """Each of the sorted rows [rows, inner] times its group's matrix [groups, inner, columns]."""
     columns, order = build.shape_of(matrices)[2], _order_of(matrices)
     config = _groups_config(x, columns, ends, order)
     types = [tensor_type([build.shape_of(x)[0], columns], build.dtype_of(x))]
     operands, orders = [x, matrices, ends], [[0, 1], order, [0]]
-    (result,) = _call("grouped_product", config, operands, orders, types, [[0, 1]])
+    (result,) = _call(ctx, "grouped_product", config, operands, orders, types, [[0, 1]])
     return result
 
 
-def grouped_outer_product(x: Value, y: Value, ends: Value) -> Value:
+def grouped_outer_product(ctx: Context, x: Value, y: Value, ends: Value) -> Value:
     """For each group the product of its rows x.T @ y: [groups, inner, columns]."""
     inner, columns = build.shape_of(x)[1], build.shape_of(y)[1]
     config = _groups_config(x, columns, ends, [0, 1, 2])
     types = [tensor_type([config["groups"], inner, columns], build.dtype_of(x))]
     operands, orders = [x, y, ends], [[0, 1], [0, 1], [0]]
-    (result,) = _call("grouped_outer_product", config, operands, orders, types, [[0, 1, 2]])
+    (result,) = _call(ctx, "grouped_outer_product", config, operands, orders, types, [[0, 1, 2]])
     return result
 
 
@@ -169,6 +171,7 @@ def _order_of(matrices: Value) -> list[int]:
 
 
 def _call(
+    ctx: Context,
     name: str,
     config: dict[str, Any],
     operands: Sequence[Value],
@@ -177,6 +180,7 @@ def _call(
     result_orders: Sequence[Sequence[int]],
 ) -> list[Value]:
     """A call of a kernel, whose operands and results have their dimensions in these orders."""
+    ctx.calls.add(name)
     text = ir.DictAttr.get({"kernel": ir.StringAttr.get(f"{name}:{json.dumps(config)}")})
     typed = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4)  # FFI, and not what came before
     return library_call(TARGET, text, operands, orders, types, result_orders, api_version=typed)

@@ -10,8 +10,10 @@ import functools
 import itertools
 import pathlib
 import re
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -154,12 +156,14 @@ class _Job:
         self.shares = list(kernel.shares(threads))
         self._left = len(self.shares)
         self._count = threading.Lock()
-        self._done = threading.Event()
+        self._running = threading.Lock()
+        self._over = not self.shares
+        self._running.acquire()
         self.error: BaseException | None = None
 
     def help(self) -> None:
         """Do shares until none is left to be taken."""
-        while True:
+        while self.shares:
             try:
                 share = self.shares.pop()  # atomic
             except IndexError:
@@ -171,11 +175,13 @@ class _Job:
             with self._count:
                 self._left -= 1
                 if not self._left:
-                    self._done.set()
+                    self._over = True
+                    self._running.release()
 
     def wait(self) -> None:
-        """Wait for the shares that others have taken; nobody waits for one that nobody has."""
-        self._done.wait()
+        """Wait for the shares that others have taken."""
+        if not self._over:
+            self._running.acquire()
 
 
 def _addresses(values: Any) -> list[int]:
@@ -214,33 +220,69 @@ def _handler(pointer: Any) -> int | None:
 
 
 def _run(frame: Any) -> None:
+    """Have a call's shares done by XLA's threads.
+
+    A thread of the user's only waits: there are settings in it that are not to be touched. One of
+    XLA's helps, or all of them might be waiting for each other.
+    """
     span = frame.attributes.values[0].contents
     made = _kernel_of(ctypes.string_at(span.ptr, span.len))
     job = _Job(made, frame, _number_of_threads(frame))
-    helpers = len(job.shares) - 1
-    if helpers <= 0:
-        job.help()
-    else:
-        number = next(_numbers)
-        _jobs[number] = job
-        try:
-            schedule = _api(frame, _SCHEDULE)
-            for _ in range(helpers):
-                arguments = _ScheduleArguments(
-                    ctypes.sizeof(_ScheduleArguments),
-                    None,
-                    frame.context,
-                    ctypes.cast(_task, _Pointer),
-                    number,
-                )
-                if schedule(ctypes.addressof(arguments)):
-                    break  # then this thread does all of it
+    helps = _is_foreign_thread()
+    number = next(_numbers)
+    _jobs[number] = job
+    try:
+        for _ in range(len(job.shares) - helps):
+            _schedule(frame, number)
+        if helps:
             job.help()
-            job.wait()
-        finally:
-            del _jobs[number]
+        job.wait()
+    finally:
+        del _jobs[number]
     if job.error is not None:
         raise job.error
+
+
+def _is_foreign_thread() -> bool:
+    """Whether XLA started this thread: nothing of Python's stands below the handler."""
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return frame is None
+
+
+def _schedule(frame: Any, number: int) -> None:
+    """Have a thread of XLA's pool run `_task`."""
+    arguments = _ScheduleArguments(
+        ctypes.sizeof(_ScheduleArguments),
+        None,
+        frame.context,
+        ctypes.cast(_task, _Pointer),
+        number,
+    )
+    if _api(frame, _SCHEDULE)(ctypes.addressof(arguments)):
+        _jobs[number].help()  # there is no pool
+
+
+def out_of_main_thread(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """The execution of a program that calls: in another thread, if it is asked for in the main one.
+
+    Python handles signals in the main thread, where an interrupt could leave the handler, and XLA
+    with what no handler has returned. What runs elsewhere holds its buffers itself, and ends when
+    it is done.
+    """
+
+    def elsewhere(buffers: Any) -> Any:
+        if threading.get_ident() != threading.main_thread().ident:
+            return execute(buffers)
+        return _worker().submit(execute, buffers).result()
+
+    return elsewhere
+
+
+@functools.cache
+def _worker() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "xla_dynamo")
 
 
 def _number_of_threads(frame: Any) -> int:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from xla_dynamo.runtime.foreign_calls import Kernel, kernel
 
@@ -25,7 +24,7 @@ def _library() -> Any:
     if not path.exists():
         return None
     library = ctypes.CDLL(str(path))
-    names = ("omp_set_num_threads", "omp_get_max_threads", "MKL_Set_Num_Threads_Local")
+    names = ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
     return library if all(hasattr(library, name) for name in names) else None
 
 
@@ -36,18 +35,13 @@ def can_share() -> bool:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """No threads but this one, no autograd, and nobody who watches or changes operators."""
+    """No threads but this one, which is XLA's, and no autograd."""
     library = _library()
     torch.get_num_threads()  # the first time in a thread, this sets what is set here
-    threads = library.omp_get_max_threads()
     library.omp_set_num_threads(1)
-    before = library.MKL_Set_Num_Threads_Local(1)
-    try:
-        with torch.no_grad(), torch._C.DisableTorchFunction(), _disable_current_modes():
-            yield
-    finally:
-        library.omp_set_num_threads(threads)
-        library.MKL_Set_Num_Threads_Local(before)
+    library.MKL_Set_Num_Threads_Local(1)
+    with torch.no_grad():
+        yield
 
 
 def tensor_at(

@@ -90,8 +90,27 @@ def _another_parameter(model):
 
 
 def _optimizer(model):
-    model(torch.randn(2, 5)).sum().backward()
+    model(torch.randn(1, 5)).sum().backward()
     torch.optim.SGD(model.parameters(), lr=0.5).step()
+
+
+def _fused_optimizer(model):
+    model(torch.randn(1, 5)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.5, fused=True).step()
+
+
+def _compiled_fused_optimizer(model):
+    model(torch.randn(1, 5)).sum().backward()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.5, fused=True)
+    torch.compile(optimizer.step, backend="openxla")()
+
+
+def _wrapped_again(model):
+    with torch.no_grad():
+        model.weight.add_(1)
+    model.weight = nn.Parameter(model.weight.data)  # the same memory, another counter
+    with torch.no_grad():
+        model.weight.mul_(2)
 
 
 def _train_step(model):
@@ -120,6 +139,9 @@ def _compiled_in_place(model):
         _other_memory_twice,
         _another_parameter,
         _optimizer,
+        _fused_optimizer,
+        _compiled_fused_optimizer,
+        _wrapped_again,
         _train_step,
         _compiled_in_place,
     ],
@@ -136,7 +158,7 @@ def test_changes_are_noticed(runs, change):
 
 
 def test_changes_that_torch_does_not_count_need_refreeze(runs):
-    model, x = Scaled(), torch.randn(3, 5)
+    model, x = LargeScaled(), torch.randn(3, 1, 5)
     compiled = frozen(model)
     check(compiled, model, x)
     model.weight.data.add_(1)  # the rule, as documented: not seen
@@ -216,6 +238,50 @@ def test_sizes_may_need_more_values():
         check(compiled, f, torch.randn(n, 4))
         with torch.no_grad():
             table.mul_(1.5)
+
+
+class LargeScaled(Scaled):
+    """The same with a weight that is too large to be compared bit by bit."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2000, 5))
+
+
+@pytest.mark.parametrize("change", [_fused_optimizer, _compiled_fused_optimizer, _wrapped_again])
+def test_changes_of_large_parameters_are_noticed(change):
+    model, x = LargeScaled(), torch.randn(3, 1, 5)
+    compiled = frozen(model)
+    kept = []  # else the new parameter might be where the old one was
+    for _ in range(3):
+        check(compiled, model, x)
+        kept += model.parameters()
+        change(model)
+    check(compiled, model, x)
+
+
+def test_statistics_that_are_parameters_or_parts_of_a_buffer(runs):
+    class Normalized(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3)
+            self.mean = nn.Parameter(torch.zeros(8), requires_grad=False)
+            self.register_buffer("both", torch.ones(2, 8))
+
+        def forward(self, x):
+            y = self.conv(x)
+            return torch.nn.functional.batch_norm(
+                y, self.mean, self.both[1], training=self.training
+            )
+
+    model, x = Normalized().eval(), torch.randn(2, 3, 7, 7)
+    compiled = frozen(model)
+    for _ in range(2):
+        check(compiled, model, x, rtol=1e-4, atol=1e-5)
+        model.train()(x * 3)
+        model.eval()
+    check(compiled, model, x, rtol=1e-4, atol=1e-5)
+    assert len(runs) == 3
 
 
 def test_what_a_graph_changes_is_not_frozen(runs):

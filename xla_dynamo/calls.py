@@ -16,6 +16,7 @@ from xla_dynamo.program import Constant, Output, Program
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
 from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.runtime.foreign_calls import out_of_main_thread
 from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
 from xla_dynamo.source_lines import describe
 
@@ -109,6 +110,8 @@ def _runner(
 ) -> Call:
     """From the graph's inputs to the program's results: one frame, since every µs counts here."""
     pjrt_device, execute = executable.device, executable.execute
+    if program.calls_torch:
+        execute = out_of_main_thread(execute)
     fresh = [
         (a.index, KnownBuffers(pjrt_device, a.layout.prepare, keeps=keeps_inputs))
         for a in program.inputs

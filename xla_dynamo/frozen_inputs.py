@@ -1,12 +1,14 @@
 """Values computed from parameters alone, kept until a parameter changes (`freeze`).
 
 Whether one has changed, torch's version counters tell, which changes in place move, and its
-address, which it loses with its memory. Batch norm in training changes its running statistics
-without counting, so one-dimensional buffers are compared bit by bit (0.3 µs each). Nothing tells of
-writes to parameters through `.data` or NumPy.
+address, which it loses with its memory. Two things in torch change without counting: batch norm in
+training its running statistics, so small tensors are compared bit by bit (0.3 us each), and fused
+optimizers, so a hook sees their steps. Nothing tells of writes through `.data`, NumPy, collectives
+of torch.distributed or other processes.
 """
 
 import dataclasses
+import functools
 import operator
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from typing import Any
 
 import jax
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from xla_dynamo.known_buffers import StaticInputs
 from xla_dynamo.options import Options
@@ -23,16 +26,34 @@ from xla_dynamo.runtime.jaxlib_private import Buffer
 
 _address_of = torch.Tensor.data_ptr
 _version_of = operator.attrgetter("_version")
-_epoch = object()
+# Of at most so many elements is a tensor that is compared bit by bit.
+_SMALL = 4096
+
+
+class _Epoch:
+    """What stands for the changes that torch does not count."""
+
+    number = 0
+    is_over = False  # set by a hook that Dynamo may have traced: it must read nothing
+
+
+def note_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """A hook behind the steps of all optimizers: the fused ones change parameters uncounted."""
+    if any(group.get("fused") for group in optimizer.param_groups):
+        _Epoch.is_over = True
+
+
+_watch_optimizers = functools.cache(lambda: register_optimizer_step_post_hook(note_step))
 
 
 def refreeze() -> None:
     """Let all graphs compiled with `options={"freeze": True}` read their parameters anew.
 
-    For changes that torch does not count: through `parameter.data`, NumPy or a foreign library.
+    For changes that nobody counts: through `parameter.data` or another tensor that was given its
+    memory by it, through NumPy, by a collective of `torch.distributed`, or by another process.
     """
-    global _epoch
-    _epoch = object()
+    _Epoch.is_over = False
+    _Epoch.number += 1
 
 
 @dataclasses.dataclass(slots=True)
@@ -42,7 +63,8 @@ class _Known:
     state: list[Any]
     results: list[Buffer]
     owner: weakref.ref
-    memory: list[torch.Tensor]  # as long as this is held, nobody else has the addresses
+    others: Sequence[torch.Tensor]  # no other object gets their place as long as they are held
+    memory: list[torch.Tensor]  # and nobody else the addresses
     watched: list[Any]
     bits: list[bytes]
 
@@ -56,33 +78,38 @@ class FrozenProgram:
         self._pick = operator.itemgetter(*indices, indices[-1])
         self._inputs = StaticInputs(device, indices, [i.layout.prepare for i in inputs])
         self._execute = executable.execute
+        _watch_optimizers()
         # Several modules may share the program, as the layers of a stack do.
         self._known: dict[int, _Known] = {}
 
     def results(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:
         """The values for the parameters among a call's arguments."""
         tensors = self._pick(args)
-        state = [_epoch, *map(_address_of, tensors)]
+        if _Epoch.is_over:
+            refreeze()
+        state = [*map(_address_of, tensors), *map(id, tensors), _Epoch.number]
         try:
             state += map(_version_of, tensors)
         except RuntimeError:  # an inference tensor, whose changes nobody counts
             state.append(object())
-        known = self._known.get(state[1])
-        if known is not None and known.state == state and known.bits == _bits(known.watched):
-            return known.results
-        watched = [_array_of(tensor) for tensor in tensors if _may_be_statistic(tensor)]
+        known = self._known.get(state[0])
+        if known is not None and known.owner() is tensors[0] and known.state == state:  # noqa: SIM102
+            if known.bits == _bits(known.watched):
+                return known.results
+        watched = [_array_of(tensor) for tensor in tensors if _is_watched(tensor)]
         bits = _bits(watched)  # before they are read: a change meanwhile is one to be seen
         results = [buffer for (buffer,) in self._execute(self._inputs.buffers(args, stream))]
         memory = [tensor.detach() for tensor in tensors]
-        owner = weakref.ref(tensors[0], self._forgetting(state[1]))
-        self._keep(_Known(state, results, owner, memory, watched, bits))
+        owner = weakref.ref(tensors[0], self._forgetting(state[0]))
+        others = [tensor for tensor in tensors if tensor is not tensors[0]]
+        self._keep(_Known(state, results, owner, others, memory, watched, bits))
         return results
 
     def _keep(self, new: _Known) -> None:
         for address, known in list(self._known.items()):
             if known.owner() is new.owner():  # its storage was replaced
                 self._known.pop(address, None)
-        self._known[new.state[1]] = new
+        self._known[new.state[0]] = new
 
     def _forgetting(self, address: int) -> Callable[[weakref.ref], None]:
         """What to do when the first of the parameters is gone."""
@@ -98,10 +125,10 @@ class FrozenProgram:
         return forget
 
 
-def _may_be_statistic(tensor: torch.Tensor) -> bool:
-    if tensor.ndim != 1 or tensor.device.type != "cpu" or isinstance(tensor, torch.nn.Parameter):
-        return False
-    return tensor.is_floating_point()
+def _is_watched(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is compared bit by bit: a running statistic may be one."""
+    on_cpu = tensor.device.type == "cpu" and tensor.is_floating_point()
+    return on_cpu and tensor.numel() <= _SMALL
 
 
 def _array_of(tensor: torch.Tensor) -> Any:

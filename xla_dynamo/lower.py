@@ -111,6 +111,7 @@ class _ProgramLowering(GraphLowering):
             len(self.results),
             self.finishers,
             frozen,
+            bool(builder.calls),
         )
 
     # --- arguments -----------------------------------------------------------------------------

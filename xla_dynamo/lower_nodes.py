@@ -85,6 +85,7 @@ class GraphLowering:
             builder.functions,
             self.random_key,
             builder.libraries,
+            builder.calls,
             builder.trains,
             self.inline,
         )

@@ -29,6 +29,7 @@ class ModuleBuilder:
         main: its public function.
         block: the body of `main`.
         functions: inlined functions by their key (see `from_jax`).
+        calls: the kernels of torch that it calls.
         constants: the tensors behind the arguments that `constant` added.
         draws: how many random keys were asked for.
     """
@@ -44,6 +45,7 @@ class ModuleBuilder:
             self.main = func.FuncOp("main", ([], []), visibility="public")
         self.block = self.main.add_entry_block()
         self.functions: dict[Any, Any] = {}
+        self.calls: set[str] = set()
         self.constants: list[Constant] = []
         self.draws = 0
         self._seed: ir.Value | None = None

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.errors import UnsupportedError
+from xla_dynamo.frozen_inputs import note_step
 from xla_dynamo.hyperparameters import Name, NumbersAsTensors, as_if_compiling, with_values
 
 Optimizer: TypeAlias = torch.optim.Optimizer
@@ -74,7 +75,7 @@ def check_hooks(optimizer: Optimizer) -> None:
         _all_optimizers._global_optimizer_pre_hooks,
         _all_optimizers._global_optimizer_post_hooks,
     )
-    if any(hooks):
+    if any(hook is not note_step for each in hooks for hook in each.values()):
         raise UnsupportedError(
             "train_step does not run step hooks of optimizers: remove them, and do what they do "
             "around step(...)"

@@ -37,9 +37,9 @@ class Options:
             for x86 CPUs, for convolutions and matrix products, and "torch", its kernels of fused
             attention and of products of groups, for the CPU.
         freeze: in inference, what is computed from parameters and buffers alone is computed once,
-            and anew when one of them has changed as torch counts changes: by its optimizers,
-            `load_state_dict` or operators in place, but not through `.data` or NumPy, after which
-            `xla_dynamo.refreeze()` is to be called.
+            and anew when one of them has changed: by an optimizer, `load_state_dict`, operators in
+            place, batch norm. Not seen are changes through `.data` or NumPy, by collectives of
+            torch.distributed or by other processes: call `xla_dynamo.refreeze()` after them.
     """
 
     constant_limit: int = 64

@@ -82,7 +82,7 @@ class Program:
     Arguments come in the order donated inputs, other inputs, static inputs (parameters and
     buffers), constants, frozen values, seed (if it `draws` random numbers). The new values of
     donated inputs are results behind all others, of their arguments' shapes; mutated inputs that
-    cannot be donated are in `mutations`.
+    cannot be donated are in `mutations`. `calls_torch` says that it calls kernels of torch.
     """
 
     module: ir.Module
@@ -97,3 +97,4 @@ class Program:
     results: int
     finishers: dict[int, Finish]
     frozen: Frozen | None = None
+    calls_torch: bool = False

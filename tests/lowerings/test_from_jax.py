@@ -57,7 +57,7 @@ def emit(body, *shapes, platform="cpu", dtype=torch.float32):
     """The module after a body has been emitted in its main function."""
     with make_ir_context(), ir.Location.unknown():
         module = ir.Module.create()
-        ctx = Context(None, (), platform, module, {}, lambda: None, frozenset(), False, None)
+        ctx = Context(None, (), platform, module, {}, lambda: None, frozenset(), set(), False, None)
         with ir.InsertionPoint(module.body):
             main = func.FuncOp("main", ([tensor_type(s, dtype) for s in shapes], []))
         with ir.InsertionPoint(main.add_entry_block()):

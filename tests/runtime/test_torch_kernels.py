@@ -1,6 +1,9 @@
 """Kernels of torch inside a program: the same numbers as eager's, in whatever thread and mode."""
 
+import contextlib
+import signal
 import threading
+import time
 
 import pytest
 import torch
@@ -229,6 +232,33 @@ def test_errors_come_out(monkeypatch):
         patch.setattr(torch_kernels.Attention, "run", fail)
         with pytest.raises(xla_dynamo.ExecutionError, match="RuntimeError: no more scores"):
             attend(*inputs)
+    assert not foreign_calls._jobs
+    torch.testing.assert_close(attend(*inputs), expected)
+
+
+def test_interrupts_leave_the_call_to_its_end(monkeypatch):
+    """It runs in another thread than the main one, which signals reach."""
+    inputs = torch.randn(3, 2, 3, 6, 8).unbind()
+    attend = compiled(F.scaled_dot_product_attention)
+    expected = attend(*inputs)
+    signals = [signal.SIGINT]  # for the first share that runs
+    run, ended, main = torch_kernels.Attention.run, [], threading.get_ident()
+
+    def slow(self, *args):
+        with contextlib.suppress(IndexError):
+            signal.pthread_kill(main, signals.pop())
+        time.sleep(0.3)
+        run(self, *args)
+        ended.append(threading.get_ident())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch_kernels.Attention, "run", slow)
+        with pytest.raises(KeyboardInterrupt):
+            attend(*inputs)
+        assert not ended
+        time.sleep(1)
+    assert main not in ended
+    assert ended
     assert not foreign_calls._jobs
     torch.testing.assert_close(attend(*inputs), expected)
 
