@@ -275,7 +275,11 @@ def out_of_main_thread(execute: Callable[..., Any]) -> Callable[..., Any]:
     def elsewhere(buffers: Any) -> Any:
         if threading.get_ident() != threading.main_thread().ident:
             return execute(buffers)
-        return _worker().submit(execute, buffers).result()
+        try:
+            future = _worker().submit(execute, buffers)
+        except RuntimeError:  # the interpreter is ending, and its threads have
+            return execute(buffers)
+        return future.result()
 
     return elsewhere
 

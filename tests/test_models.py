@@ -112,7 +112,8 @@ def test_agrees_with_float64(name):
         narrow = model.float()
         compiled = torch.compile(narrow, backend="openxla", fullgraph=True)(**inputs)
         eager = narrow(**inputs)
-    assert distance(exact, compiled) <= 2 * distance(exact, eager) + 1e-7
+    # Of two images and two classes: a machine's kernels may by chance be within an ulp (1.2e-7).
+    assert distance(exact, compiled) <= 2 * distance(exact, eager) + 5e-7
 
 
 def distance(exact, result) -> float:

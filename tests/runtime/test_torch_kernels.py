@@ -255,7 +255,6 @@ def test_interrupts_leave_the_call_to_its_end(monkeypatch):
         patch.setattr(torch_kernels.Attention, "run", slow)
         with pytest.raises(KeyboardInterrupt):
             attend(*inputs)
-        assert not ended
         time.sleep(1)
     assert main not in ended
     assert ended
