@@ -143,7 +143,8 @@ def _scaled_dot_product_flash_attention_for_cpu(
     if dropout_p:
         raise ValueError("torch's kernel takes no dropout")
     if torch_calls.takes_attention(ctx, query, key, value, attn_mask):
-        output, sums = torch_calls.attention(ctx, query, key, value, attn_mask, is_causal, scale)
+        inputs = (query, key, value)
+        output, sums = torch_calls.attention(ctx, inputs, attn_mask, is_causal, scale)
         return output, sums
     output, logsumexp = attend(
         ctx, attention_scores(ctx, query, key, is_causal, attn_mask, scale), value
@@ -167,8 +168,9 @@ def _scaled_dot_product_flash_attention_for_cpu_backward(
     scale: float | None = None,
 ) -> tuple[Value, ...]:
     if torch_calls.takes_attention(ctx, query, key, value, attn_mask):
-        given = (grad_out, query, key, value, out, logsumexp, attn_mask)
-        return tuple(torch_calls.attention_gradients(ctx, *given, is_causal, scale))
+        inputs, results = (query, key, value), (out, logsumexp)
+        settings = (attn_mask, is_causal, scale)
+        return tuple(torch_calls.attention_gradients(ctx, grad_out, inputs, results, *settings))
     scores = attention_scores(ctx, query, key, is_causal, attn_mask, scale)
     grads = attention_gradients(ctx, grad_out, query, key, value, out, logsumexp, scores, scale)
     return tuple(build.cast(g, build.dtype_of(query)) for g in grads[:3])

@@ -48,66 +48,57 @@ def takes_attention(ctx: Context, query: Value, key: Value, value: Value, mask: 
 
 def attention(
     ctx: Context,
-    query: Value,
-    key: Value,
-    value: Value,
+    inputs: Sequence[Value],
     mask: Value | None,
     is_causal: bool,
     scale: float | None,
 ) -> list[Value]:
-    """The output, like the query, and the logarithm of each softmax's denominator."""
+    """Of query, key and value: the output, like the query, and the logarithms of the sums."""
+    query, _, value = inputs
     batch, heads, length, _ = build.shape_of(query)
     output = tensor_type([batch, heads, length, build.shape_of(value)[3]], build.dtype_of(query))
     sums = tensor_type([batch, heads, length], torch.float32)
-    config = _config(query, key, value, mask, is_causal, scale)
-    operands, orders = _operands([query, key, value], mask)
+    config, more = _attention_config(inputs, mask, is_causal, scale)
+    operands, orders = [*inputs, *more], _orders(inputs, more)
     return _call(ctx, "attention", config, operands, orders, [output, sums], [_HEADS_LAST, _SUMS])
 
 
 def attention_gradients(
     ctx: Context,
     grad: Value,
-    query: Value,
-    key: Value,
-    value: Value,
-    output: Value,
-    sums: Value,
+    inputs: Sequence[Value],
+    results: Sequence[Value],
     mask: Value | None,
     is_causal: bool,
     scale: float | None,
 ) -> list[Value]:
     """The gradients of query, key and value, from that of the output and from both results."""
-    config = _config(query, key, value, mask, is_causal, scale)
-    operands, orders = _operands([grad, query, key, value, output, sums], mask)
-    types = [x.type for x in (query, key, value)]
+    config, more = _attention_config(inputs, mask, is_causal, scale)
+    given = [grad, *inputs, *results]
+    operands, orders, types = [*given, *more], _orders(given, more), [x.type for x in inputs]
     return _call(ctx, "attention_gradients", config, operands, orders, types, [_HEADS_LAST] * 3)
 
 
-def _operands(values: list[Value], mask: Value | None) -> tuple[list[Value], list[Sequence[int]]]:
-    """The operands of a call, and the orders of their dimensions in memory."""
-    orders: list[Sequence[int]] = [_HEADS_LAST if build.rank_of(x) == 4 else _SUMS for x in values]
-    if mask is None:
-        return values, orders
-    return [*values, _compact(mask)], [*orders, range(4)]
+def _orders(values: Sequence[Value], masks: Sequence[Value]) -> list[Sequence[int]]:
+    """The orders of the dimensions in memory."""
+    lasts = [_HEADS_LAST if build.rank_of(x) == 4 else _SUMS for x in values]
+    return [*lasts, *(range(4) for _ in masks)]
 
 
-def _config(
-    query: Value,
-    key: Value,
-    value: Value,
-    mask: Value | None,
-    is_causal: bool,
-    scale: float | None,
-) -> dict[str, Any]:
-    shapes = {"query": query, "key": key, "value": value}
-    compact = None if mask is None else build.shape_of(_compact(mask))
-    return {
-        **{name: list(build.shape_of(x)) for name, x in shapes.items()},
-        "mask": compact,
-        "dtypes": [str(build.dtype_of(x)).removeprefix("torch.") for x in (query, mask or query)],
+def _attention_config(
+    inputs: Sequence[Value], mask: Value | None, is_causal: bool, scale: float | None
+) -> tuple[dict[str, Any], list[Value]]:
+    """What the kernels are told, and the mask, if there is one, as they take it."""
+    more = [] if mask is None else [_compact(mask)]
+    shapes = [list(build.shape_of(x)) for x in (*inputs, *more)]
+    dtypes = [str(build.dtype_of(x)).removeprefix("torch.") for x in (inputs[0], *more)]
+    config = {
+        **dict(zip(("query", "key", "value", "mask"), [*shapes, None][:4], strict=True)),
+        "dtypes": [dtypes[0], dtypes[-1]],
         "causal": is_causal,
         "scale": scale,
     }
+    return config, more
 
 
 def _compact(mask: Value) -> Value:

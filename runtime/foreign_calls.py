@@ -137,6 +137,7 @@ def can_call() -> bool:
     return True
 
 
+@functools.cache
 def _version() -> tuple[int, int] | None:
     """The version of the API, as its header has it."""
     header = pathlib.Path(jax.ffi.include_dir(), "xla", "ffi", "api", "c_api.h")
@@ -157,13 +158,13 @@ class _Job:
         self._left = len(self.shares)
         self._count = threading.Lock()
         self._running = threading.Lock()
-        self._over = not self.shares
-        self._running.acquire()
+        if self.shares:
+            self._running.acquire()
         self.error: BaseException | None = None
 
     def help(self) -> None:
         """Do shares until none is left to be taken."""
-        while self.shares:
+        while True:
             try:
                 share = self.shares.pop()  # atomic
             except IndexError:
@@ -175,13 +176,11 @@ class _Job:
             with self._count:
                 self._left -= 1
                 if not self._left:
-                    self._over = True
                     self._running.release()
 
     def wait(self) -> None:
         """Wait for the shares that others have taken."""
-        if not self._over:
-            self._running.acquire()
+        self._running.acquire()
 
 
 def _addresses(values: Any) -> list[int]:

@@ -104,7 +104,7 @@ def test_agrees_with_float64(name):
     """The reference for float32 is exact arithmetic: we are as close to it as eager is."""
     model = build_double(name, "tiny")
     torch.manual_seed(1)
-    inputs = MODELS[name].inputs("tiny", 2)
+    inputs = MODELS[name].inputs("tiny", 16)  # of few, a machine's kernels may be lucky
     wide = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
     with torch.no_grad():
         exact = model(**wide)
@@ -112,8 +112,7 @@ def test_agrees_with_float64(name):
         narrow = model.float()
         compiled = torch.compile(narrow, backend="openxla", fullgraph=True)(**inputs)
         eager = narrow(**inputs)
-    # Of two images and two classes: a machine's kernels may by chance be within an ulp (1.2e-7).
-    assert distance(exact, compiled) <= 2 * distance(exact, eager) + 5e-7
+    assert distance(exact, compiled) <= 2 * distance(exact, eager) + 1e-7
 
 
 def distance(exact, result) -> float:

@@ -110,7 +110,8 @@ class _Cut:
 
     def _is_worth_keeping(self, value: Value) -> bool:
         size = _bytes(value)
-        sources = [v for v in self._below([value]) if v in self._roots]
+        below = self._below([value])
+        sources = [root for root in self._roots if root in below]
         return size <= max(_SMALL, _GROWTH * sum(map(_bytes, sources)))
 
     def _below(self, values: Iterable[Value]) -> dict[Value, None]:

@@ -93,9 +93,13 @@ class FrozenProgram:
         except RuntimeError:  # an inference tensor, whose changes nobody counts
             state.append(object())
         known = self._known.get(state[0])
-        if known is not None and known.owner() is tensors[0] and known.state == state:  # noqa: SIM102
-            if known.bits == _bits(known.watched):
-                return known.results
+        if (
+            known is not None
+            and known.owner() is tensors[0]
+            and known.state == state
+            and known.bits == _bits(known.watched)
+        ):
+            return known.results
         watched = [_array_of(tensor) for tensor in tensors if _is_watched(tensor)]
         bits = _bits(watched)  # before they are read: a change meanwhile is one to be seen
         results = [buffer for (buffer,) in self._execute(self._inputs.buffers(args, stream))]

@@ -241,13 +241,14 @@ def test_interrupts_leave_the_call_to_its_end(monkeypatch):
     inputs = torch.randn(3, 2, 3, 6, 8).unbind()
     attend = compiled(F.scaled_dot_product_attention)
     expected = attend(*inputs)
+    raised = threading.Event()
     signals = [signal.SIGINT]  # for the first share that runs
     run, ended, main = torch_kernels.Attention.run, [], threading.get_ident()
 
     def slow(self, *args):
         with contextlib.suppress(IndexError):
             signal.pthread_kill(main, signals.pop())
-        time.sleep(0.3)
+        raised.wait(timeout=60)
         run(self, *args)
         ended.append(threading.get_ident())
 
@@ -255,7 +256,11 @@ def test_interrupts_leave_the_call_to_its_end(monkeypatch):
         patch.setattr(torch_kernels.Attention, "run", slow)
         with pytest.raises(KeyboardInterrupt):
             attend(*inputs)
-        time.sleep(1)
+        assert not ended
+        raised.set()
+        end = time.monotonic() + 60
+        while foreign_calls._jobs and time.monotonic() < end:
+            time.sleep(0.01)
     assert main not in ended
     assert ended
     assert not foreign_calls._jobs
