@@ -8,7 +8,7 @@ import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build, onednn
+from xla_dynamo.lowerings import build, onednn, torch_calls
 from xla_dynamo.lowerings import convolution_by_phases as phases
 from xla_dynamo.lowerings import convolution_on_cpu as on_cpu
 from xla_dynamo.lowerings.build import Value
@@ -163,10 +163,13 @@ def weight_gradient(
     """The transpose of `forward` in the weight: x is convolved with grad, summed over images."""
     if ctx.platform == "cpu" and 0 not in (*build.shape_of(x), *build.shape_of(grad)):
         dtype, channels = computed_in(x), build.shape_of(x)[1]
-        if on_cpu.is_depthwise(channels, shape[0], groups, shape[2:]):
-            return on_cpu.depthwise_weights(x, grad, shape, stride, padding, dilation, dtype)
+        window = (stride, padding, dilation)
         if groups == 1 and on_cpu.is_pointwise(shape[2:], [(p, p) for p in padding], [1]):
-            return on_cpu.pointwise_weights(x, grad, shape, stride, dtype)
+            return on_cpu.pointwise_weights(ctx, x, grad, shape, stride, dtype)
+        if torch_calls.takes_weight_gradient(ctx, x, grad, shape, *window):
+            return torch_calls.weight_gradient(ctx, x, grad, shape, *window, groups)
+        if on_cpu.is_depthwise(channels, shape[0], groups, shape[2:]):
+            return on_cpu.depthwise_weights(x, grad, shape, *window, dtype)
     spatial = zip(
         shape[2:],
         build.shape_of(grad)[2:],

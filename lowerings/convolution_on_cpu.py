@@ -9,6 +9,9 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.library_calls import ONEDNN
+from xla_dynamo.lowerings.matmul import product
+from xla_dynamo.lowerings.table import Context
 
 # Above this many products the unrolled form takes long to compile.
 _MOST_PRODUCTS = 64
@@ -88,13 +91,28 @@ def pointwise(
 
 
 def pointwise_weights(
-    x: Value, grad: Value, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype
+    ctx: Context,
+    x: Value,
+    grad: Value,
+    shape: Sequence[int],
+    stride: Sequence[int],
+    dtype: torch.dtype,
 ) -> Value:
     """The weight gradient of a convolution by a window of one element."""
     seen = _strided(x, stride)
     seen = build.slice_(seen, [0] * build.rank_of(x), _seen_shape(seen, grad))
     over = [0, *range(2, build.rank_of(x))]
+    if ONEDNN in ctx.libraries:  # as images of its convolutions lie in memory
+        weights = product(ctx, _rows(grad), _rows(seen), dtype, x_is_turned=True)
+        return build.reshape(weights, shape)
     return build.reshape(build.dot_general(grad, seen, (over, over), dtype=dtype), shape)
+
+
+def _rows(x: Value) -> Value:
+    """[batch * places, channels]."""
+    last = build.transpose(x, [0, *range(2, build.rank_of(x)), 1])
+    channels = build.shape_of(x)[1]
+    return build.reshape(last, [build.product(build.shape_of(x)) // channels, channels])
 
 
 def _seen_shape(x: Value, grad: Value) -> list[int]:

@@ -9,6 +9,14 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.values import Value
 
+# The names under which `Context.libraries` has oneDNN, its kernels for bfloat16, and torch's.
+ONEDNN, ONEDNN_BFLOAT16, TORCH = "onednn", "onednn_bfloat16", "torch"
+
+
+def channels_last(rank: int) -> list[int]:
+    """The dimensions of an image from the outermost in memory to the innermost, the channels."""
+    return [0, *range(2, rank), 1]
+
 
 def library_call(
     target: str,

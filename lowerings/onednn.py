@@ -17,12 +17,15 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.dtypes import tensor_type
-from xla_dynamo.lowerings.library_calls import library_call
+from xla_dynamo.lowerings.library_calls import (
+    ONEDNN,
+    ONEDNN_BFLOAT16,
+    TORCH,
+    channels_last,
+    library_call,
+)
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.values import Value, dtype_of, rank_of, shape_of
-
-# The names under which `Context.libraries` has oneDNN, and its kernels for bfloat16.
-ONEDNN, ONEDNN_BFLOAT16 = "onednn", "onednn_bfloat16"
 
 # Multiplications below which a call costs more than it gains.
 FEWEST_IN_CONVOLUTION = 1 << 19
@@ -52,7 +55,7 @@ def takes_convolution(
     sizes = [*shape, *shape_of(x), *shape_of(kernel)]
     if not _has_kernels(ctx, x, dtype) or not 3 <= len(shape) <= 5 or 0 in sizes:
         return False
-    if ctx.trains and dtype_of(x) is torch.float32:
+    if ctx.trains and TORCH not in ctx.libraries and dtype_of(x) is torch.float32:
         return False  # weight gradients are XLA's own, and have the channels elsewhere in memory
     elements = max(map(math.prod, (shape, shape_of(x), shape_of(kernel))))
     products = math.prod(shape) * math.prod(shape_of(kernel)) // shape[1]
@@ -125,7 +128,7 @@ def convolution(
             "window_dilations": _numbers(window.dilation),
         },
     }
-    operands, orders = [x, kernel], [_channels_last(rank), list(range(rank))]
+    operands, orders = [x, kernel], [channels_last(rank), list(range(rank))]
     if bias is not None:
         config["fusions"] = {"ops": ["BIAS"]}
         operands, orders = [*operands, bias], [*orders, [0]]
@@ -193,10 +196,6 @@ def _has_kernels(ctx: Context, x: Value, dtype: torch.dtype) -> bool:
         return ONEDNN in ctx.libraries and dtype is torch.float32
     narrow = given is torch.bfloat16 and dtype in (torch.bfloat16, torch.float32)
     return ONEDNN_BFLOAT16 in ctx.libraries and narrow
-
-
-def _channels_last(rank: int) -> list[int]:
-    return [0, *range(2, rank), 1]
 
 
 def _numbers(values: Any) -> list[str]:

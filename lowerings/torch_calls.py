@@ -1,7 +1,8 @@
 """Calls of torch's own kernels from inside a program for the CPU (`runtime.torch_kernels`).
 
 Where torch has a kernel that no composition of XLA's operations comes near: fused attention, whose
-scores never leave the cache.
+scores never leave the cache, products of groups of rows, and weight gradients of convolutions,
+which oneDNN has and XLA does not call.
 """
 
 import json
@@ -15,18 +16,29 @@ from jax.extend.mlir import ir
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.dtypes import tensor_type
-from xla_dynamo.lowerings.library_calls import library_call
+from xla_dynamo.lowerings.library_calls import (
+    ONEDNN,
+    ONEDNN_BFLOAT16,
+    TORCH,
+    channels_last,
+    library_call,
+)
 from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.table import Context
 
 # The handler's name, as `runtime.foreign_calls` registers it.
 TARGET = "xla_dynamo.call"
-# The name under which `Context.libraries` has torch's kernels.
-TORCH = "torch"
 # Multiplications in one of the two products below which a call costs more than it gains.
 FEWEST_IN_ATTENTION = 1 << 23
-# The same for the products of all rows with all groups' matrices.
+# The same for the products of all rows with all groups' matrices, and for a weight gradient.
 FEWEST_IN_GROUPS = 1 << 22
+FEWEST_IN_WEIGHT_GRADIENT = 1 << 20
+# Elements of a weight for one of the result, above which XLA's own costs less: oneDNN puts the
+# weight into blocks and back.
+_LARGEST_WEIGHT = 8
+# Parts of the batch whose weight gradients are summed, if together they are no larger than the
+# convolution's result.
+_MOST_PARTS = 8
 
 # Heads behind the lengths, as a linear layer leaves them, and sums likewise.
 _HEADS_LAST, _SUMS = [0, 2, 1, 3], [0, 2, 1]
@@ -110,6 +122,59 @@ def _compact(mask: Value) -> Value:
         own = dict(zip(dims, build.shape_of(source), strict=True))
         mask, shape = source, [own.get(d, 1) for d in range(len(shape))]
     return build.reshape(mask, [1] * (4 - len(shape)) + shape)
+
+
+def takes_weight_gradient(
+    ctx: Context,
+    x: Value,
+    grad: Value,
+    shape: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> bool:
+    """Whether `weight_gradient` is to compute a kernel's gradient of this shape."""
+    library = {torch.float32: ONEDNN, torch.bfloat16: ONEDNN_BFLOAT16}.get(build.dtype_of(x))
+    sizes = [*shape, *build.shape_of(x), *build.shape_of(grad)]
+    if not {TORCH, library} <= ctx.libraries or 0 in sizes or not 3 <= len(shape) <= 5:
+        return False
+    spatial = zip(build.shape_of(x)[2:], shape[2:], stride, padding, dilation, strict=True)
+    out = [(n + 2 * p - (k - 1) * d - 1) // s + 1 for n, k, s, p, d in spatial]
+    if tuple(out) != tuple(build.shape_of(grad)[2:]):
+        return False  # of a transposed convolution whose output_padding made room for more
+    elements = math.prod(build.shape_of(grad))
+    if math.prod(shape) > _LARGEST_WEIGHT * elements:
+        return False
+    return elements * math.prod(shape[1:]) >= FEWEST_IN_WEIGHT_GRADIENT
+
+
+def weight_gradient(
+    ctx: Context,
+    x: Value,
+    grad: Value,
+    shape: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Value:
+    """A convolution's gradient in its kernel [out, in / groups, *window]; channels innermost."""
+    elements = math.prod(build.shape_of(grad)) // math.prod(shape)
+    most = _MOST_PARTS if build.dtype_of(x) is torch.float32 else 1  # each result is rounded
+    parts = max(min(build.shape_of(x)[0], elements, most), 1)
+    config = {
+        "parts": parts,
+        "image": list(build.shape_of(x)),
+        "grad": list(build.shape_of(grad)),
+        "kernel": list(shape),
+        "window": [list(stride), list(padding), list(dilation)],
+        "groups": groups,
+        "dtype": str(build.dtype_of(x)).removeprefix("torch."),
+    }
+    types = [tensor_type([*([parts] if parts > 1 else []), *shape], build.dtype_of(x))]
+    order, whole = channels_last(len(shape)), [list(range(types[0].rank))]
+    (result,) = _call(ctx, "weight_gradient", config, [x, grad], [order] * 2, types, whole)
+    return build.reduce(result, [0], "sum") if parts > 1 else result
 
 
 def takes_groups(ctx: Context, x: Value, matrices: Value) -> bool:

@@ -9,6 +9,7 @@ from jax.extend.mlir.dialects import func
 from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.aot_metadata import IS_VIEW_OF_INPUT
+from xla_dynamo.channels_last import put_channels_last
 from xla_dynamo.freeze import freeze
 from xla_dynamo.known_nan import guard_exponentials
 from xla_dynamo.layouts import Finish, OutputLayout, input_layout, output_layout
@@ -93,6 +94,8 @@ class _ProgramLowering(GraphLowering):
             statics, frozen = freeze(builder.main, statics, first, known, builder.platform)
         builder.finish()
         builder.main.arg_attrs = self.aliases(len(donated))
+        if builder.platform == "cpu":
+            put_channels_last(builder.main)
         for module in [builder.module, *([frozen.module] if frozen and frozen.module else [])]:
             if builder.platform == "cpu":
                 guard_exponentials(module)

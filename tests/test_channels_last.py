@@ -1,0 +1,153 @@
+"""Between calls of libraries images keep their channels last: the same numbers, no image turned."""
+
+import math
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xla_dynamo
+from tests.comparison import compare_with_exact
+from xla_dynamo.lowerings import onednn, torch_calls
+from xla_dynamo.runtime.libraries import libraries_of
+
+pytestmark = pytest.mark.skipif(
+    "onednn" not in libraries_of("cpu"), reason="there is no library with the channels last here"
+)
+
+CHANNELS = 8
+
+
+@pytest.fixture(autouse=True)
+def always(cold, monkeypatch):
+    """However little there is to multiply."""
+    monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
+    monkeypatch.setattr(torch_calls, "FEWEST_IN_WEIGHT_GRADIENT", 0)
+    torch.manual_seed(0)
+
+
+def squeeze_and_excite(x):
+    return x * x.mean((2, 3), keepdim=True).sigmoid()
+
+
+def with_tokens(x):
+    n, c, h, w = x.shape
+    tokens = x.flatten(2).transpose(1, 2)
+    return F.layer_norm(tokens, (c,)).transpose(1, 2).reshape(n, c, h, w)
+
+
+# From an image of 8 channels to an image of 8 channels.
+BLOCKS = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "a number": lambda x: 2 - x.clamp(-1, 0.5) ** 2,
+    "a residual": lambda x: x + x.flip(3).sin(),
+    "channels' own": lambda x: x * torch.arange(1.0, 9, dtype=x.dtype).view(1, 8, 1, 1),
+    "rows' own": lambda x: x + torch.arange(x.shape[2], dtype=x.dtype).view(-1, 1),
+    "images' own": lambda x: x * x.amax((1, 2, 3)).view(-1, 1, 1, 1),
+    "a mask": lambda x: torch.where(x > x.mean(), x, -x),
+    "maxima of windows": lambda x: F.max_pool2d(x, 3, 1, 1),
+    "means of windows": lambda x: F.avg_pool2d(x, (2, 3), 1, (1, 1), True),
+    "maxima of channels": lambda x: x - x.amax(1, keepdim=True),
+    "softmax of channels": lambda x: x.softmax(1),
+    "softmax of columns": lambda x: x.softmax(-1),
+    "sums of rows": lambda x: x + x.sum(2, keepdim=True),
+    "deviations": lambda x: x / (x.var((0, 2, 3), keepdim=True) + 1),
+    "padding": lambda x: F.pad(x, (1, 0, 2, -1), value=0.5),
+    "reflection": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
+    "a slice": lambda x: x[:, :, 1:, ::2].repeat(1, 1, 1, 2),
+    "halves": lambda x: torch.cat([x[:, 4:], x[:, :4].tanh()], 1),
+    "rows": lambda x: torch.cat([x, x[:, :, :1]], 2),
+    "group norm": lambda x: F.group_norm(x, 4),
+    "instance norm": F.instance_norm,
+    "layer norm": lambda x: F.layer_norm(x.permute(0, 2, 3, 1), (8,)).permute(0, 3, 1, 2),
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "squeeze and excite": squeeze_and_excite,
+    "tokens": with_tokens,
+    "turned": lambda x: x.transpose(2, 3) * 2,
+    "channels and rows": lambda x: x[:, :, :1].expand(-1, -1, 8, -1).transpose(1, 2) * x[:, :, :1],
+    "shuffled": lambda x: F.channel_shuffle(x, 2),
+    "places to channels": lambda x: F.pixel_shuffle(F.pixel_unshuffle(F.pad(x, (0, 2)), 1), 1),
+    "larger": lambda x: F.interpolate(x, scale_factor=2, mode="nearest"),
+    "smooth": lambda x: F.interpolate(x, size=(6, 7), mode="bilinear"),
+    "sums so far": lambda x: x.cumsum(1),
+    "places": lambda x: x + x.argmax(1, keepdim=True),
+    "rolled": lambda x: x.roll((1, 2), (1, 3)),
+}
+
+
+def network(names, x, weights):
+    for name, weight in zip(names, weights, strict=False):
+        x = F.conv2d(BLOCKS[name](x), weight, None, 1, 1)
+    return x
+
+
+def inputs(count):
+    x = torch.randn(2, CHANNELS, 8, 7)
+    return x, [torch.randn(CHANNELS, CHANNELS, 3, 3) / 9 for _ in range(count)]
+
+
+def check(names):
+    x, weights = inputs(len(names) + 1)
+    names = ["relu", *names]
+    compiled = torch.compile(network, backend="openxla", dynamic=False, fullgraph=True)
+
+    def results(f, dtype):
+        leaves = [t.to(dtype).requires_grad_() for t in (x, *weights)]
+        y = f(names, leaves[0], leaves[1:])
+        return y.detach(), *torch.autograd.grad(y.square().mean(), leaves)
+
+    exact = results(network, torch.float64)
+    compare_with_exact(exact, results(network, torch.float32), results(compiled, torch.float32))
+    with torch.no_grad():  # another program
+        expected, actual = network(names, x, weights), compiled(names, x, weights)
+        compare_with_exact(exact[0], expected, actual)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_between_convolutions(name):
+    check([name])
+
+
+# These jump: what is rounded otherwise may be far off in the end.
+SMOOTH = sorted(set(BLOCKS) - {"a mask", "places"})
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(SMOOTH), min_size=2, max_size=5))
+def test_programs(names):
+    torch._dynamo.reset()
+    check(names)
+
+
+def turned_images(f, x):
+    """How many tensors as large as an image the program of a function turns."""
+    (built,) = xla_dynamo.explain(f)(x).executables
+    turned = re.findall(r"stablehlo.transpose.* -> tensor<([\dx]+)xf32>", built.stablehlo)
+    return sum(math.prod(map(int, sizes.split("x"))) > x.numel() // 2 for sizes in turned)
+
+
+KEEPING = [
+    "relu",
+    "a number",
+    "channels' own",
+    "a mask",
+    "maxima of windows",
+    "padding",
+    "rows",
+    "group norm",
+    "layer norm",
+    "batch norm",
+    "squeeze and excite",
+]
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_images_are_not_turned(name):
+    x, weights = inputs(3)
+    with torch.no_grad():
+        plain = turned_images(lambda x: network(["relu"] * 3, x, weights), x)
+        assert turned_images(lambda x: network(["relu", name, name], x, weights), x) <= plain
