@@ -1,5 +1,6 @@
 """The geometry of strided tensors: how sizes and strides lay elements out in memory."""
 
+import math
 from collections.abc import Sequence
 
 Sizes = Sequence[int]
@@ -15,6 +16,11 @@ def is_row_major(size: Sizes, stride: Sizes) -> bool:
             return False
         expected *= n
     return True
+
+
+def row_major(size: Sizes) -> tuple[int, ...]:
+    """The strides of a dense row-major tensor."""
+    return tuple(math.prod(size[dim + 1 :]) for dim in range(len(size)))
 
 
 def row_major_order(size: Sizes, stride: Sizes) -> list[int] | None:

@@ -3,7 +3,7 @@
 All of it is private to torch (2.11 to 2.13): it is read here alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -25,6 +25,24 @@ def _metadata() -> Any:
 def static_input_indices() -> frozenset[int]:
     """Which inputs of the graph that AOTAutograd is compiling are parameters and buffers."""
     return frozenset(getattr(_metadata(), "static_input_indices", None) or ())
+
+
+def results_for_backward(gm: torch.fx.GraphModule) -> frozenset[int]:
+    """Which results of the forward graph that AOTAutograd is compiling its backward alone reads."""
+    places = getattr(_metadata(), "tensors_saved_for_backwards_slice", slice(0))
+    return frozenset(range(_number_of_results(gm))[places])
+
+
+def report_strides(gm: torch.fx.GraphModule, chosen: Mapping[int, tuple[int, ...]]) -> None:
+    """Tell AOTAutograd in which strides some results of a forward graph come."""
+    context = torch._guards.TracingContext.try_get()
+    strides = getattr(context, "output_strides", None)
+    if strides is not None and chosen:
+        strides.extend(chosen.get(index) for index in range(_number_of_results(gm)))
+
+
+def _number_of_results(gm: torch.fx.GraphModule) -> int:
+    return len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
 
 
 def note_views_of_inputs(gm: torch.fx.GraphModule) -> None:

@@ -8,7 +8,11 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._inductor import config as inductor_config
 
-from xla_dynamo.aot_metadata import note_views_of_inputs
+from xla_dynamo.aot_metadata import (
+    note_views_of_inputs,
+    report_strides,
+    results_for_backward,
+)
 from xla_dynamo.check_inputs import check_inputs, check_recurrent_dropout
 from xla_dynamo.compiled_graph import compile_graph
 from xla_dynamo.decompositions import decompositions
@@ -17,6 +21,7 @@ from xla_dynamo.events import Observer, log_event
 from xla_dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.forward_backward import forward_backward
 from xla_dynamo.options import Options
+from xla_dynamo.saved_results import note_saved
 
 
 def openxla(
@@ -61,11 +66,23 @@ def compile_torch_graph(
     # What a backward graph gets was made by its forward, parameters included: nothing to keep.
     def compiler(kind: str, *, keeps_inputs: bool = True) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            if kind != "backward":
+            saved: frozenset[int] = frozenset()
+            if kind == "forward":
+                saved = results_for_backward(gm)
+            if kind == "backward":
+                note_saved(gm, inputs)
+            else:
                 note_views_of_inputs(gm)
             graph = compile_graph(
-                gm, inputs, options, keeps_inputs=keeps_inputs, kind=kind, observer=observer
+                gm,
+                inputs,
+                options,
+                keeps_inputs=keeps_inputs,
+                kind=kind,
+                saved=saved,
+                observer=observer,
             )
+            report_strides(gm, graph.chosen_strides)
             return graph.call
 
         return compile_aten

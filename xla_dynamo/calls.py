@@ -28,10 +28,13 @@ class BoxedGraph:
 
     Attributes:
         call: runs the graph, in AOTAutograd's boxed convention: takes a list, and empties it.
+        chosen_strides: those of results, by number, that come in others than were traced.
     """
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def __init__(
+        self, call: Call, chosen_strides: Mapping[int, tuple[int, ...]] | None = None
+    ) -> None:
+        self.call, self.chosen_strides = call, chosen_strides or {}
         # The mark of the boxed convention. On the function, since the wrapper that Dynamo puts
         # around a backward graph copies its __dict__.
         self.call._boxed_call = True  # type: ignore[attr-defined]

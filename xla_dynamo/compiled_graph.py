@@ -24,6 +24,7 @@ from xla_dynamo.partitioned_graph import PartitionedGraph
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.clients import pjrt_device_of
 from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.saved_results import forget_saved, with_traced_strides
 from xla_dynamo.sizes import (
     is_symbolic,
     offset_inputs,
@@ -55,8 +56,11 @@ class CompiledGraph(BoxedGraph):
         keeps_inputs: bool,
         record: Graph,
         part: int = 1,
+        saved: frozenset[int] = frozenset(),
     ) -> None:
         self._keeps_inputs = keeps_inputs
+        self._saved = saved if not is_symbolic(gm) else frozenset()
+        self._chosen_strides: dict[int, tuple[int, ...]] = {}
         self._gm, self._options, self._static_inputs = gm, options, static_inputs
         self._record, self._part = record, part
         self._sizes: dict[str, Any] = {}
@@ -70,7 +74,8 @@ class CompiledGraph(BoxedGraph):
         if is_symbolic(gm) or self._offset_inputs:
             super().__init__(lambda args: self._at_sizes(args)(args))
         else:
-            super().__init__(self._compile(static_values(gm), "the graph is new"))
+            call = self._compile(static_values(gm), "the graph is new")
+            super().__init__(call, self._chosen_strides)
 
     def _at_sizes(self, args: list[Any]) -> Call:
         offsets = [args[index].storage_offset() for index in self._offset_inputs]
@@ -112,8 +117,10 @@ class CompiledGraph(BoxedGraph):
             self._options,
             self._static_inputs,
             trains=self._record.trains,
+            saved=self._saved,
             frozen=self._frozen.keys if self._frozen else None,
         )
+        self._chosen_strides = program.chosen_strides
         lowering = time.perf_counter() - start
         metrics.add_time("LoweringTime", lowering)
         metrics.increment("UncachedCompile")
@@ -157,6 +164,7 @@ def compile_graph(
     *,
     keeps_inputs: bool = False,
     kind: str = "graph",
+    saved: frozenset[int] = frozenset(),
     observer: Observer = log_event,
 ) -> BoxedGraph:
     """Compile an ATen graph whose nodes carry fake values in `meta["val"]`.
@@ -168,6 +176,8 @@ def compile_graph(
         keeps_inputs: inputs that come again are imported once, and known by their address:
             parameters and buffers, which the current tracing context tells, at once.
         kind: what the graph is: "inference", "forward", "backward", "training step" or other.
+        saved: results, by number, that only its backward reads: their strides may be chosen, and
+            are told in `BoxedGraph.chosen_strides`.
         observer: is told what becomes of it: see `events`.
 
     Raises:
@@ -184,6 +194,7 @@ def compile_graph(
     if cut is not None:
         by_torch = {n: why for n, why in cut.eager.items() if why != TWO_PROGRAMS}
         record.cut(by_torch, cut.number_of_parts())
+    traced_strides = forget_saved(gm) if cut is not None else {}  # torch's part wants those
     observer(record)
     parts = itertools.count(1)
 
@@ -199,11 +210,14 @@ def compile_graph(
 
     compiled: BoxedGraph
     if cut is None:
-        compiled = CompiledGraph(gm, example_inputs, options, static, keeps_inputs, record)
+        compiled = CompiledGraph(
+            gm, example_inputs, options, static, keeps_inputs, record, saved=saved
+        )
     else:
         compiled = PartitionedGraph(
             gm, cut, static, compile_part, compile_loop, options.max_executables
         )
+        compiled.call = with_traced_strides(traced_strides, compiled.call)
     record.seconds = time.perf_counter() - record.start
     return compiled
 

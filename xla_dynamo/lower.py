@@ -23,6 +23,7 @@ from xla_dynamo.nodes import is_index, is_plain_effect, with_effects, writes_inp
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import memory_of, outputs_of_one_memory, replayed
 from xla_dynamo.program import Effect, Input, Mutation, Output, Program
+from xla_dynamo.saved_results import choose_strides, saved_layout
 from xla_dynamo.signatures import checked, no_rule
 
 Node: TypeAlias = torch.fx.Node
@@ -36,12 +37,14 @@ def lower(
     static_inputs: frozenset[int] = frozenset(),
     *,
     trains: bool = False,
+    saved: frozenset[int] = frozenset(),
     frozen: Collection[str] | None = None,
 ) -> Program:
     """Lower a graph whose nodes have the given fake values, of static sizes.
 
     `static_inputs` are the indices of the inputs that are parameters and buffers; `trains` says
-    that the graph has a backward, or is one. Unless `frozen` is None, what depends on parameters
+    that the graph has a backward, or is one, and `saved` are the results that only the backward
+    reads, whose strides may be chosen. Unless `frozen` is None, what depends on parameters
     and buffers alone is for another program, `Program.frozen`, or known under one of these keys.
 
     Raises:
@@ -50,7 +53,7 @@ def lower(
     """
     with make_ir_context(), ir.Location.unknown():
         lowering = _ProgramLowering(gm, values, ModuleBuilder(platform, options, trains))
-        return lowering.run(static_inputs, frozen)
+        return lowering.run(static_inputs, saved, frozen)
 
 
 class _ProgramLowering(GraphLowering):
@@ -66,7 +69,12 @@ class _ProgramLowering(GraphLowering):
         self.result_index: dict[Any, int] = {}
         self.finishers: dict[int, Finish] = {}
 
-    def run(self, static_inputs: frozenset[int], known: Collection[str] | None) -> Program:
+    def run(
+        self,
+        static_inputs: frozenset[int],
+        saved: frozenset[int],
+        known: Collection[str] | None,
+    ) -> Program:
         nodes, builder = list(self.gm.graph.nodes), self.builder
         placeholders = [node for node in nodes if node.op == "placeholder"]
         self.input_index = {node: index for index, node in enumerate(placeholders)}
@@ -92,10 +100,13 @@ class _ProgramLowering(GraphLowering):
         if known is not None and not mutations and statics:
             first = len(given) + len(inputs)
             statics, frozen = freeze(builder.main, statics, first, known, builder.platform)
-        builder.finish()
-        builder.main.arg_attrs = self.aliases(len(donated))
         if builder.platform == "cpu":
             put_channels_last(builder.main)
+        effects = [a for e in self.effects for a in (*e.args, *e.kwargs.values())]
+        others = [*(mutation.output for mutation in mutations), *effects]
+        chosen = choose_strides(builder.block, outputs, saved, others, self.finishers)
+        builder.finish()
+        builder.main.arg_attrs = self.aliases(len(donated))
         for module in [builder.module, *([frozen.module] if frozen and frozen.module else [])]:
             if builder.platform == "cpu":
                 guard_exponentials(module)
@@ -115,6 +126,7 @@ class _ProgramLowering(GraphLowering):
             self.finishers,
             frozen,
             bool(builder.calls),
+            chosen,
         )
 
     # --- arguments -----------------------------------------------------------------------------
@@ -129,7 +141,7 @@ class _ProgramLowering(GraphLowering):
         if all(user.target is with_effects and user.args[0] is node for user in node.users):
             self.env[node] = None  # a token: it orders effects, and AOTAutograd passes None
             return None
-        layout = input_layout(example)
+        layout = saved_layout(node) or input_layout(example)
         shape = [example.shape[d] for d in layout.order]
         argument = checked(node, self.values, lambda: self.builder.argument(shape, example.dtype))
         self.env[node] = build.transpose(argument, inverse(layout.order))

@@ -83,6 +83,7 @@ class Program:
     buffers), constants, frozen values, seed (if it `draws` random numbers). The new values of
     donated inputs are results behind all others, of their arguments' shapes; mutated inputs that
     cannot be donated are in `mutations`. `calls_torch` says that it calls kernels of torch.
+    `chosen_strides` are those of outputs, by number, that come in others than were traced.
     """
 
     module: ir.Module
@@ -98,3 +99,4 @@ class Program:
     finishers: dict[int, Finish]
     frozen: Frozen | None = None
     calls_torch: bool = False
+    chosen_strides: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)

@@ -1,0 +1,157 @@
+"""What a forward saves for its backward: in the strides it was computed in, and still eager's."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+from xla_dynamo.backend import compile_torch_graph
+from xla_dynamo.events import BuiltExecutable
+from xla_dynamo.lowerings import onednn
+from xla_dynamo.options import Options
+from xla_dynamo.runtime.libraries import libraries_of
+
+has_images = pytest.mark.skipif(
+    "onednn" not in libraries_of("cpu"), reason="there is no library with the channels last here"
+)
+
+
+@pytest.fixture(autouse=True)
+def always(cold, monkeypatch):
+    """However small a convolution is."""
+    monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
+
+
+def programs(f, **settings):
+    """A function compiled, and the programs that come of it."""
+    built = []
+
+    def observe(event):
+        if isinstance(event, BuiltExecutable):
+            built.append(event.program)
+
+    def backend(gm, inputs):
+        return compile_torch_graph(gm, inputs, Options.parse({}), observer=observe)
+
+    return torch.compile(f, backend=backend, **settings), built
+
+
+def results(f, *inputs):
+    leaves = [t.detach().clone().requires_grad_() for t in inputs]
+    made = f(*leaves)
+    made = made if isinstance(made, tuple) else (made,)
+    loss = sum((y * torch.arange(y.numel(), dtype=y.dtype).view_as(y)).mean() for y in made)
+    return *made, *torch.autograd.grad(loss, leaves)
+
+
+def check(f, *inputs, **settings):
+    """Compare results, gradients and the strides of both; what was chosen for saved tensors."""
+    compiled, built = programs(f, **{"dynamic": False, **settings})
+    expected = results(f, *inputs)
+    for _ in range(2):
+        actual = results(compiled, *inputs)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+        assert [t.stride() for t in actual] == [t.stride() for t in expected]
+    return [program.chosen_strides for program in built]
+
+
+def images():
+    return torch.randn(2, 3, 6, 5), torch.randn(4, 3, 3, 3) / 5, torch.randn(4, 4, 3, 3) / 6
+
+
+def convolutions(x, first, second):
+    x = F.max_pool2d(F.batch_norm(F.conv2d(x, first), None, None, training=True).relu(), 2, 1)
+    return F.conv2d(x, second, None, 1, 1).sigmoid()
+
+
+@has_images
+def test_images_are_saved_with_the_channels_last():
+    chosen, _ = check(convolutions, *images())
+    assert chosen
+    assert all(len(stride) != 4 or stride[1] == 1 for stride in chosen.values())
+
+
+@has_images
+@pytest.mark.parametrize("size", [(3, 1, 1), (1, 4, 1), (1, 1, 5)])
+def test_sizes_of_one(size):
+    weight = torch.randn(4, size[0], 3, 3)
+    check(
+        lambda x, w: F.conv2d(x, w, None, 1, 1).tanh().exp(),
+        torch.randn(2, *size),
+        weight,
+    )
+
+
+def test_a_transpose_is_saved_as_what_it_is_made_from():
+    def f(x, y):
+        return (x @ y).transpose(0, 1).tanh().cos()
+
+    chosen, _ = check(f, torch.randn(3, 4, 5), torch.randn(3, 5, 6))
+    assert set(chosen.values()) <= {(6, 24, 1)}
+
+
+def test_what_the_user_gets_too_has_eagers_strides():
+    def f(x, first, second):
+        y = F.conv2d(x, first).exp()
+        return y, F.conv2d(y, second).tanh()
+
+    check(f, *images())
+
+
+def test_open_sizes_keep_what_was_traced():
+    assert not any(check(convolutions, *images(), dynamic=True))
+
+
+@torch.library.custom_op("xla_dynamo_tests::in_its_strides", mutates_args=())
+def in_its_strides(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    assert y.is_contiguous(), y.stride()
+    return grad * y.as_strided((y.numel(),), (1,)).view_as(y)
+
+
+@in_its_strides.register_fake
+def _(grad, y):
+    return torch.empty_like(grad)
+
+
+class InEager(torch.autograd.Function):
+    """x ** 2 / 2, whose backward is an operator without a rule that looks at memory."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x / 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return in_its_strides(grad, *ctx.saved_tensors)
+
+
+def test_a_backward_that_is_cut_gets_what_was_traced():
+    def f(x, first, second):
+        return F.conv2d(InEager.apply(F.conv2d(x, first).tanh()), second)
+
+    check(f, *images())
+
+
+def test_checkpoints():
+    def f(*inputs):
+        return checkpoint(convolutions, *inputs, use_reentrant=False)
+
+    check(f, *images())
+
+
+def test_saved_in_the_memory_of_the_cpu():
+    with torch.autograd.graph.save_on_cpu():
+        check(convolutions, *images())
+
+
+def test_hooks_at_saved_tensors():
+    packed = []
+
+    def pack(tensor):
+        packed.append(tensor.shape)
+        return tensor.contiguous() + 0
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        check(convolutions, *images())
+    assert packed
