@@ -75,6 +75,19 @@ BLOCKS = {
     "smooth": lambda x: F.interpolate(x, size=(6, 7), mode="bilinear"),
     "sums so far": lambda x: x.cumsum(1),
     "places": lambda x: x + x.argmax(1, keepdim=True),
+    "largest so far": lambda x: x.cummax(1)[0] + x.logcumsumexp(2),
+    "sorted": lambda x: x.sort(1)[0] + x.topk(2, 2)[0].sum(2, keepdim=True),
+    "which of windows": lambda x: x + F.max_pool2d(x, 3, 1, 1, return_indices=True)[1],
+    "maxima of cells": lambda x: F.adaptive_max_pool2d(x, (3, 4)),
+    "means of cells": lambda x: F.adaptive_avg_pool2d(x, (5, 3)),
+    "extremes": lambda x: x.aminmax(dim=1, keepdim=True)[1] - x.amin((0, 2), keepdim=True),
+    "norms": lambda x: F.normalize(x, dim=1) + F.local_response_norm(x, 3),
+    "whole numbers": lambda x: x * (x * 3).round().int().bitwise_and(3).sum(1, keepdim=True),
+    "products": lambda x: torch.einsum("nchw,ndhw->ncd", x, x)[:, :, :, None] * x[:, :, :1],
+    "attention": lambda x: F.scaled_dot_product_attention(*x.chunk(2, 2)[:1] * 3),
+    "sampled": lambda x: F.grid_sample(x, x.new_zeros(x.shape[0], 3, 4, 2), align_corners=False),
+    "folded": lambda x: F.fold(F.unfold(x, 3, padding=1), x.shape[2:], 3, padding=1),
+    "written": lambda x: x.index_fill(2, torch.tensor([0]), 0.5).masked_fill(x > 1, 2),
     "rolled": lambda x: x.roll((1, 2), (1, 3)),
 }
 
@@ -90,7 +103,7 @@ def inputs(count):
     return x, [torch.randn(CHANNELS, CHANNELS, 3, 3) / 9 for _ in range(count)]
 
 
-def check(names):
+def check(names, factor=2):
     x, weights = inputs(len(names) + 1)
     names = ["relu", *names]
     compiled = torch.compile(network, backend="openxla", dynamic=False, fullgraph=True)
@@ -101,10 +114,11 @@ def check(names):
         return y.detach(), *torch.autograd.grad(y.square().mean(), leaves)
 
     exact = results(network, torch.float64)
-    compare_with_exact(exact, results(network, torch.float32), results(compiled, torch.float32))
+    expected, actual = results(network, torch.float32), results(compiled, torch.float32)
+    compare_with_exact(exact, expected, actual, factor)
     with torch.no_grad():  # another program
         expected, actual = network(names, x, weights), compiled(names, x, weights)
-        compare_with_exact(exact[0], expected, actual)
+        compare_with_exact(exact[0], expected, actual, factor)
 
 
 @pytest.mark.parametrize("name", BLOCKS)
@@ -113,14 +127,14 @@ def test_between_convolutions(name):
 
 
 # These jump: what is rounded otherwise may be far off in the end.
-SMOOTH = sorted(set(BLOCKS) - {"a mask", "places"})
+SMOOTH = sorted(set(BLOCKS) - {"a mask", "places", "which of windows", "whole numbers"})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from(SMOOTH), min_size=2, max_size=5))
 def test_programs(names):
     torch._dynamo.reset()
-    check(names)
+    check(names, factor=20)  # norms of norms make much of a last place; a wrong one is far off
 
 
 def turned_images(f, x):

@@ -88,7 +88,7 @@ class _Rewriter:
             return
         rule = self._rule(op)
         known = [v for v in op.operands if v in self.sources]
-        if rule is None or not known:
+        if rule is None or not known or len(op.results) > 1:
             return
         with ir.InsertionPoint(op), op.location:
             rule(op, self.sources[known[0]][1])
