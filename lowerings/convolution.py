@@ -1,7 +1,6 @@
 """Convolutions of one to three dimensions, transposed ones, and their gradients."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from xla_dynamo.lowerings import build, onednn, torch_calls
 from xla_dynamo.lowerings import convolution_by_phases as phases
 from xla_dynamo.lowerings import convolution_on_cpu as on_cpu
 from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.convolution_window import Pairs, Window
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.promotion import computed_in
 from xla_dynamo.lowerings.table import Context, lowers
@@ -37,18 +37,9 @@ def convolution(
     output_padding: list[int],
     groups: int,
 ) -> Value:
-    rank = build.rank_of(x) - 2
-    stride, padding, dilation = (_per_dim(a, rank) for a in (stride, padding, dilation))
-    shape = ctx.out.shape
-    window = onednn.Window(stride, [(p, p) for p in padding], dilation)
-    if not transposed and onednn.takes_convolution(ctx, x, weight, shape, ctx.out.dtype, window):
-        return onednn.convolution(x, weight, bias, shape, ctx.out.dtype, window, groups=groups)
+    window = _window(build.rank_of(x) - 2, stride, padding, dilation)
     form = forward if not transposed else input_gradient
-    y = form(ctx, x, weight, shape, stride, padding, dilation, groups)
-    if bias is not None:
-        bias = build.cast(bias, build.dtype_of(y))
-        y = hlo.add(y, build.broadcast_in_dim(bias, build.shape_of(y), [1]))
-    return build.cast(y, ctx.out.dtype)
+    return form(ctx, x, weight, bias, ctx.out.shape, ctx.out.dtype, window, groups)
 
 
 @lowers(aten.conv_tbc.default)
@@ -56,10 +47,9 @@ def conv_tbc(ctx: Context, x: Value, weight: Value, bias: Value, pad: int = 0) -
     """A convolution of [time, batch, channel] by a kernel [window, in, out]."""
     time, batch, features = ctx.out.shape
     image, kernel = build.transpose(x, [1, 2, 0]), build.transpose(weight, [2, 1, 0])
-    y = forward(ctx, image, kernel, [batch, features, time], [1], [pad], [1], 1)
-    y = build.transpose(y, [2, 0, 1])
-    bias = build.broadcast_to(build.cast(bias, build.dtype_of(y)), build.shape_of(y))
-    return build.cast(hlo.add(y, bias), ctx.out.dtype)
+    shape, window = [batch, features, time], _window(1, [1], [pad], [1])
+    y = forward(ctx, image, kernel, bias, shape, ctx.out.dtype, window, 1)
+    return build.transpose(y, [2, 0, 1])
 
 
 @lowers(aten.convolution_backward.default)
@@ -78,16 +68,16 @@ def convolution_backward(
     output_mask: list[bool],
 ) -> tuple[Value | None, ...]:
     rank = build.rank_of(x) - 2
-    window: Any = [_per_dim(a, rank) for a in (stride, padding, dilation)]
+    window = _window(rank, stride, padding, dilation)
     dtype = build.dtype_of(x)
     grads: list[Value | None] = [None, None, None]
     if output_mask[0]:
         form = forward if transposed else input_gradient
-        grads[0] = form(ctx, grad, weight, build.shape_of(x), *window, groups)  # type: ignore[call-arg]
+        grads[0] = form(ctx, grad, weight, None, build.shape_of(x), dtype, window, groups)
     if output_mask[1]:
         # In a transposed convolution image and gradient change places.
         image, seen = (grad, x) if transposed else (x, grad)
-        grads[1] = weight_gradient(ctx, image, seen, build.shape_of(weight), *window, groups)  # type: ignore[call-arg]
+        grads[1] = weight_gradient(ctx, image, seen, build.shape_of(weight), window, groups)
     if output_mask[2]:
         wide = build.cast(grad, computed_in(grad))
         grads[2] = build.reduce(wide, [0, *range(2, rank + 2)], "sum")
@@ -98,56 +88,45 @@ def forward(
     ctx: Context,
     x: Value,
     weight: Value,
+    bias: Value | None,
     shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    dtype: torch.dtype,
+    window: Window,
     groups: int,
 ) -> Value:
     """Sum x[n, c, i * stride + k * dilation - padding] * w[o, c, k] over c and k: out[n, o, i]."""
     pads = []
     sizes = (build.shape_of(x)[2:], build.shape_of(weight)[2:], shape[2:])
-    for n, k, o, s, p, d in zip(*sizes, stride, padding, dilation, strict=True):
+    for n, k, o, s, (low, high), d in zip(*sizes, *window[:3], strict=True):
         reach = (k - 1) * d + 1
-        fits = (n + 2 * p - reach) // s + 1
+        fits = (n + low + high - reach) // s + 1
         # In the gradient of a transposed convolution, output_padding may make room for more.
-        pads.append((p, p if fits == o else (o - 1) * s + reach - n - p))
-    return _convolve(
-        ctx, x, weight, shape, stride, pads, [1] * len(pads), dilation, feature_groups=groups
-    )
+        pads.append((low, high if fits == o else (o - 1) * s + reach - n - low))
+    window = window._replace(padding=pads)
+    return _convolve(ctx, x, weight, bias, shape, dtype, window, groups)
 
 
 def input_gradient(
     ctx: Context,
     grad: Value,
     weight: Value,
+    bias: Value | None,
     shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    dtype: torch.dtype,
+    window: Window,
     groups: int,
 ) -> Value:
     """The transpose of `forward` in x: a transposed convolution of grad to the given shape."""
-    kernel, out, inner = build.shape_of(weight)[2:], shape[2:], build.shape_of(grad)[2:]
-    low = [d * (k - 1) - p for k, p, d in zip(kernel, padding, dilation, strict=True)]
-    high = [o - (n - 1) * s - 1 + p for o, n, s, p in zip(out, inner, stride, padding, strict=True)]
+    kernel, inner = build.shape_of(weight)[2:], build.shape_of(grad)[2:]
+    spatial = zip(kernel, shape[2:], inner, *window[:3], strict=True)
+    pads = [(d * (k - 1) - p, o - (n - 1) * s - 1 + p) for k, o, n, s, (p, _), d in spatial]
     flipped = hlo.reverse(weight, list(range(2, build.rank_of(weight)))) if kernel else weight
     # [groups * a, b, ...] to [a, groups * b, ...]: now the groups divide the output features.
     split = [groups, build.shape_of(weight)[0] // groups, *build.shape_of(weight)[1:]]
     turned = build.transpose(build.reshape(flipped, split), [1, 0, *range(2, len(split))])
     weight = build.reshape(turned, [split[1], groups * split[2], *split[3:]])
-    return _convolve(
-        ctx,
-        grad,
-        weight,
-        shape,
-        [1] * len(out),
-        list(zip(low, high, strict=True)),
-        stride,
-        dilation,
-        kernel_dims=_IN_FIRST,
-        feature_groups=groups,
-    )
+    turn = Window([1] * len(inner), pads, window.dilation, image_dilation=window.stride)
+    return _convolve(ctx, grad, weight, bias, shape, dtype, turn, groups, _IN_FIRST)
 
 
 def weight_gradient(
@@ -155,130 +134,98 @@ def weight_gradient(
     x: Value,
     grad: Value,
     shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    window: Window,
     groups: int,
 ) -> Value:
     """The transpose of `forward` in the weight: x is convolved with grad, summed over images."""
+    dtype = _computed_in(ctx, x)
     if ctx.platform == "cpu" and 0 not in (*build.shape_of(x), *build.shape_of(grad)):
-        dtype, channels = computed_in(x), build.shape_of(x)[1]
-        window = (stride, padding, dilation)
-        if groups == 1 and on_cpu.is_pointwise(shape[2:], [(p, p) for p in padding], [1]):
-            return on_cpu.pointwise_weights(ctx, x, grad, shape, stride, dtype)
-        if torch_calls.takes_weight_gradient(ctx, x, grad, shape, *window):
-            return torch_calls.weight_gradient(ctx, x, grad, shape, *window, groups)
-        if on_cpu.is_depthwise(channels, shape[0], groups, shape[2:]):
-            return on_cpu.depthwise_weights(x, grad, shape, *window, dtype)
+        if groups == 1 and on_cpu.is_pointwise(shape[2:], window):
+            return on_cpu.pointwise_weights(ctx, x, grad, shape, window.stride, dtype)
+        if torch_calls.takes_weight_gradient(ctx, x, grad, shape, window):
+            return torch_calls.weight_gradient(ctx, x, grad, shape, window, groups)
+        if on_cpu.is_depthwise(build.shape_of(x)[1], shape[0], groups, shape[2:]):
+            return on_cpu.depthwise_weights(x, grad, shape, window, dtype)
     spatial = zip(
-        shape[2:],
-        build.shape_of(grad)[2:],
-        build.shape_of(x)[2:],
-        stride,
-        padding,
-        dilation,
-        strict=True,
+        shape[2:], build.shape_of(grad)[2:], build.shape_of(x)[2:], *window[:3], strict=True
     )
-    pads = [(p, (k - 1) * d + (g - 1) * s + 1 - n - p) for k, g, n, s, p, d in spatial]
-    return _convolve(
-        ctx,
-        x,
-        grad,
-        shape,
-        dilation,
-        pads,
-        [1] * len(pads),
-        stride,
-        image_dims=_FEATURES_FIRST,
-        kernel_dims=_IN_FIRST,
-        out_dims=_FEATURES_FIRST,
-        batch_groups=groups,
-    )
+    pads = [(p, (k - 1) * d + (g - 1) * s + 1 - n - p) for k, g, n, s, (p, _), d in spatial]
+    over = Window(window.dilation, pads, window.stride, window.image_dilation)
+    numbers = _dimensions(len(shape), _FEATURES_FIRST, _IN_FIRST, _FEATURES_FIRST)
+    return _by_xla(x, grad, shape, dtype, over, numbers, batch_groups=groups)
 
 
 def _convolve(
     ctx: Context,
     x: Value,
     kernel: Value,
+    bias: Value | None,
     shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    image_dilation: Sequence[int],
-    kernel_dilation: Sequence[int],
-    *,
-    image_dims: tuple[int, int] = _BATCH_FIRST,
+    dtype: torch.dtype,
+    window: Window,
+    groups: int,
     kernel_dims: tuple[int, int] = _OUT_FIRST,
-    out_dims: tuple[int, int] = _BATCH_FIRST,
+) -> Value:
+    """A convolution to a shape and dtype; `kernel_dims` are the kernel's (out, in)."""
+    if ctx.platform == "cpu" and onednn.takes_convolution(
+        ctx, x, kernel, shape, dtype, window, kernel_dims
+    ):
+        return onednn.convolution(
+            x, kernel, bias, shape, dtype, window, kernel_dims=kernel_dims, groups=groups
+        )
+    wide = _computed_in(ctx, x)
+    y = _product(ctx, x, kernel, shape, wide, window, groups, kernel_dims)
+    if bias is not None:
+        y = hlo.add(y, build.broadcast_in_dim(build.cast(bias, wide), build.shape_of(y), [1]))
+    return build.cast(y, dtype)
+
+
+def _product(
+    ctx: Context,
+    x: Value,
+    kernel: Value,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    window: Window,
+    groups: int,
+    kernel_dims: tuple[int, int],
+) -> Value:
+    """A convolution without bias in the form that XLA runs fastest."""
+    if ctx.platform == "cpu" and 0 not in (*shape, *build.shape_of(x)):
+        sizes, channels = build.shape_of(kernel), build.shape_of(x)[1]
+        if on_cpu.is_depthwise(channels, sizes[kernel_dims[0]], groups, sizes[2:]):
+            kernel = build.reshape(kernel, [channels, *sizes[2:]])
+            return on_cpu.depthwise(x, kernel, shape, window, dtype)
+        if phases.pays(shape, kernel, window):
+
+            def convolve(part: Value, shape: list[int], padding: Pairs) -> Value:
+                plain = window._replace(padding=padding, image_dilation=[1] * len(padding))
+                return _convolve(ctx, x, part, None, shape, dtype, plain, groups, kernel_dims)
+
+            image = build.shape_of(x)[2:]
+            return phases.by_phases(convolve, image, kernel, shape, window, dtype)
+        if groups == 1 and on_cpu.is_pointwise(sizes[2:], window):
+            return on_cpu.pointwise(x, kernel, window.stride, kernel_dims, dtype)
+    numbers = _dimensions(len(shape), _BATCH_FIRST, kernel_dims, _BATCH_FIRST)
+    return _by_xla(x, kernel, shape, dtype, window, numbers, groups)
+
+
+def _computed_in(ctx: Context, x: Value) -> torch.dtype:
+    """The dtype of sums: on the CPU a half result is rounded once, after the bias."""
+    return computed_in(x) if ctx.platform == "cpu" else build.dtype_of(x)
+
+
+def _by_xla(
+    x: Value,
+    kernel: Value,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    window: Window,
+    numbers: hlo.ConvDimensionNumbers,
     feature_groups: int = 1,
     batch_groups: int = 1,
 ) -> Value:
-    """stablehlo.convolution, with pairs that say which dims are (batch, feature), (out, in)."""
-    spatial = list(range(2, len(shape)))
-    dtype = build.dtype_of(x)
-    if ctx.platform == "cpu":
-        dtype = computed_in(x)  # a half result is rounded once, after the bias
-        ordinary = set(image_dilation) <= {1} and batch_groups == 1
-        moves = onednn.Window(stride, padding, kernel_dilation)
-        if (
-            ordinary
-            and image_dims == out_dims == _BATCH_FIRST
-            and onednn.takes_convolution(ctx, x, kernel, shape, dtype, moves, kernel_dims)
-        ):
-            return onednn.convolution(
-                x,
-                kernel,
-                None,
-                shape,
-                dtype,
-                moves,
-                kernel_dims=kernel_dims,
-                groups=feature_groups,
-            )
-        window = build.shape_of(kernel)[2:]
-        features = build.shape_of(kernel)[kernel_dims[0]]
-        plain = 0 not in shape and 0 not in build.shape_of(x) and batch_groups == 1
-        channels = build.shape_of(x)[image_dims[1]]
-        if plain and on_cpu.is_depthwise(channels, features, feature_groups, window):
-            kernel = build.reshape(kernel, [channels, *window])
-            return on_cpu.depthwise(
-                x, kernel, shape, stride, padding, image_dilation, kernel_dilation, dtype
-            )
-        in_place = image_dims == out_dims == _BATCH_FIRST
-        if (
-            plain
-            and in_place
-            and phases.pays(shape, kernel, image_dilation, stride, kernel_dilation)
-        ):
-            ones = [1] * len(spatial)
-
-            def convolve(part: Value, shape: list[int], padding: phases.Padding) -> Value:
-                moves = (ones, padding, ones, ones)
-                return _convolve(
-                    ctx,
-                    x,
-                    part,
-                    shape,
-                    *moves,
-                    kernel_dims=kernel_dims,
-                    feature_groups=feature_groups,
-                )
-
-            image = build.shape_of(x)[2:]
-            return phases.by_phases(convolve, image, kernel, shape, padding, image_dilation, dtype)
-        in_place = in_place and feature_groups == 1
-        if plain and in_place and on_cpu.is_pointwise(window, padding, image_dilation):
-            return on_cpu.pointwise(x, kernel, stride, kernel_dims, dtype)
-    numbers = hlo.ConvDimensionNumbers.get(
-        image_dims[0],
-        image_dims[1],
-        spatial,
-        kernel_dims[1],
-        kernel_dims[0],
-        spatial,
-        out_dims[0],
-        out_dims[1],
-        spatial,
-    )
+    padding = np.asarray(window.padding, dtype=np.int64).reshape(-1, 2)
     return hlo.convolution(
         tensor_type(list(shape), dtype),
         x,
@@ -286,13 +233,32 @@ def _convolve(
         numbers,
         feature_groups,
         batch_groups,
-        window_strides=list(stride),
-        padding=ir.DenseIntElementsAttr.get(np.asarray(padding, dtype=np.int64).reshape(-1, 2)),
-        lhs_dilation=list(image_dilation),
-        rhs_dilation=list(kernel_dilation),
+        window_strides=list(window.stride),
+        padding=ir.DenseIntElementsAttr.get(padding),
+        lhs_dilation=list(window.image_dilation),
+        rhs_dilation=list(window.dilation),
     )
 
 
-def _per_dim(numbers: Sequence[int], rank: int) -> list[int]:
-    """One number a dimension; torch lets one stand for all."""
-    return list(numbers) * rank if len(numbers) == 1 else list(numbers)
+def _dimensions(
+    rank: int, image: tuple[int, int], kernel: tuple[int, int], out: tuple[int, int]
+) -> hlo.ConvDimensionNumbers:
+    """Which dimensions of image and result are (batch, feature), and which of the kernel (out, in).
+
+    Those of space come behind them.
+    """
+    spatial, (kernel_out, kernel_in) = list(range(2, rank)), kernel
+    return hlo.ConvDimensionNumbers.get(
+        *image, spatial, kernel_in, kernel_out, spatial, *out, spatial
+    )
+
+
+def _window(
+    rank: int, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Window:
+    """As torch has it: one number may stand for all dimensions."""
+    strides, pads, dilations = (
+        list(numbers) * rank if len(numbers) == 1 else list(numbers)
+        for numbers in (stride, padding, dilation)
+    )
+    return Window(strides, [(p, p) for p in pads], dilations, image_dilation=[1] * rank)

@@ -7,40 +7,31 @@ window only: a convolution by that part of it.
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 import torch
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
-
-Padding: TypeAlias = list[tuple[int, int]]
+from xla_dynamo.lowerings.convolution_window import Pairs, Window
 
 # No more convolutions for one than this, and none of fewer multiplications.
 _MOST, _FEWEST = 16, 1 << 23
 
 
-def pays(
-    shape: Sequence[int],
-    kernel: Value,
-    image_dilation: Sequence[int],
-    stride: Sequence[int],
-    kernel_dilation: Sequence[int],
-) -> bool:
+def pays(shape: Sequence[int], kernel: Value, window: Window) -> bool:
     """Whether a convolution to this shape is to be computed by phases."""
-    phases = build.product(image_dilation)
-    ordinary = set(stride) <= {1} and set(kernel_dilation) <= {1}
+    phases = build.product(window.image_dilation)
+    ordinary = set(window.stride) <= {1} and set(window.dilation) <= {1}
     products = build.product(shape) * build.product(build.shape_of(kernel)) // shape[1]
     return ordinary and 1 < phases <= _MOST and products // phases**2 >= _FEWEST
 
 
 def by_phases(
-    convolve: Callable[[Value, list[int], Padding], Value],
+    convolve: Callable[[Value, list[int], Pairs], Value],
     image: Sequence[int],
     kernel: Value,
     shape: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    dilation: Sequence[int],
+    window: Window,
     dtype: torch.dtype,
 ) -> Value:
     """The convolution, to a shape, by a kernel [_, _, *window].
@@ -50,10 +41,10 @@ def by_phases(
         image: the spatial sizes of the image, without zeros.
         kernel: the kernel.
         shape: of the result.
-        padding: low and high, a dimension, of the image with zeros.
-        dilation: d, a dimension.
+        window: how it moves over the image with zeros: by ones, over its own neighbours.
         dtype: of the result.
     """
+    padding, dilation = window.padding, window.image_dilation
     lengths = [-(-n // d) for n, d in zip(shape[2:], dilation, strict=True)]
     parts = []
     for phase in itertools.product(*map(range, dilation)):
@@ -61,12 +52,12 @@ def by_phases(
         first = [(low - p) % d for low, p, d in steps]
         before = [(low - p - k) // d for (low, p, d), k in zip(steps, first, strict=True)]
         piece = _every(kernel, first, dilation)
-        window = build.shape_of(piece)[2:]
+        seen = build.shape_of(piece)[2:]
         out = [*shape[:2], *lengths]
-        if 0 in window:  # the window is smaller than a step: zeros alone are seen
+        if 0 in seen:  # the window is smaller than a step: zeros alone are seen
             parts.append(build.full(out, 0, dtype))
             continue
-        sizes = zip(lengths, window, before, image, strict=True)
+        sizes = zip(lengths, seen, before, image, strict=True)
         pads = [(b, t + k - 1 - b - n) for t, k, b, n in sizes]
         parts.append(convolve(piece, out, pads))
     return _interleaved(parts, shape, dilation)

@@ -9,7 +9,8 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.library_calls import ONEDNN
+from xla_dynamo.lowerings.convolution_window import Pairs, Window
+from xla_dynamo.lowerings.library_calls import ONEDNN, channels_last
 from xla_dynamo.lowerings.matmul import product
 from xla_dynamo.lowerings.table import Context
 
@@ -26,10 +27,7 @@ def depthwise(
     x: Value,
     kernel: Value,
     shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[tuple[int, int]],
-    image_dilation: Sequence[int],
-    kernel_dilation: Sequence[int],
+    window: Window,
     dtype: torch.dtype,
 ) -> Value:
     """A depthwise convolution to the given shape, as a sum of shifted products.
@@ -37,11 +35,12 @@ def depthwise(
     x is [n, c, *spatial] and kernel [c, *window].
     """
     x, kernel = build.cast(x, dtype), build.cast(kernel, dtype)
-    padded = _padded(x, padding, image_dilation)
-    window = build.shape_of(kernel)[1:]
+    padded = _padded(x, window.padding, window.image_dilation)
     products = [
         hlo.multiply(part, build.broadcast_in_dim(_element(kernel, offset), shape, [1]))
-        for offset, part in _shifts(padded, window, shape[2:], stride, kernel_dilation)
+        for offset, part in _shifts(
+            padded, build.shape_of(kernel)[1:], shape[2:], window.stride, window.dilation
+        )
     ]
     return functools.reduce(hlo.add, products)
 
@@ -50,30 +49,27 @@ def depthwise_weights(
     x: Value,
     grad: Value,
     shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    window: Window,
     dtype: torch.dtype,
 ) -> Value:
     """The weight gradient of a depthwise convolution: one fused sum an element of the window."""
     x, grad = build.cast(x, dtype), build.cast(grad, dtype)
     out = build.shape_of(grad)[2:]
-    spatial = zip(build.shape_of(x)[2:], out, shape[2:], stride, padding, dilation, strict=True)
-    pads = [(p, max((o - 1) * s + (k - 1) * d + 1 - n - p, 0)) for n, o, k, s, p, d in spatial]
-    padded = _padded(x, pads, [1] * len(out))
+    spatial = zip(build.shape_of(x)[2:], out, shape[2:], *window[:3], strict=True)
+    pads = [(p, max((o - 1) * s + (k - 1) * d + 1 - n - p, 0)) for n, o, k, s, (p, _), d in spatial]
+    padded = _padded(x, pads, window.image_dilation)
     over = [0, *range(2, build.rank_of(x))]
     sums = [
         build.expand_dims(build.reduce(hlo.multiply(part, grad), over, "sum"), 1)
-        for _, part in _shifts(padded, shape[2:], out, stride, dilation)
+        for _, part in _shifts(padded, shape[2:], out, window.stride, window.dilation)
     ]
     return build.reshape(build.concatenate(sums, 1), shape)
 
 
-def is_pointwise(
-    kernel: Sequence[int], padding: Sequence[tuple[int, int]], dilation: Sequence[int]
-) -> bool:
+def is_pointwise(kernel: Sequence[int], window: Window) -> bool:
     """Whether the window is one element and every image element stands for itself."""
-    return all(k == 1 for k in kernel) and not any(map(any, padding)) and set(dilation) <= {1}
+    plain = not any(map(any, window.padding)) and set(window.image_dilation) <= {1}
+    return plain and all(k == 1 for k in kernel)
 
 
 def pointwise(
@@ -100,7 +96,8 @@ def pointwise_weights(
 ) -> Value:
     """The weight gradient of a convolution by a window of one element."""
     seen = _strided(x, stride)
-    seen = build.slice_(seen, [0] * build.rank_of(x), _seen_shape(seen, grad))
+    sizes = [*build.shape_of(x)[:2], *build.shape_of(grad)[2:]]
+    seen = build.slice_(seen, [0] * build.rank_of(x), sizes)
     over = [0, *range(2, build.rank_of(x))]
     if ONEDNN in ctx.libraries:  # as images of its convolutions lie in memory
         weights = product(ctx, _rows(grad), _rows(seen), dtype, x_is_turned=True)
@@ -110,20 +107,16 @@ def pointwise_weights(
 
 def _rows(x: Value) -> Value:
     """[batch * places, channels]."""
-    last = build.transpose(x, [0, *range(2, build.rank_of(x)), 1])
+    last = build.transpose(x, channels_last(build.rank_of(x)))
     channels = build.shape_of(x)[1]
     return build.reshape(last, [build.product(build.shape_of(x)) // channels, channels])
-
-
-def _seen_shape(x: Value, grad: Value) -> list[int]:
-    return [*build.shape_of(x)[:2], *build.shape_of(grad)[2:]]
 
 
 def _strided(x: Value, stride: Sequence[int]) -> Value:
     return build.slice_(x, [0] * build.rank_of(x), build.shape_of(x), [1, 1, *stride])
 
 
-def _padded(x: Value, padding: Sequence[tuple[int, int]], dilation: Sequence[int]) -> Value:
+def _padded(x: Value, padding: Pairs, dilation: Sequence[int]) -> Value:
     low, high = ([0, 0, *side] for side in zip(*padding, strict=True))
     return build.pad(x, 0, low, high, [0, 0, *[d - 1 for d in dilation]])
 

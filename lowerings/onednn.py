@@ -10,12 +10,13 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.lowerings.convolution_window import Window
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.library_calls import (
     ONEDNN,
@@ -32,14 +33,6 @@ FEWEST_IN_CONVOLUTION = 1 << 19
 FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
 # oneDNN counts in 32 bits.
 _LARGEST = 2**31 - 1
-
-
-class Window(NamedTuple):
-    """How the window of a convolution moves: a number, or a low and a high one, a dimension."""
-
-    stride: Sequence[int]
-    padding: Sequence[tuple[int, int]]
-    dilation: Sequence[int]
 
 
 def takes_convolution(
@@ -59,7 +52,7 @@ def takes_convolution(
         return False  # weight gradients are XLA's own, and have the channels elsewhere in memory
     elements = max(map(math.prod, (shape, shape_of(x), shape_of(kernel))))
     products = math.prod(shape) * math.prod(shape_of(kernel)) // shape[1]
-    if elements > _LARGEST or products < FEWEST_IN_CONVOLUTION:
+    if elements > _LARGEST or products < FEWEST_IN_CONVOLUTION or set(window.image_dilation) != {1}:
         return False
     return _is_right(x, kernel, shape, window, kernel_dims)
 
@@ -75,7 +68,7 @@ def _is_right(
     """
     image, reaches = shape_of(x)[2:], []
     for n, k, out, stride, (low, high), dilation in zip(
-        image, shape_of(kernel)[2:], shape[2:], *window, strict=True
+        image, shape_of(kernel)[2:], shape[2:], *window[:3], strict=True
     ):
         reach = (k - 1) * dilation + 1
         reaches.append(reach)

@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.convolution_window import Window
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.library_calls import (
     ONEDNN,
@@ -129,17 +130,15 @@ def takes_weight_gradient(
     x: Value,
     grad: Value,
     shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    window: Window,
 ) -> bool:
     """Whether `weight_gradient` is to compute a kernel's gradient of this shape."""
     library = {torch.float32: ONEDNN, torch.bfloat16: ONEDNN_BFLOAT16}.get(build.dtype_of(x))
     sizes = [*shape, *build.shape_of(x), *build.shape_of(grad)]
     if not {TORCH, library} <= ctx.libraries or 0 in sizes or not 3 <= len(shape) <= 5:
         return False
-    spatial = zip(build.shape_of(x)[2:], shape[2:], stride, padding, dilation, strict=True)
-    out = [(n + 2 * p - (k - 1) * d - 1) // s + 1 for n, k, s, p, d in spatial]
+    spatial = zip(build.shape_of(x)[2:], shape[2:], *window[:3], strict=True)
+    out = [(n + low + high - (k - 1) * d - 1) // s + 1 for n, k, s, (low, high), d in spatial]
     if tuple(out) != tuple(build.shape_of(grad)[2:]):
         return False  # of a transposed convolution whose output_padding made room for more
     elements = math.prod(build.shape_of(grad))
@@ -153,12 +152,13 @@ def weight_gradient(
     x: Value,
     grad: Value,
     shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
+    window: Window,
     groups: int,
 ) -> Value:
-    """A convolution's gradient in its kernel [out, in / groups, *window]; channels innermost."""
+    """A convolution's gradient in its kernel [out, in / groups, *window].
+
+    Its padding is as low as it is high.
+    """
     elements = math.prod(build.shape_of(grad)) // math.prod(shape)
     most = _MOST_PARTS if build.dtype_of(x) is torch.float32 else 1  # each result is rounded
     parts = max(min(build.shape_of(x)[0], elements, most), 1)
@@ -167,7 +167,7 @@ def weight_gradient(
         "image": list(build.shape_of(x)),
         "grad": list(build.shape_of(grad)),
         "kernel": list(shape),
-        "window": [list(stride), list(padding), list(dilation)],
+        "window": [window.stride, [low for low, _ in window.padding], window.dilation],
         "groups": groups,
         "dtype": str(build.dtype_of(x)).removeprefix("torch."),
     }

@@ -34,7 +34,7 @@ def can_share() -> bool:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def alone() -> Iterator[None]:
     """No threads but this one, which is XLA's, and no autograd."""
     library = _library()
     torch.get_num_threads()  # the first time in a thread, this sets what is set here
@@ -82,8 +82,8 @@ class _Attention(Kernel):
         """Ranges of the batch, or of the heads of keys, each with the queries that it serves."""
         batch, heads = self._key[:2]
         if batch % threads == 0 or batch > heads:
-            return [(part, slice(0, heads)) for part in _parts(batch, threads)]
-        return [(slice(0, batch), part) for part in _parts(heads, threads)]
+            return [(part, slice(0, heads)) for part in ranges_of(batch, threads)]
+        return [(slice(0, batch), part) for part in ranges_of(heads, threads)]
 
     def _at(
         self, share: Any, address: int, shape: Sequence[int], dtype: torch.dtype | None = None
@@ -119,7 +119,7 @@ class Attention(_Attention):
     def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
         """Compute a range."""
         shapes = (self._query, self._key, self._value)
-        with _alone():
+        with alone():
             inputs = [self._at(share, *pair) for pair in zip(operands, shapes, strict=False)]
             output, sums = aten._scaled_dot_product_flash_attention_for_cpu(
                 *inputs, attn_mask=self._mask_at(share, operands), **self._settings
@@ -140,7 +140,7 @@ class AttentionGradients(_Attention):
         """Compute a range."""
         inputs = (self._query, self._key, self._value)
         shapes = (self._output, *inputs, self._output)
-        with _alone():
+        with alone():
             given = [self._at(share, *pair) for pair in zip(operands, shapes, strict=False)]
             sums = self._at(share, operands[5], self._sums, torch.float32)
             gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -154,8 +154,9 @@ class AttentionGradients(_Attention):
                 self._at(share, address, shape).copy_(gradient)
 
 
-def _parts(count: int, parts: int) -> list[slice]:
-    bounds = [count * i // parts for i in range(parts + 1)]
+def ranges_of(count: int, number: int) -> list[slice]:
+    """Ranges of about the same size; fewer where there are fewer things."""
+    bounds = [count * i // number for i in range(number + 1)]
     return [slice(a, b) for a, b in itertools.pairwise(bounds) if a < b]
 
 
@@ -199,12 +200,12 @@ class GroupedProduct(_Grouped):
 
     def shares(self, threads: int) -> Sequence[Any]:
         """Ranges of the columns."""
-        return _parts(self._sizes[2], threads)
+        return ranges_of(self._sizes[2], threads)
 
     def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
         """Compute some columns."""
         _, inner, columns, _ = self._sizes
-        with _alone():
+        with alone():
             x, matrices = self._rows_at(operands[0], inner), self._matrices_at(operands[1])
             out = self._rows_at(results[0], columns)[:, share]
             out.zero_()
@@ -223,12 +224,12 @@ class GroupedOuterProduct(_Grouped):
 
     def shares(self, threads: int) -> Sequence[Any]:
         """Ranges of the inner size."""
-        return _parts(self._sizes[1], threads)
+        return ranges_of(self._sizes[1], threads)
 
     def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
         """Compute some rows of each matrix."""
         _, inner, columns, _ = self._sizes
-        with _alone():
+        with alone():
             x, y = self._rows_at(operands[0], inner)[:, share], self._rows_at(operands[1], columns)
             out = self._matrices_at(results[0])[:, share]
             for group, rows in self._groups(operands[2]):
@@ -236,56 +237,3 @@ class GroupedOuterProduct(_Grouped):
                     torch.mm(x[rows].T, y[rows], out=out[group])
                 else:
                     out[group].zero_()
-
-
-@kernel("weight_gradient")
-class WeightGradient(Kernel):
-    """The gradient of a convolution's kernel [out, in / groups, *window].
-
-    Operands are the image and the gradient of the result, both with the channels innermost. The
-    text is JSON: the shapes `image`, `grad` and `kernel`, `window` as strides, paddings and
-    dilations, `groups` and `dtype`, and `parts` of the batch: if there are several, each has its
-    own result of [parts, out, in / groups, *window], and they are to be summed.
-    """
-
-    def __init__(self, text: str) -> None:
-        """Read the text."""
-        given = json.loads(text)
-        self._image, self._grad, self._kernel = (given[n] for n in ("image", "grad", "kernel"))
-        self._window, self._groups, self._parts = (given[n] for n in ("window", "groups", "parts"))
-        self._dtype = getattr(torch, given["dtype"])
-
-    def shares(self, threads: int) -> Sequence[Any]:
-        """Parts of the batch, ranges of groups, or ranges of the result's channels."""
-        if self._parts > 1:
-            return list(enumerate(_parts(self._image[0], self._parts)))
-        ranges = _parts(self._groups if self._groups > 1 else self._grad[1], threads)
-        return [(0, some) for some in ranges]
-
-    def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
-        """Compute one of them."""
-        (part, some), groups, rank = share, self._groups, len(self._kernel)
-        last = [0, *range(2, rank), 1]
-        with _alone():
-            image = tensor_at(operands[0], self._image, last, self._dtype)
-            grad = tensor_at(operands[1], self._grad, last, self._dtype)
-            all_parts = [self._parts, *self._kernel]
-            out = tensor_at(results[0], all_parts, range(rank + 1), self._dtype)[part]
-            if self._parts > 1:
-                image, grad = image[some], grad[some]
-            else:
-                grad, out = _channels(grad, some, groups), _channels(out, some, groups, dim=0)
-                if groups > 1:
-                    image = _channels(image, some, groups)
-                    groups = some.stop - some.start
-            no = [0] * (rank - 2)
-            _, gradient, _ = aten.convolution_backward(
-                grad, image, out, None, *self._window, False, no, groups, [False, True, False]
-            )
-            out.copy_(gradient)
-
-
-def _channels(tensor: torch.Tensor, some: slice, groups: int, dim: int = 1) -> torch.Tensor:
-    """The channels of some groups; of one group, some of its channels."""
-    each = tensor.shape[dim] // groups if groups > 1 else 1
-    return tensor.narrow(dim, some.start * each, (some.stop - some.start) * each)

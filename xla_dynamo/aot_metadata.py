@@ -3,7 +3,7 @@
 All of it is private to torch (2.11 to 2.13): it is read here alone.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -11,6 +11,7 @@ from torch._functorch._aot_autograd.schemas import OutputType
 
 from xla_dynamo.nodes import writes_input
 from xla_dynamo.output_views import views_under
+from xla_dynamo.program import Strides
 
 Node: TypeAlias = torch.fx.Node
 
@@ -33,7 +34,7 @@ def results_for_backward(gm: torch.fx.GraphModule) -> frozenset[int]:
     return frozenset(range(_number_of_results(gm))[places])
 
 
-def report_strides(gm: torch.fx.GraphModule, chosen: Mapping[int, tuple[int, ...]]) -> None:
+def report_strides(gm: torch.fx.GraphModule, chosen: Strides) -> None:
     """Tell AOTAutograd in which strides some results of a forward graph come."""
     context = torch._guards.TracingContext.try_get()
     strides = getattr(context, "output_strides", None)

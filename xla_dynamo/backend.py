@@ -66,9 +66,7 @@ def compile_torch_graph(
     # What a backward graph gets was made by its forward, parameters included: nothing to keep.
     def compiler(kind: str, *, keeps_inputs: bool = True) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            saved: frozenset[int] = frozenset()
-            if kind == "forward":
-                saved = results_for_backward(gm)
+            saved = results_for_backward(gm) if kind == "forward" else frozenset()
             if kind == "backward":
                 note_saved(gm, inputs)
             else:

@@ -1,6 +1,7 @@
 """A program bound to an executable: what happens at every call, and nothing else."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from xla_dynamo.errors import ExecutionError
 from xla_dynamo.frozen_inputs import FrozenValues
 from xla_dynamo.known_buffers import KnownBuffers, StaticInputs
 from xla_dynamo.layouts import restrided
-from xla_dynamo.program import Constant, Output, Program
+from xla_dynamo.program import Constant, Output, Program, Strides
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
 from xla_dynamo.runtime.executables import Executable
@@ -31,10 +32,8 @@ class BoxedGraph:
         chosen_strides: those of results, by number, that come in others than were traced.
     """
 
-    def __init__(
-        self, call: Call, chosen_strides: Mapping[int, tuple[int, ...]] | None = None
-    ) -> None:
-        self.call, self.chosen_strides = call, chosen_strides or {}
+    def __init__(self, call: Call, chosen_strides: Strides = MappingProxyType({})) -> None:
+        self.call, self.chosen_strides = call, chosen_strides
         # The mark of the boxed convention. On the function, since the wrapper that Dynamo puts
         # around a backward graph copies its __dict__.
         self.call._boxed_call = True  # type: ignore[attr-defined]

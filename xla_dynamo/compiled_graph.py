@@ -21,6 +21,7 @@ from xla_dynamo.lower import lower
 from xla_dynamo.options import Options
 from xla_dynamo.partition import TWO_PROGRAMS, partition
 from xla_dynamo.partitioned_graph import PartitionedGraph
+from xla_dynamo.program import Strides
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.clients import pjrt_device_of
 from xla_dynamo.runtime.executables import Executable
@@ -60,7 +61,6 @@ class CompiledGraph(BoxedGraph):
     ) -> None:
         self._keeps_inputs = keeps_inputs
         self._saved = saved if not is_symbolic(gm) else frozenset()
-        self._chosen_strides: dict[int, tuple[int, ...]] = {}
         self._gm, self._options, self._static_inputs = gm, options, static_inputs
         self._record, self._part = record, part
         self._sizes: dict[str, Any] = {}
@@ -74,8 +74,7 @@ class CompiledGraph(BoxedGraph):
         if is_symbolic(gm) or self._offset_inputs:
             super().__init__(lambda args: self._at_sizes(args)(args))
         else:
-            call = self._compile(static_values(gm), "the graph is new")
-            super().__init__(call, self._chosen_strides)
+            super().__init__(*self._compile(static_values(gm), "the graph is new"))
 
     def _at_sizes(self, args: list[Any]) -> Call:
         offsets = [args[index].storage_offset() for index in self._offset_inputs]
@@ -84,7 +83,8 @@ class CompiledGraph(BoxedGraph):
             program = self._by_size.get(key)
             if program is None:
                 reason = self._why_now(key, symbol_values(self._gm, args))
-                program = self._by_size[key] = self._compile(values_at(self._gm, args), reason)
+                program, _ = self._compile(values_at(self._gm, args), reason)
+                self._by_size[key] = program
                 if len(self._by_size) > self._options.max_executables:
                     self._dropped.add(hash(self._by_size.popitem(last=False)[0]))
             else:
@@ -107,7 +107,8 @@ class CompiledGraph(BoxedGraph):
 
     # AOTAutograd calls us under its fake tensor mode; the graph's constants are real tensors.
     @unset_fake_temporarily()
-    def _compile(self, values: dict[torch.fx.Node, Any], reason: str) -> Call:
+    def _compile(self, values: dict[torch.fx.Node, Any], reason: str) -> tuple[Call, Strides]:
+        """An executable, and the strides that were chosen for results."""
         start = time.perf_counter()
         device = pjrt_device_of(self._device)
         program = lower(
@@ -120,7 +121,6 @@ class CompiledGraph(BoxedGraph):
             saved=self._saved,
             frozen=self._frozen.keys if self._frozen else None,
         )
-        self._chosen_strides = program.chosen_strides
         lowering = time.perf_counter() - start
         metrics.add_time("LoweringTime", lowering)
         metrics.increment("UncachedCompile")
@@ -147,7 +147,7 @@ class CompiledGraph(BoxedGraph):
                 (lowering, seconds),
             )
         )
-        return bind(
+        call = bind(
             program,
             executable,
             self._device,
@@ -155,6 +155,7 @@ class CompiledGraph(BoxedGraph):
             keeps_inputs=self._keeps_inputs,
             frozen=self._frozen,
         )
+        return call, program.chosen_strides
 
 
 def compile_graph(

@@ -1,13 +1,16 @@
 """What lowering makes of a graph: a StableHLO module, and how a call binds to it."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.layouts import Finish, InputLayout
+
+# Strides of some results, by their number.
+Strides: TypeAlias = Mapping[int, tuple[int, ...]]
 
 
 @dataclasses.dataclass(slots=True)
@@ -99,4 +102,4 @@ class Program:
     finishers: dict[int, Finish]
     frozen: Frozen | None = None
     calls_torch: bool = False
-    chosen_strides: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    chosen_strides: Strides = dataclasses.field(default_factory=dict)

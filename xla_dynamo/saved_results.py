@@ -7,17 +7,17 @@ it. AOTAutograd is told the strides, and compiles the backward for them.
 
 import collections
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from jax.extend.mlir import ir
 
+from xla_dynamo.calls import Call
 from xla_dynamo.layouts import Finish, InputLayout, input_layout, restrided
 from xla_dynamo.lowerings.strides import row_major
-from xla_dynamo.program import Output
+from xla_dynamo.program import Output, Strides
 
-Call: TypeAlias = Callable[[list[Any]], list[Any]]
 # The note at inputs of a backward graph that come in other strides than were traced: a tensor that
 # has them.
 AS_SAVED = "as saved"
@@ -29,7 +29,7 @@ def choose_strides(
     saved: Collection[int],
     others: Sequence[Output],
     finishers: dict[int, Finish],
-) -> dict[int, tuple[int, ...]]:
+) -> Strides:
     """Have results that are transposes in the end come as what they are transposes of.
 
     Args:
@@ -88,7 +88,7 @@ def saved_layout(node: torch.fx.Node) -> InputLayout | None:
     return InputLayout(lambda tensor: tensor.permute(order).contiguous(), order)
 
 
-def forget_saved(gm: torch.fx.GraphModule) -> dict[int, tuple[int, ...]]:
+def forget_saved(gm: torch.fx.GraphModule) -> Strides:
     """Take those notes away; the strides that were traced, by the input's number."""
     traced = {}
     for index, node in enumerate(gm.graph.find_nodes(op="placeholder")):
@@ -97,7 +97,7 @@ def forget_saved(gm: torch.fx.GraphModule) -> dict[int, tuple[int, ...]]:
     return traced
 
 
-def with_traced_strides(traced: Mapping[int, tuple[int, ...]], call: Call) -> Call:
+def with_traced_strides(traced: Strides, call: Call) -> Call:
     """A call that brings inputs into the strides that were traced first."""
 
     @functools.wraps(call)

@@ -13,11 +13,11 @@ from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from xla_dynamo.calls import Call
 from xla_dynamo.decompositions import traced
 from xla_dynamo.nodes import bodies
 from xla_dynamo.sizes import geometry
 
-Call: TypeAlias = Callable[[list[Any]], list[Any]]
 CompileLoop: TypeAlias = Callable[[torch.fx.GraphModule], Call]
 
 

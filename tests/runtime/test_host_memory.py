@@ -22,9 +22,9 @@ f = torch.compile(lambda x: x + 1, backend="openxla")
 for _ in range(3):
     f(x)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
+for _ in range(40):
     f(x)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 40)
 """
 
 
@@ -38,9 +38,9 @@ def faults(**environment):
 
 
 def test_large_results_are_not_cleared_pages_each_time():
-    # All 16,384 pages of 4 kB else. Which calls find the block that is free, and which take it from
-    # the end of the heap, depends on what lies between: three to five of ten, at times six.
-    assert faults() < 12_300
+    # All 16,384 pages of 4 kB else. The first calls take fresh memory, and now and then a later one
+    # that does not find the block that is free: 2 to 5 of 40.
+    assert faults() < 4096
 
 
 def test_who_has_chosen_is_left_alone(monkeypatch):

@@ -1,0 +1,19 @@
+"""How the window of a convolution moves over an image."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Pairs = Sequence[tuple[int, int]]
+
+
+class Window(NamedTuple):
+    """One entry a dimension of space: numbers, and pairs of a low and a high one for the padding.
+
+    Between the elements of the kernel lie dilation - 1 zeros, and image_dilation - 1 between those
+    of the image.
+    """
+
+    stride: Sequence[int]
+    padding: Pairs
+    dilation: Sequence[int]
+    image_dilation: Sequence[int]

@@ -1,0 +1,176 @@
+"""Operations of StableHLO written anew for values that have their dimensions in another order.
+
+An order is a list of dimensions: those of the value that there was, from the outermost of the new
+one to the innermost.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+Value: TypeAlias = ir.Value
+Order: TypeAlias = list[int]
+
+
+def _names(dialect: str, text: str) -> frozenset[str]:
+    return frozenset(f"{dialect}.{name}" for name in text.split())
+
+
+ELEMENTWISE = _names(
+    "stablehlo",
+    "abs add and atan2 cbrt ceil clamp compare convert cosine divide exponential "
+    "exponential_minus_one floor is_finite log log_plus_one logistic maximum minimum multiply "
+    "negate not or power remainder round_nearest_afz round_nearest_even rsqrt select sign sine "
+    "sqrt subtract tan tanh xor",
+) | _names("chlo", "erf erfc erf_inv square")
+# Operations with attributes that have an entry a dimension, besides `padding` in pairs.
+_BY_DIMENSION = {
+    "stablehlo.pad": ("edge_padding_low", "edge_padding_high", "interior_padding"),
+    "stablehlo.slice": ("start_indices", "limit_indices", "strides"),
+    "stablehlo.reduce_window": (
+        "window_dimensions",
+        "window_strides",
+        "base_dilations",
+        "window_dilations",
+    ),
+    "stablehlo.select_and_scatter": ("window_dimensions", "window_strides"),
+}
+WINDOWED = frozenset(_BY_DIMENSION)
+# XLA:CPU reduces dimensions larger than this by windows of this size.
+_TREE = 32
+
+
+def identity(rank: int) -> Order:
+    """The order that changes nothing."""
+    return list(range(rank))
+
+
+def numbers(op: ir.Operation, name: str) -> list[int]:
+    """An attribute that is an array of 64-bit integers."""
+    return list(ir.DenseI64ArrayAttr(op.attributes[name]))
+
+
+def array(values: Sequence[int]) -> ir.Attribute:
+    """Such an attribute."""
+    return ir.DenseI64ArrayAttr.get(list(values))
+
+
+def type_in_order(value: Value, order: Order) -> ir.Type:
+    """The type of a value once its dimensions are in this order."""
+    shape = value.type.shape
+    return ir.RankedTensorType.get([shape[dim] for dim in order], value.type.element_type)
+
+
+def source_of(value: Value) -> tuple[Value, Order]:
+    """What a value is the transpose of, which may be itself, and the permutation."""
+    if getattr(value.owner, "name", None) == "stablehlo.transpose":
+        return value.owner.operands[0], numbers(value.owner, "permutation")
+    return value, identity(len(value.type.shape))
+
+
+def in_order(value: Value, order: Order) -> Value:
+    """A value with its dimensions in this order, by a transpose only where nothing else will do."""
+    source, permutation = source_of(value)
+    order = [permutation[dim] for dim in order]
+    if order == identity(len(order)):
+        return source
+    op = source.owner
+    name = getattr(op, "name", None)
+    if name == "stablehlo.broadcast_in_dim":
+        return _broadcast(op, order)
+    if name == "stablehlo.constant" and op.attributes["value"].is_splat:
+        splat = op.attributes["value"].get_splat_value()
+        return hlo.constant(ir.DenseElementsAttr.get_splat(type_in_order(source, order), splat))
+    return hlo.transpose(source, order)
+
+
+def _broadcast(op: ir.Operation, order: Order) -> Value:
+    """A broadcast to a result with its dimensions in another order."""
+    (source,) = op.operands
+    dims = [order.index(d) for d in numbers(op, "broadcast_dimensions")]
+    if dims != sorted(dims):
+        by_place = sorted(range(len(dims)), key=dims.__getitem__)
+        source, dims = hlo.transpose(source, by_place), sorted(dims)
+    return hlo.broadcast_in_dim(type_in_order(op.results[0], order), source, dims)
+
+
+def attributes_in_order(op: ir.Operation, order: Order) -> dict[str, ir.Attribute]:
+    """The attributes of an operation of `WINDOWED`, for operands and a result in this order."""
+    changed: dict[str, ir.Attribute] = {}
+    for name in _BY_DIMENSION[op.name]:
+        if name in op.attributes:
+            given = numbers(op, name)
+            changed[name] = array([given[dim] for dim in order])
+    if "padding" in op.attributes:
+        pairs = np.array(ir.DenseIntElementsAttr(op.attributes["padding"])).reshape(-1, 2)
+        pairs = np.ascontiguousarray(pairs[order], dtype=np.int64)
+        changed["padding"] = ir.DenseIntElementsAttr.get(pairs)
+    return changed
+
+
+def rewritten(
+    op: ir.Operation,
+    operands: Sequence[Value],
+    types: Sequence[ir.Type],
+    changed: dict[str, ir.Attribute],
+) -> ir.Operation:
+    """The same operation, at the insertion point, with other operands, results and attributes."""
+    new = op.clone().operation
+    for index, value in enumerate(operands):
+        new.operands[index] = value
+    for result, type_ in zip(new.results, types, strict=True):
+        result.set_type(type_)
+    for name, attribute in changed.items():
+        new.attributes[name] = attribute
+    return new
+
+
+def some_rows_first(op: ir.Operation, x: Value, over: list[int]) -> tuple[Value, list[int]]:
+    """Where an operation reduces places of an image, reduce some; what is left to be reduced.
+
+    XLA:CPU reads column after column else, and many rows are faster read row after row.
+    """
+    shape = list(x.type.shape)
+    if not over or over != list(range(over[0], len(shape) - 1)) or not shape[-1]:
+        return x, over
+    first, rows = over[0], math.prod(shape[over[0] : -1])
+    some = next((n for n in range(_TREE, 1, -1) if rows % n == 0 and rows // n > _TREE), 1)
+    if some == 1:
+        return x, over
+    element = x.type.element_type
+    split = [*shape[:first], rows // some, some, shape[-1]]
+    x = hlo.reshape(ir.RankedTensorType.get(split, element), x)
+    left = ir.RankedTensorType.get([*shape[:first], rows // some, shape[-1]], element)
+    part = rewritten(op, [x, op.operands[1]], [left], {"dimensions": array([first + 1])})
+    return hlo.optimization_barrier([part.results[0]]), [first]
+
+
+def merged_dimensions(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
+    """Which dimensions of a reshape become which: the smallest runs that have as many elements.
+
+    None are found where there are no elements, or dimensions of size 1 that belong nowhere.
+    """
+    if 0 in old:
+        return []
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        before, after = [i] if i < len(old) else [], [j] if j < len(new) else []
+        i, j = i + 1, j + 1
+        if not before or not after:
+            return []
+        while (have := math.prod(old[d] for d in before)) != (
+            want := math.prod(new[d] for d in after)
+        ):
+            if have < want:
+                before.append(i)
+                i += 1
+            else:
+                after.append(j)
+                j += 1
+        groups.append((before, after))
+    return groups
