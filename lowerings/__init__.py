@@ -23,6 +23,7 @@ FAMILIES = (
     "gather_scatter",
     "indexing",
     "embedding",
+    "embedding_bags",
     "reductions",
     "softmax",
     "scans",
