@@ -215,10 +215,32 @@ def _html_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return f"<table>{line(heads, 'th')}{body}</table>" if body else "<p>none</p>"
 
 
+def markdown(results: Results) -> str:
+    """The table, the means and what failed, for a repository."""
+    heads = [f"geometric means of {subject(results)}", "mean", "models"]
+    parts = [
+        f"# {title(results)}",
+        caption(results),
+        _markdown_table(heads, [(w, f"{m:.2f}", str(n)) for w, m, n in means(results)]),
+        _markdown_table(columns(results), [row(results, m) for m in _fastest_first(results)]),
+    ]
+    if failed := failures(results):
+        parts += ["## What failed", _markdown_table(["model", "backend", "status", ""], failed)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = list(heads)
+    lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
+    cells = ([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
 def write(results: Results, folder: pathlib.Path) -> list[pathlib.Path]:
-    """Write the chart and the page beside the results; their paths."""
+    """Write the chart, the page and the table in Markdown beside the results; their paths."""
     stem = results.path.stem
-    image, site = folder / f"{stem}.png", folder / f"{stem}.html"
+    image, site, text = (folder / f"{stem}.{end}" for end in ("png", "html", "md"))
     image.write_bytes(chart(results))
     site.write_text(page(results))
-    return [image, site]
+    text.write_text(markdown(results))
+    return [image, site, text]

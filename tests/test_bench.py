@@ -104,6 +104,7 @@ def test_a_run_is_written_resumed_and_reported(tmp_path, capsys):
     page = (tmp_path / "results.html").read_text()
     assert "dlrm" in page
     assert "data:image/png;base64," in page
+    assert "\n| dlrm | " in (tmp_path / "results.md").read_text()
     assert "geometric means of openxla" in capsys.readouterr().out
 
 
@@ -181,11 +182,13 @@ def test_lines_that_are_none(tmp_path):
 def test_the_report_tells_failures(tmp_path):
     results = Results(tmp_path / "results.jsonl")
     results.append(record("one", eager=4.0, openxla=2.0))
-    results.append({"model": "two", "backends": {"openxla": {"status": "crash", "message": "<b>"}}})
+    failed = {"status": "crash", "message": "<b>|\nx"}
+    results.append({"model": "two", "backends": {"openxla": failed}})
     console = Console(record=True, width=200)
     report.show(results, console)
     assert "two, openxla: crash <b>" in console.export_text()
     assert "&lt;b&gt;" in report.page(results)
+    assert report.markdown(results).endswith("\n| two | openxla | crash | <b>\\| x |\n")
 
 
 @pytest.mark.parametrize("length", [16, 40, 250])
