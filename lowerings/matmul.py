@@ -12,6 +12,9 @@ from xla_dynamo.lowerings.table import Context, lowers
 aten = torch.ops.aten
 
 _HALF = (torch.float16, torch.bfloat16)
+_OF_BLAS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+# Fewer multiplications for one matrix of a stack torch does by itself.
+_FEWEST_OF_BLAS = 400
 
 
 def matrix_product(ctx: Context, x: Value, y: Value, dtype: torch.dtype) -> Value:
@@ -86,12 +89,23 @@ def _multiply_and_sum(x: Value, y: Value, dtype: torch.dtype) -> Value:
     return build.cast(build.reduce(hlo.multiply(left, right), [rank], "sum"), dtype)
 
 
-def blend(ctx: Context, added: Value, product: Value, beta: Number, alpha: Number) -> Value:
+def blend(
+    ctx: Context,
+    added: Value,
+    product: Value,
+    beta: Number,
+    alpha: Number,
+    *,
+    by_blas: bool,
+) -> Value:
     """The sum beta * added + alpha * product in the product's dtype, rounded once.
 
-    With beta 0 torch does not read `added`, so that its NaN does not spread.
+    With beta 0 torch does not read `added`, so that its NaN does not spread; nor does BLAS read
+    the factors of the product with alpha 0, which torch's own kernels do.
     """
-    if alpha != 1:
+    if alpha == 0 and by_blas:
+        product = build.full_like(product, 0)
+    elif alpha != 1:
         product = hlo.multiply(product, build.full_like(product, alpha))
     if beta != 0:
         added, product = spread([added, product], build.dtype_of(product))
@@ -99,6 +113,15 @@ def blend(ctx: Context, added: Value, product: Value, beta: Number, alpha: Numbe
             added = hlo.multiply(added, build.full_like(added, beta))
         product = hlo.add(added, product)
     return build.cast(product, ctx.out.dtype)
+
+
+def _is_by_blas(x: Value, y: Value) -> bool:
+    """Whether torch has BLAS multiply on the CPU."""
+    dtype = build.dtype_of(x)
+    if build.rank_of(y) == 1:
+        return dtype in _OF_BLAS and not dtype.is_complex
+    each = build.product(build.shape_of(x)[-2:]) * build.shape_of(y)[-1]
+    return dtype in _OF_BLAS and (build.rank_of(y) == 2 or each >= _FEWEST_OF_BLAS)
 
 
 @lowers(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, aten._int_mm.default)
@@ -126,7 +149,8 @@ def addmm(
     is_sum = is_bias and beta == alpha == 1 and build.dtype_of(added) is ctx.out.dtype
     if is_sum and build.rank_of(y) == 2 and not _is_half_vector(ctx, x, y):
         return product(ctx, x, y, ctx.out.dtype, bias=added)
-    return blend(ctx, added, matrix_product(ctx, x, y, computed_in(x)), beta, alpha)
+    total = matrix_product(ctx, x, y, computed_in(x))
+    return blend(ctx, added, total, beta, alpha, by_blas=_is_by_blas(x, y))
 
 
 @lowers(aten.addmm.dtype, aten.baddbmm.dtype)
@@ -148,7 +172,7 @@ def addbmm(
     ctx: Context, added: Value, x: Value, y: Value, *, beta: Number = 1, alpha: Number = 1
 ) -> Value:
     product = build.dot_general(x, y, ([0, 2], [0, 1]), dtype=computed_in(x))
-    return blend(ctx, added, product, beta, alpha)
+    return blend(ctx, added, product, beta, alpha, by_blas=build.dtype_of(x) in _OF_BLAS)
 
 
 @lowers(aten._trilinear.default)

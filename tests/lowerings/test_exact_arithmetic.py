@@ -196,3 +196,19 @@ def test_logarithms_of_powers(dtype):
     equal(torch.log2, torch.cat([twos, limits]))
     equal(lambda x: torch.log2(x).floor(), torch.arange(1, 5000, dtype=dtype))
     equal(torch.log10, torch.cat([tens, limits]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.bfloat16])
+@pytest.mark.parametrize("size", [5, 20])
+@pytest.mark.parametrize("alpha", [0, 0.0, 2])
+def test_factors_of_a_product_times_nothing(alpha, size, dtype):
+    added, x = (
+        torch.ones(size, size, dtype=dtype),
+        torch.full((size, size), float("nan"), dtype=dtype),
+    )
+    stack = x.expand(2, -1, -1)
+    equal(lambda a, x: torch.addmm(a, x, x, alpha=alpha), added, x)
+    equal(lambda a, x: torch.addmv(a[0], x, x[0], alpha=alpha), added, x)
+    if dtype is not torch.bfloat16:  # where eager reads or does not, as its kernels please
+        equal(lambda a, x: torch.addbmm(a, x, x, alpha=alpha), added, stack)
+        equal(lambda a, x: torch.baddbmm(a, x, x, alpha=alpha), added, stack)
