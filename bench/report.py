@@ -88,6 +88,10 @@ def means(results: Results) -> list[tuple[str, float, int]]:
     ]
 
 
+def _mean_rows(results: Results) -> list[tuple[str, str, str]]:
+    return [(what, f"{mean:.2f}", str(count)) for what, mean, count in means(results)]
+
+
 def _timed_tiny(results: Results) -> list[str]:
     """The backends, if what a call costs was measured too (`--overhead`)."""
     entries = [b for record in results.models.values() for b in record["backends"].values()]
@@ -136,8 +140,8 @@ def show(results: Results, console: Console) -> None:
     summary = Table(title=f"geometric means of {subject(results)}")
     for head in ("", "mean", "models"):
         summary.add_column(head, justify="right" if head else "left")
-    for what, mean, count in means(results):
-        summary.add_row(what, f"{mean:.2f}", str(count))
+    for cells in _mean_rows(results):
+        summary.add_row(*cells)
     console.print(summary)
     for model, backend, status, message in failures(results):
         told = f"[red]{model}, {backend}: {status}[/red] {escape(message)}"
@@ -198,7 +202,7 @@ def page(results: Results) -> str:
         caption=html.escape(caption(results)),
         means=_html_table(
             [f"geometric means of {ours}", "mean", "models"],
-            [(w, f"{m:.2f}", str(n)) for w, m, n in means(results)],
+            _mean_rows(results),
         ),
         chart=base64.b64encode(chart(results)).decode(),
         table=_html_table(columns(results), [row(results, m) for m in _fastest_first(results)]),
@@ -221,7 +225,7 @@ def markdown(results: Results) -> str:
     parts = [
         f"# {title(results)}",
         caption(results),
-        _markdown_table(heads, [(w, f"{m:.2f}", str(n)) for w, m, n in means(results)]),
+        _markdown_table(heads, _mean_rows(results)),
         _markdown_table(columns(results), [row(results, m) for m in _fastest_first(results)]),
     ]
     if failed := failures(results):

@@ -61,12 +61,21 @@ def _renormed(rows: jnp.ndarray, max_norm: float, norm_type: float) -> jnp.ndarr
     return scaled.reshape(rows.shape).astype(rows.dtype)
 
 
+def is_padding(indices: Value, padding_idx: int) -> Value | None:
+    """Which indices are the padding row's; None where there is no such row."""
+    if padding_idx < 0:
+        return None
+    return build.compare(indices, build.full_like(indices, padding_idx), "EQ")
+
+
 def skip_padding(indices: Value, padding_idx: int, size: int) -> Value:
     """Indices with the padding row's moved out of range, where a scatter drops them."""
-    if padding_idx < 0:
-        return indices
-    is_padding = build.compare(indices, build.full_like(indices, padding_idx), "EQ")
-    return build.where(is_padding, build.full_like(indices, size), indices)
+    padding = is_padding(indices, padding_idx)
+    return (
+        indices
+        if padding is None
+        else build.where(padding, build.full_like(indices, size), indices)
+    )
 
 
 def frequency(indices: Value, size: int, dtype: torch.dtype) -> Value:

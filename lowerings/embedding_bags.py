@@ -10,7 +10,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.errors import UnsupportedOperator
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.embedding import each_row, frequency, skip_padding
+from xla_dynamo.lowerings.embedding import each_row, frequency, is_padding, skip_padding
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
 from xla_dynamo.lowerings.known_integers import known_integers
@@ -22,9 +22,11 @@ aten = torch.ops.aten
 _SUM, _MEAN, _MAX = range(3)
 
 
-def _bag_of_each(ctx: Context, offsets: Value, bags: int, n: int) -> Value:
-    """Which bag each of n indices is in: the last one that begins at or before it."""
-    each = _size_of_each(offsets, bags, n)
+def _bag_of_each(ctx: Context, offsets: Value, bags: int, n: int, each: int) -> Value:
+    """Which bag each of n indices is in: the last one that begins at or before it.
+
+    `each` is the size of every bag, if that is known, else 0.
+    """
     if each:
         bag = build.iota([bags, each], 0, build.dtype_of(offsets))
         return build.reshape(bag, [n])
@@ -106,11 +108,9 @@ def embedding_bag(
     """
     out, offset2bag, bag_size, max_indices = ctx.out
     n, count, compute = build.shape_of(indices)[0], out.shape[0], computed_in(weight)
-    is_padding = None
-    if padding_idx >= 0:
-        is_padding = build.compare(indices, build.full_like(indices, padding_idx), "EQ")
-    bag, each = _bag_of_each(ctx, offsets, count, n), _size_of_each(offsets, count, n)
-    bags = _Bags(bag, count, each, is_padding)
+    each = _size_of_each(offsets, count, n)
+    bag = _bag_of_each(ctx, offsets, count, n, each)
+    bags = _Bags(bag, count, each, is_padding(indices, padding_idx))
     rows = build.cast(gather_rows(weight, [0], [indices], 0), compute)
     if per_sample_weights is not None:
         rows = each_row(hlo.multiply, rows, build.cast(per_sample_weights, compute))
@@ -159,6 +159,11 @@ def _maxima(rows: Value, indices: Value, bags: _Bags, dtype: torch.dtype) -> tup
     return best, build.cast(gather_rows(listed, [0], [winner], 0), dtype)
 
 
+def _bag_in_backward(ctx: Context, grad: Value, indices: Value, offsets: Value) -> Value:
+    count, n = build.shape_of(grad)[0], build.shape_of(indices)[0]
+    return _bag_of_each(ctx, offsets, count, n, _size_of_each(offsets, count, n))
+
+
 @lowers(aten._embedding_bag_backward.default)
 def embedding_bag_backward(
     ctx: Context,
@@ -185,7 +190,7 @@ def embedding_bag_backward(
         column = build.iota(build.shape_of(grad), 1, build.dtype_of(maximum_indices))
         total = scatter_rows(zeros, [0, 1], [maximum_indices, column], 0, grad, "sum")
         return build.cast(total, ctx.out.dtype)
-    bag = _bag_of_each(ctx, offsets, build.shape_of(grad)[0], build.shape_of(indices)[0])
+    bag = _bag_in_backward(ctx, grad, indices, offsets)
     if mode == _MEAN:
         counts = build.slice_dim(bag_size, 0, 0, build.shape_of(grad)[0])
         counts = hlo.maximum(counts, build.full_like(counts, 1))
@@ -211,11 +216,11 @@ def embedding_bag_per_sample_weights_backward(
     padding_idx: int = -1,
 ) -> Value:
     compute = computed_in(grad)
-    bag = _bag_of_each(ctx, offsets, build.shape_of(grad)[0], build.shape_of(indices)[0])
+    bag = _bag_in_backward(ctx, grad, indices, offsets)
     rows = build.cast(gather_rows(weight, [0], [indices], 0), compute)
     grads = build.cast(gather_rows(grad, [0], [bag], 0), compute)
     products = build.reduce(hlo.multiply(rows, grads), [1], "sum")
-    if padding_idx >= 0:
-        is_padding = build.compare(indices, build.full_like(indices, padding_idx), "EQ")
-        products = build.where(is_padding, build.full_like(products, 0), products)
+    padding = is_padding(indices, padding_idx)
+    if padding is not None:
+        products = build.where(padding, build.full_like(products, 0), products)
     return build.cast(products, ctx.out.dtype)

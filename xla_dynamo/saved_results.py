@@ -14,6 +14,7 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.calls import Call
+from xla_dynamo.dimension_orders import source_of
 from xla_dynamo.layouts import Finish, InputLayout, input_layout, restrided
 from xla_dynamo.lowerings.strides import row_major
 from xla_dynamo.program import Output, Strides
@@ -51,10 +52,9 @@ def choose_strides(
         if index is None or output.view or uses[index] > 1 or index in finishers:
             continue
         value = last.operands[index]
-        if getattr(value.owner, "name", None) != "stablehlo.transpose":
+        source, turned = source_of(value)
+        if source is value:
             continue
-        (source,) = value.owner.operands
-        turned = ir.DenseI64ArrayAttr(value.owner.attributes["permutation"])
         inner = row_major(source.type.shape)
         size, stride = tuple(value.type.shape), tuple(inner[dim] for dim in turned)
         last.operands[index] = source
