@@ -1,13 +1,13 @@
 """Products of matrices and vectors: mm, bmm, their sums with a third tensor, dot and mv."""
 
 import torch
-from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build, onednn
 from xla_dynamo.lowerings.build import Number, Value
 from xla_dynamo.lowerings.promotion import computed_in, spread
 from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.values import source_of
 
 aten = torch.ops.aten
 
@@ -56,11 +56,8 @@ def product(
 def _unturned(x: Value, is_turned: bool) -> tuple[Value, bool]:
     """What a transposition of the last two dimensions was made from, where x is one."""
     swapped = [*range(build.rank_of(x) - 2), build.rank_of(x) - 1, build.rank_of(x) - 2]
-    if getattr(x.owner, "name", None) != "stablehlo.transpose":
-        return x, is_turned
-    if list(ir.DenseI64ArrayAttr(x.owner.attributes["permutation"])) != swapped:
-        return x, is_turned
-    return x.owner.operands[0], not is_turned
+    source, permutation = source_of(x)
+    return (source, not is_turned) if permutation == swapped else (x, is_turned)
 
 
 def _is_half_vector(ctx: Context, x: Value, y: Value) -> bool:

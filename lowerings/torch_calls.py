@@ -26,6 +26,7 @@ from xla_dynamo.lowerings.library_calls import (
 )
 from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.table import Context
+from xla_dynamo.lowerings.values import source_of
 
 # The handler's name, as `runtime.foreign_calls` registers it.
 TARGET = "xla_dynamo.call"
@@ -220,10 +221,7 @@ def _groups_config(x: Value, columns: int, ends: Value, order: Sequence[int]) ->
 
 def _order_of(matrices: Value) -> list[int]:
     """How matrices lie in memory: a transpose before them is none then."""
-    if getattr(matrices.owner, "name", None) == "stablehlo.transpose":
-        turned = ir.DenseI64ArrayAttr(matrices.owner.attributes["permutation"])
-        return inverse([int(dim) for dim in turned])
-    return [0, 1, 2]
+    return inverse(source_of(matrices)[1])
 
 
 def _call(

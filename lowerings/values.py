@@ -121,3 +121,11 @@ def highest(dtype: torch.dtype) -> Number:
     if dtype is torch.bool:
         return True
     return math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def source_of(value: Value) -> tuple[Value, list[int]]:
+    """What a value is the transpose of, which may be itself, and the permutation."""
+    if getattr(value.owner, "name", None) == "stablehlo.transpose":  # a block has no name
+        permutation = ir.DenseI64ArrayAttr(value.owner.attributes["permutation"])
+        return value.owner.operands[0], list(permutation)
+    return value, list(range(rank_of(value)))

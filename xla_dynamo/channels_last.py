@@ -29,11 +29,11 @@ from xla_dynamo.dimension_orders import (
     numbers,
     rewritten,
     some_rows_first,
-    source_of,
     type_in_order,
 )
 from xla_dynamo.lowerings.library_calls import channels_last
 from xla_dynamo.lowerings.strides import inverse
+from xla_dynamo.lowerings.values import source_of
 
 _CONVOLUTION = "__onednn$convolution"
 _CALLS = (_CONVOLUTION, "xla_dynamo.call")

@@ -12,6 +12,8 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.lowerings.values import source_of
+
 Value: TypeAlias = ir.Value
 Order: TypeAlias = list[int]
 
@@ -63,13 +65,6 @@ def type_in_order(value: Value, order: Order) -> ir.Type:
     """The type of a value once its dimensions are in this order."""
     shape = value.type.shape
     return ir.RankedTensorType.get([shape[dim] for dim in order], value.type.element_type)
-
-
-def source_of(value: Value) -> tuple[Value, Order]:
-    """What a value is the transpose of, which may be itself, and the permutation."""
-    if getattr(value.owner, "name", None) == "stablehlo.transpose":
-        return value.owner.operands[0], numbers(value.owner, "permutation")
-    return value, identity(len(value.type.shape))
 
 
 def in_order(value: Value, order: Order) -> Value:

@@ -14,9 +14,9 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.calls import Call
-from xla_dynamo.dimension_orders import source_of
 from xla_dynamo.layouts import Finish, InputLayout, input_layout, restrided
 from xla_dynamo.lowerings.strides import row_major
+from xla_dynamo.lowerings.values import source_of
 from xla_dynamo.program import Output, Strides
 
 # The note at inputs of a backward graph that come in other strides than were traced: a tensor that
