@@ -39,7 +39,7 @@ bench: $(READY)  ## eight models, call overhead, forms, an encoder, training, de
 	$(BIN)/python -m bench.encoder
 	$(BIN)/python -m bench.training
 	$(BIN)/python -m bench.decode
-	$(BIN)/python -m bench.serve
+	$(BIN)/python -m bench serve
 	$(BIN)/python -m bench.dynamic
 	$(BIN)/python -m bench.depth
 

@@ -3,9 +3,11 @@
 python -m bench run --suite quick
 python -m bench run --suite standard --backends eager,inductor,openxla --output results.jsonl
 python -m bench run --suite training --mode training --backends eager,inductor,openxla-step
+python -m bench run --suite bfloat16 --dtype bfloat16
 python -m bench report results.jsonl
 python -m bench compare before.jsonl after.jsonl
 python -m bench peers torchax
+python -m bench serve
 """
 
 import argparse
@@ -18,7 +20,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from bench import peers, report
+from bench import peers, report, serve
 from bench.backends import BACKENDS
 from bench.compare import compare
 from bench.models import MODELS
@@ -28,7 +30,7 @@ from bench.run import TOLERANCES, Limits, ModelRun
 from bench.timing import add_settings
 from bench.worker import Task
 
-SUITES = ("quick", "standard", "full", "training")
+SUITES = ("quick", "standard", "full", "training", "bfloat16")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     two.add_argument("after", type=pathlib.Path)
     made = commands.add_parser("peers", help="make the environments that other backends need")
     made.add_argument("names", nargs="*", help=", ".join(peers.ENVIRONMENTS))
+    serve.add_options(commands.add_parser("serve", help="requests of clients to one BERT"))
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 180)
     match options.command:
@@ -62,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 parser.error(f"unknown {sorted(unknown)}; known: {', '.join(peers.ENVIRONMENTS)}")
             for name in options.names or peers.ENVIRONMENTS:
                 console.print(f"{name}: {peers.make(name)}")
+        case "serve":
+            serve.run(options, console)
     return 0
 
 

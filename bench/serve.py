@@ -1,6 +1,6 @@
 """An inference serving loop: client threads and one compiled BERT.
 
-`python -m bench.serve` lets `--clients` threads send requests for `--seconds` seconds, each when
+`python -m bench serve` lets `--clients` threads send requests for `--seconds` seconds, each when
 its last one is answered. A request is a batch of 1 to 16 texts of 16 to 256 tokens, both drawn with
 a bias to the small. The server calls the model, one call at a time. For openxla it pads texts to
 the next multiple of 16 tokens (a mask hides the padding) and cuts batches into 16, 8, 4, 2 and 1,
@@ -143,16 +143,18 @@ def resident() -> int:
     return psutil.Process().memory_info().rss
 
 
-def main() -> None:
-    """Measure each backend in a process of its own, and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What can be chosen."""
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
     parser.add_argument("--alone", choices=BACKENDS, help="this one, in this process, as JSON")
     add_settings(parser)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--pad", choices=("openxla", "all"), default="openxla", help="for whom")
-    options = parser.parse_args()
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    """Measure each backend in a process of its own, and print."""
     warnings.simplefilter("ignore")
     set_threads(options.threads)
     if options.alone:
@@ -162,19 +164,15 @@ def main() -> None:
         return
     settings = (
         f"--size {options.size} --clients {options.clients} --seconds {options.seconds} "
-        f"--pad {options.pad}"
+        f"--pad {options.pad} --threads {options.threads}"
     )
     table = Table(title=f"serving BERT, {options.clients} clients, {options.threads} torch threads")
     table.add_column("")
     columns: dict[str, dict[str, float]] = {}
     for backend in options.backends:
         table.add_column(backend, justify="right")
-        more = [*settings.split(), "--threads", str(options.threads)]
-        columns[backend] = json.loads(last_line("bench.serve", "--alone", backend, *more))
+        alone = ("serve", "--alone", backend, *settings.split())
+        columns[backend] = json.loads(last_line("bench", *alone))
     for row in next(iter(columns.values())):
         table.add_row(row, *(f"{columns[b][row]:.4g}" for b in options.backends))
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
+    console.print(table)

@@ -5,6 +5,7 @@ import torch
 
 from bench.accuracy import relative_error
 from bench.models import (
+    BFLOAT16,
     FAMILIES,
     MODELS,
     QUICK,
@@ -36,20 +37,21 @@ def test_every_model_says_what_it_is():
     for name, model in MODELS.items():
         assert model.family in FAMILIES, name
         assert model.batch >= 1, name
-        assert model.suites <= {"quick", "standard", "full", "training"}, name
+        assert model.suites <= {"quick", "standard", "full", "training", "bfloat16"}, name
         assert "full" in model.suites, name
         assert model.trains or "training" not in model.suites, name
 
 
 def test_suites_are_of_the_promised_sizes():
-    members = {s: {n for n, m in MODELS.items() if s in m.suites} for s in ("quick", "standard")}
-    assert members == {"quick": set(QUICK), "standard": set(STANDARD)}
+    suites = {"quick": QUICK, "standard": STANDARD, "training": TRAINING, "bfloat16": BFLOAT16}
+    members = {s: {n for n, m in MODELS.items() if s in m.suites} for s in suites}
+    assert members == {suite: set(names) for suite, names in suites.items()}
     assert members["quick"] < members["standard"]
     assert len(QUICK) == 8
     assert len(set(STANDARD)) == len(STANDARD) >= 40
     assert len(MODELS) >= 75
-    assert set(TRAINING) == {n for n, m in MODELS.items() if "training" in m.suites}
     assert len(TRAINING) == 12
+    assert len(BFLOAT16) == 10
 
 
 def test_every_family_has_models_in_the_standard_suite():

@@ -22,6 +22,7 @@ from xla_dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.forward_backward import forward_backward
 from xla_dynamo.options import Options
 from xla_dynamo.saved_results import note_saved
+from xla_dynamo.whole_resampling import resampling_is_whole
 
 
 def openxla(
@@ -94,6 +95,7 @@ def compile_torch_graph(
         keep_inference_input_mutations=True,
     )
     with contextlib.ExitStack() as stack:
+        stack.enter_context(resampling_is_whole())
         if options.rng == "torch":
             # A draw that nobody reads is not dead: the generator must come out as eager leaves it.
             stack.enter_context(inductor_config.patch(fallback_random=True))

@@ -23,6 +23,8 @@ from xla_dynamo.dimension_orders import (
     Value,
     array,
     attributes_in_order,
+    gather_in_order,
+    gathered_dimension,
     identity,
     in_order,
     merged_dimensions,
@@ -41,12 +43,12 @@ _LAYOUTS = ("operand_layouts", "result_layouts")
 
 
 def put_channels_last(main: func.FuncOp) -> None:
-    """Rewrite a function's body, from its first call of a library with images on."""
+    """Rewrite a function's body, if it calls a library with images."""
     ops = [op.operation for op in main.entry_block.operations]
-    first = next((number for number, op in enumerate(ops) if _has_images(op)), len(ops))
     rewriter = _Rewriter()
-    for op in ops[first:]:
-        rewriter.visit(op)
+    if any(map(_has_images, ops)):
+        for op in ops:
+            rewriter.visit(op)
     if rewriter.old:
         _erase_unused(main, rewriter.old)
 
@@ -79,6 +81,8 @@ class _Rewriter:
                 self._call(op)
             elif known is not None and (rule := self._rule(op)) is not None:
                 rule(op, inverse(source_of(known)[1]))
+            elif _makes_channels_first(op):
+                self.turned.add(op.results[0])
 
     def _rule(self, op: ir.Operation) -> Callable[[ir.Operation, Order], None] | None:
         if len(op.results) > 1:
@@ -89,6 +93,7 @@ class _Rewriter:
             return self._window
         return {
             "stablehlo.concatenate": self._concatenate,
+            "stablehlo.gather": self._gather,
             "stablehlo.reduce": self._reduce,
             "stablehlo.reshape": self._reshape,
             "stablehlo.reverse": self._reverse,
@@ -143,6 +148,13 @@ class _Rewriter:
         operands = [in_order(v, order) for v in op.operands]
         self._rewrite(op, operands, order, {"dimension": number})
 
+    def _gather(self, op: ir.Operation, order: Order) -> None:
+        """Places along one dimension, which stays where it is."""
+        if (dim := gathered_dimension(op)) is None or op.operands[0] not in self.turned:
+            return
+        operands = [in_order(op.operands[0], order), op.operands[1]]
+        self._rewrite(op, operands, order, gather_in_order(op, order.index(dim), order))
+
     def _reverse(self, op: ir.Operation, order: Order) -> None:
         dims = [order.index(dim) for dim in numbers(op, "dimensions")]
         self._rewrite(op, [in_order(op.operands[0], order)], order, {"dimensions": array(dims)})
@@ -181,6 +193,14 @@ def _has_images(op: ir.Operation) -> bool:
     return _target(op) in _CALLS and any(
         _is_image(order) for name in _LAYOUTS for order in _orders(op, name)
     )
+
+
+def _makes_channels_first(op: ir.Operation) -> bool:
+    """Whether an operation is a transpose that makes the last dimension the second one."""
+    if op.name != "stablehlo.transpose":
+        return False
+    order = numbers(op, "permutation")
+    return len(order) > 2 and order == inverse(channels_last(len(order)))
 
 
 def _target(op: ir.Operation) -> str:

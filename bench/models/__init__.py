@@ -27,11 +27,11 @@ from bench.models import (  # noqa: F401  (they register their models)
     vision,
 )
 from bench.models.registry import FAMILIES, MODELS, Model
-from bench.models.suites import QUICK, STANDARD, TRAINING
+from bench.models.suites import BFLOAT16, QUICK, STANDARD, TRAINING
 
 __all__ = [
-    "FAMILIES", "MODELS", "QUICK", "STANDARD", "TRAINING", "Model", "build", "build_double",
-    "randomize_constants",
+    "BFLOAT16", "FAMILIES", "MODELS", "QUICK", "STANDARD", "TRAINING", "Model", "build",
+    "build_double", "randomize_constants",
 ]  # fmt: skip
 
 

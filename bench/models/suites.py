@@ -1,4 +1,7 @@
-"""Which models a benchmark runs: three suites, each with the smaller ones, and one that trains."""
+"""Which models a benchmark runs: three suites, each with the smaller ones, and two for one use.
+
+"training" is for `--mode training`, "bfloat16" for `--dtype bfloat16`.
+"""
 
 QUICK = (
     "resnet50", "mobilenet_v2", "vit", "bert", "gpt2", "llama", "ddpm_unet", "dlrm",
@@ -30,8 +33,10 @@ TRAINING = (
     "dcgan_discriminator", "dlrm", "nanogpt", "super_resolution",
 )  # fmt: skip
 
+BFLOAT16 = (*QUICK, "t5", "whisper")
+
 
 def suites_of(name: str) -> frozenset[str]:
     """The suites that a model of this name is in; every model is in "full"."""
-    members = {"quick": QUICK, "standard": STANDARD, "training": TRAINING}
+    members = {"quick": QUICK, "standard": STANDARD, "training": TRAINING, "bfloat16": BFLOAT16}
     return frozenset({"full", *(suite for suite, names in members.items() if name in names)})

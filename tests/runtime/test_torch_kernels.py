@@ -1,6 +1,5 @@
 """Kernels of torch inside a program: the same numbers as eager's, in whatever thread and mode."""
 
-import contextlib
 import signal
 import threading
 import time
@@ -236,18 +235,37 @@ def test_errors_come_out(monkeypatch):
     torch.testing.assert_close(attend(*inputs), expected)
 
 
-def test_interrupts_leave_the_call_to_its_end(monkeypatch):
+@pytest.fixture
+def interrupted():
+    """An event that the first SIGINT sets, which raises KeyboardInterrupt; later ones do nothing.
+
+    One that comes just before the main thread waits for a lock is only handled after the wait, so
+    it is to be sent until the event is set.
+    """
+    seen = threading.Event()
+
+    def interrupt(*_):
+        if not seen.is_set():
+            seen.set()
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    yield seen
+    signal.signal(signal.SIGINT, before)
+
+
+def test_interrupts_leave_the_call_to_its_end(monkeypatch, interrupted):
     """It runs in another thread than the main one, which signals reach."""
     inputs = torch.randn(3, 2, 3, 6, 8).unbind()
     attend = compiled(F.scaled_dot_product_attention)
     expected = attend(*inputs)
     raised = threading.Event()
-    signals = [signal.SIGINT]  # for the first share that runs
     run, ended, main = torch_kernels.Attention.run, [], threading.get_ident()
 
     def slow(self, *args):
-        with contextlib.suppress(IndexError):
-            signal.pthread_kill(main, signals.pop())
+        end = time.monotonic() + 60
+        while not interrupted.wait(timeout=0.1) and time.monotonic() < end:
+            signal.pthread_kill(main, signal.SIGINT)
         raised.wait(timeout=60)
         run(self, *args)
         ended.append(threading.get_ident())

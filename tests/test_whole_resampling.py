@@ -1,0 +1,117 @@
+"""Resampling reaches the table as one operator, and torch has its own kernels again afterwards."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import xla_dynamo
+from xla_dynamo.whole_resampling import _OPERATORS, resampling_is_whole
+
+aten = torch.ops.aten
+MODES = {
+    "nearest": ("upsample_nearest", (1, 2, 3)),
+    "nearest-exact": ("_upsample_nearest_exact", (1, 2, 3)),
+    "linear": ("upsample_linear", (1,)),
+    "bilinear": ("upsample_bilinear", (2,)),
+    "trilinear": ("upsample_trilinear", (3,)),
+    "bicubic": ("upsample_bicubic", (2,)),
+}
+CASES = [(mode, rank) for mode, (_, ranks) in MODES.items() for rank in ranks]
+
+
+def image(rank, size=5, **options):
+    torch.manual_seed(0)
+    return torch.randn(2, 3, *range(size, size + rank), **options)
+
+
+@pytest.mark.parametrize("sizes", [{"scale_factor": 1.7}, {"size": 7}], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("mode", "rank"), CASES)
+def test_one_operator_and_one_for_its_gradient(cold, mode, rank, dynamic, sizes):
+    def resize(x):
+        return F.interpolate(x, mode=mode, **sizes)
+
+    explained = xla_dynamo.explain(resize, dynamic=dynamic)
+    for size in (5, 8):
+        x = image(rank, size, requires_grad=True)
+        expected = resize(x)
+        weights = torch.randn_like(expected)
+        (gradient,) = torch.autograd.grad((expected * weights).sum(), x)
+        actual = explained(x).result
+        torch.testing.assert_close(actual, expected)
+        (actual,) = torch.autograd.grad((actual * weights).sum(), x)
+        torch.testing.assert_close(actual, gradient)
+        forward, backward = (
+            [o.name for o in graph.operators if o.name.startswith("aten.")]
+            for graph in explained.report.graphs[:2]
+        )
+        name = f"aten.{MODES[mode][0]}{rank}d"
+        assert forward == [f"{name}.default"]
+        assert backward == [f"{name}_backward.default"]
+    if dynamic:
+        assert len(explained.report.graphs) == 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_channels_stay_last_in_memory(cold, mode, dynamic):
+    x = image(2).contiguous(memory_format=torch.channels_last).requires_grad_()
+    compiled = torch.compile(
+        lambda x: F.interpolate(x, scale_factor=2.0, mode=mode), backend="openxla", dynamic=dynamic
+    )
+    expected, actual = F.interpolate(x, scale_factor=2.0, mode=mode), compiled(x)
+    assert actual.stride() == expected.stride()
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (expected, actual)]
+    assert gradients[0].stride() == gradients[1].stride()
+    torch.testing.assert_close(*gradients)
+
+
+def test_direct_calls_under_autograd(cold):
+    def resize(x):
+        return aten.upsample_bicubic2d.default(x, [6, 9], True) + aten.upsample_nearest2d.vec(
+            x, None, [6 / 5, 9 / 6]
+        )
+
+    x = image(2, requires_grad=True)
+    compiled = torch.compile(resize, backend="openxla", fullgraph=True)
+    torch.testing.assert_close(compiled(x), resize(x))
+    gradients = [torch.autograd.grad(f(x).sin().sum(), x)[0] for f in (resize, compiled)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_torch_has_its_kernels_again(cold):
+    ops = [op for name in _OPERATORS for op in overloads(name)]
+    before = kernels(ops)
+    torch.compile(lambda x: F.interpolate(x, size=(7, 7), mode="bilinear"), backend="openxla")(
+        image(2)
+    )
+    assert kernels(ops) == before
+    with resampling_is_whole():
+        assert kernels(ops) != before
+        with resampling_is_whole():
+            pass
+        assert kernels(ops) != before
+    assert kernels(ops) == before
+
+
+def test_torch_has_its_kernels_again_after_an_error():
+    ops = [op for name in _OPERATORS for op in overloads(name)]
+    before = kernels(ops)
+    with pytest.raises(KeyError), resampling_is_whole():
+        raise KeyError
+    assert kernels(ops) == before
+
+
+def kernels(ops):
+    return [dict(op.py_kernels) for op in ops]
+
+
+def overloads(name):
+    packet = getattr(aten, name)
+    return packet.default, packet.vec, getattr(aten, f"{name}_backward").default
+
+
+def test_torch_decomposes_these_by_its_python_dispatcher():
+    """If not, `whole_resampling` has nothing to do any more."""
+    key = torch._C.DispatchKey.Autograd
+    assert all(key in getattr(aten, name).vec.py_kernels for name in _OPERATORS)

@@ -1,0 +1,85 @@
+"""Resampling of images stays one operator a call while torch traces a graph.
+
+torch gives its Python dispatcher kernels for these operators that take each result from four or
+sixteen indexed elements, before any table of decompositions is asked; the gradients are then
+scattered. A rule (`lowerings.resampling`) maps one dimension after the other, and knows the
+gradients as maps, too.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch._C import DispatchKey
+from torch._decomp.decompositions import upsample_compute_output_size
+
+aten = torch.ops.aten
+
+_OPERATORS = (
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_trilinear3d",
+    "upsample_bicubic2d",
+)
+
+_Kernels: TypeAlias = dict[DispatchKey, Callable[..., Any]]
+
+_DECOMPOSING = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+
+
+@contextmanager
+def resampling_is_whole() -> Iterator[None]:
+    """What is traced inside has these operators as `.default`, and their backward ones."""
+    before: dict[torch._ops.OpOverload, _Kernels] = {}
+    try:
+        for name in _OPERATORS:
+            packet, backward = getattr(aten, name), getattr(aten, f"{name}_backward").default
+            changes: dict[torch._ops.OpOverload, _Kernels] = {
+                packet.default: {},
+                packet.vec: dict.fromkeys(_DECOMPOSING, _with_sizes(packet.default)),
+                backward: {DispatchKey.Meta: _gradient_of(backward)},
+            }
+            for op, kernels in changes.items():
+                before[op] = dict(op.py_kernels)
+                others = {k: v for k, v in op.py_kernels.items() if k not in _DECOMPOSING}
+                _replace(op, kernels | others)
+        yield
+    finally:
+        for op, kernels in before.items():
+            _replace(op, kernels)
+
+
+def _replace(op: torch._ops.OpOverload, kernels: _Kernels) -> None:
+    """Make these the kernels of torch's Python dispatcher, which remembers what it has chosen."""
+    op.py_kernels.clear()
+    op.py_kernels.update(kernels)
+    op._dispatch_cache.clear()
+
+
+def _with_sizes(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
+    """The .vec overload, which is given sizes or factors; C++'s takes no sizes that are open."""
+
+    def vec(x: torch.Tensor, output_size: Any, *settings: Any) -> torch.Tensor:
+        *align_corners, factors = settings
+        sizes = upsample_compute_output_size(x.size(), output_size, factors)
+        return op(x, sizes, *align_corners, *(factors or [None] * len(sizes)))
+
+    return vec
+
+
+def _gradient_of(backward: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
+    """What a gradient is like; C++'s takes no sizes that are open either."""
+    keeps_format = backward is not aten.upsample_bicubic2d_backward.default  # as eager's kernels
+
+    def like(grad: torch.Tensor, _: Any, input_size: Any, *__: Any) -> torch.Tensor:
+        last = torch._prims_common.suggest_memory_format(grad) if keeps_format else None
+        return grad.new_empty(input_size).contiguous(memory_format=last or torch.contiguous_format)
+
+    return like
