@@ -32,6 +32,9 @@ from xla_dynamo.lowerings.values import source_of
 TARGET = "xla_dynamo.call"
 # Multiplications in one of the two products below which a call costs more than it gains.
 FEWEST_IN_ATTENTION = 1 << 23
+# Keys up to which XLA's products and softmax cost less in bfloat16, for which torch's kernel packs
+# blocks of keys (`python -m bench.forms --dtype bfloat16`).
+_MOST_KEYS_IN_BFLOAT16 = 256
 # The same for the products of all rows with all groups' matrices, and for a weight gradient.
 FEWEST_IN_GROUPS = 1 << 22
 FEWEST_IN_WEIGHT_GRADIENT = 1 << 20
@@ -56,8 +59,11 @@ def takes_attention(ctx: Context, query: Value, key: Value, value: Value, mask: 
         return False
     if mask is not None and build.dtype_of(mask) not in (dtype, torch.float32):
         return False
-    products = math.prod(build.shape_of(query)) * build.shape_of(key)[2]
-    return products >= FEWEST_IN_ATTENTION
+    keys = build.shape_of(key)[2]
+    is_short = dtype is torch.bfloat16 and keys <= _MOST_KEYS_IN_BFLOAT16
+    if is_short and ONEDNN_BFLOAT16 in ctx.libraries and not ctx.trains:
+        return False
+    return math.prod(build.shape_of(query)) * keys >= FEWEST_IN_ATTENTION
 
 
 def attention(

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import xla_dynamo
+from tests.comparison import compare_with_exact
 from xla_dynamo.lowerings import torch_calls
 from xla_dynamo.runtime import foreign_calls, torch_kernels
 from xla_dynamo.runtime.foreign_calls import TARGET
@@ -138,6 +139,35 @@ def test_products_of_groups(ends, turned, dtype, monkeypatch):
 def calls_in(function, *args, **options):
     report = xla_dynamo.explain(function, options=options)(*args)
     return sum(built.stablehlo.count(TARGET) for built in report.executables)
+
+
+UNMASKED = [(case, None) for case in CASES]
+MASKED = [(c, m) for c in CASES for m in MASKS if "is_causal" not in CASES[c][2]]
+
+
+@pytest.mark.parametrize(("case", "mask"), UNMASKED + MASKED)
+def test_few_keys_in_bfloat16_are_left_to_xla(case, mask):
+    query, keys, settings = CASES[case]
+    torch.manual_seed(0)
+    inputs = [projected(*s, torch.bfloat16).detach() for s in (query, keys, keys)]
+    shown = None if mask is None else MASKS[mask](query, keys)
+    if shown is not None and shown.is_floating_point():
+        shown = shown.bfloat16()
+
+    def attend(*inputs):
+        same = inputs[0].dtype if shown is not None and shown.is_floating_point() else torch.bool
+        seen = None if shown is None else shown.to(same)
+        return F.scaled_dot_product_attention(*inputs, attn_mask=seen, **settings)
+
+    exact, expected = attend(*(x.double() for x in inputs)), attend(*inputs)
+    if "onednn_bfloat16" in libraries_of("cpu"):
+        assert calls_in(attend, *inputs) == 0
+    compare_with_exact(exact, expected, compiled(attend)(*inputs))
+
+
+def test_many_keys_in_bfloat16_are_torchs():
+    inputs = torch.randn(3, 1, 2, 300, 8, dtype=torch.bfloat16).unbind()
+    assert calls_in(F.scaled_dot_product_attention, *inputs) == 1
 
 
 def test_what_is_called(monkeypatch):
