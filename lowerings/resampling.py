@@ -156,6 +156,16 @@ def _cubic(n: int, out: int, align_corners: bool, scale: float | None, real: Any
     return Taps(n, places, _keys_cubic(distances, -0.75))
 
 
+def _cubic_bytes(n: int, *settings: Any) -> Taps:
+    """As `_cubic`, with one weight for an element that stands for several: they are rounded."""
+    taps = _cubic(n, *settings)
+    assert taps.weights is not None
+    same = taps.places[:, :, None] == taps.places[:, None, :]
+    is_first = same.argmax(2) == np.arange(same.shape[2])
+    weights = np.where(is_first, (same * taps.weights[:, None, :]).sum(2), 0)
+    return Taps(n, np.where(is_first, taps.places, n), weights)
+
+
 def _filtered(
     support: float, kernel: Callable[[np.ndarray], np.ndarray], *, antialias: bool
 ) -> Callable[..., Taps]:
@@ -199,10 +209,13 @@ _TABLES: dict[str, Callable[..., Taps]] = {
     ),
     # torch's kernel for bytes has weights of its own.
     "linear_bytes": _filtered(1, _triangle, antialias=False),
+    "cubic_bytes": _cubic_bytes,
 }
 
 
-_BYTE_MODES = {"linear": "linear_bytes"} | {m: m for m in _TABLES if m.endswith("aa")}
+_BYTE_MODES = {"linear": "linear_bytes", "cubic": "cubic_bytes"} | {
+    m: m for m in _TABLES if m.endswith("aa")
+}
 
 
 def _tables(

@@ -66,6 +66,21 @@ def test_channels_stay_last_in_memory(cold, mode, dynamic):
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.parametrize("sizes", [{"scale_factor": 1.7}, {"scale_factor": 0.6}, {"size": (1, 12)}])
+@pytest.mark.parametrize("channels", [3, 4])
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_bytes_are_eagers(cold, mode, align_corners, channels, sizes):
+    def resize(x):
+        return F.interpolate(x, mode=mode, align_corners=align_corners, **sizes)
+
+    torch.manual_seed(0)
+    x = torch.randint(0, 256, (2, channels, 6, 7), dtype=torch.uint8)
+    compiled = torch.compile(resize, backend="openxla")
+    for image in (x, x.contiguous(memory_format=torch.channels_last), x[:, :, ::5, ::6]):
+        assert torch.equal(compiled(image), resize(image))
+
+
 def test_direct_calls_under_autograd(cold):
     def resize(x):
         return aten.upsample_bicubic2d.default(x, [6, 9], True) + aten.upsample_nearest2d.vec(

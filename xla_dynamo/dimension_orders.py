@@ -110,12 +110,13 @@ def attributes_in_order(op: ir.Operation, order: Order) -> dict[str, ir.Attribut
 def gathered_dimension(op: ir.Operation) -> int | None:
     """The dimension of which a gather picks places, where it is one and the same in the result."""
     given, (x, places) = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"]), op.operands
-    shape, (dim, *others) = list(x.type.shape), given.start_index_map
-    sizes = [1 if d == dim else n for d, n in enumerate(shape)]
-    is_one = given.index_vector_dim == 1 and places.type.rank <= 2 and not others
-    stays = list(given.offset_dims) == [d for d in range(len(shape)) if d != dim]
-    is_whole = list(given.collapsed_slice_dims) == [dim] and numbers(op, "slice_sizes") == sizes
-    return dim if is_one and stays and is_whole else None
+    dims, shape = list(given.start_index_map), list(x.type.shape)
+    if len(dims) != 1 or given.index_vector_dim != 1 or places.type.rank > 2:
+        return None
+    stays = list(given.offset_dims) == [d for d in range(len(shape)) if d not in dims]
+    sizes = [1 if d in dims else n for d, n in enumerate(shape)]
+    is_whole = list(given.collapsed_slice_dims) == dims and numbers(op, "slice_sizes") == sizes
+    return dims[0] if stays and is_whole else None
 
 
 def gather_in_order(op: ir.Operation, dim: int, order: Order) -> dict[str, ir.Attribute]:
