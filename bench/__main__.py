@@ -24,13 +24,12 @@ from bench import peers, report, serve
 from bench.backends import BACKENDS
 from bench.compare import compare
 from bench.models import MODELS
+from bench.models.suites import SUITES
 from bench.processes import ROOT
 from bench.results import Results, describe_run, note_overhead
 from bench.run import TOLERANCES, Limits, ModelRun
 from bench.timing import add_settings
 from bench.worker import Task
-
-SUITES = ("quick", "standard", "full", "training", "bfloat16")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--suite", choices=SUITES, default="quick")
+    parser.add_argument("--suite", choices=("full", *SUITES), default="quick")
     parser.add_argument("--models", help="names, by commas, in place of a suite")
     parser.add_argument("--backends", default="eager,inductor,openxla", help=", ".join(BACKENDS))
     parser.add_argument("--mode", choices=("inference", "training"), default="inference")

@@ -71,11 +71,9 @@ def is_padding(indices: Value, padding_idx: int) -> Value | None:
 def skip_padding(indices: Value, padding_idx: int, size: int) -> Value:
     """Indices with the padding row's moved out of range, where a scatter drops them."""
     padding = is_padding(indices, padding_idx)
-    return (
-        indices
-        if padding is None
-        else build.where(padding, build.full_like(indices, size), indices)
-    )
+    if padding is None:
+        return indices
+    return build.where(padding, build.full_like(indices, size), indices)
 
 
 def frequency(indices: Value, size: int, dtype: torch.dtype) -> Value:

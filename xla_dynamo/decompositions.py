@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from xla_dynamo import nll_loss, torch_draws
+from xla_dynamo import nll_loss, torch_draws, whole_resampling
 from xla_dynamo.foreach import foreach_decompositions
 from xla_dynamo.sizes import fake_like
 
@@ -36,23 +36,7 @@ _KEPT: dict[Any, str] = {
     aten.vdot.default: "a dot, not a product and a sum",
     aten.baddbmm.default: "widens half types once around the whole",
     aten.baddbmm.dtype: "widens half types once around the whole",
-    aten.upsample_nearest1d.default: _TAPS,
-    aten.upsample_nearest2d.default: _TAPS,
-    aten.upsample_nearest3d.default: _TAPS,
-    aten._upsample_nearest_exact1d.default: _TAPS,
-    aten._upsample_nearest_exact2d.default: _TAPS,
-    aten._upsample_nearest_exact3d.default: _TAPS,
-    aten.upsample_linear1d.default: _TAPS,
-    aten.upsample_nearest1d.vec: _TAPS,
-    aten.upsample_nearest2d.vec: _TAPS,
-    aten.upsample_nearest3d.vec: _TAPS,
-    aten._upsample_nearest_exact1d.vec: _TAPS,
-    aten._upsample_nearest_exact2d.vec: _TAPS,
-    aten._upsample_nearest_exact3d.vec: _TAPS,
-    aten.upsample_linear1d.vec: _TAPS,
-    aten.upsample_bilinear2d.vec: _TAPS,
-    aten.upsample_trilinear3d.vec: _TAPS,
-    aten.upsample_bicubic2d.vec: _TAPS,
+    **dict.fromkeys(whole_resampling.overloads(), _TAPS),
     aten.linspace.default: _ENDS,
     aten.linspace.Tensor_Tensor: _ENDS,
     aten.linspace.Tensor_Scalar: _ENDS,

@@ -34,6 +34,12 @@ _Kernels: TypeAlias = dict[DispatchKey, Callable[..., Any]]
 _DECOMPOSING = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 
+def overloads() -> list[torch._ops.OpOverload]:
+    """Those of the forward operators that a graph may have, as long as they are whole."""
+    packets = [getattr(aten, name) for name in _OPERATORS]
+    return [op for packet in packets for op in (packet.default, packet.vec)]
+
+
 @contextmanager
 def resampling_is_whole() -> Iterator[None]:
     """What is traced inside has these operators as `.default`, and their backward ones."""

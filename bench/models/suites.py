@@ -35,8 +35,9 @@ TRAINING = (
 
 BFLOAT16 = (*QUICK, "t5", "whisper")
 
+SUITES = {"quick": QUICK, "standard": STANDARD, "training": TRAINING, "bfloat16": BFLOAT16}
+
 
 def suites_of(name: str) -> frozenset[str]:
     """The suites that a model of this name is in; every model is in "full"."""
-    members = {"quick": QUICK, "standard": STANDARD, "training": TRAINING, "bfloat16": BFLOAT16}
-    return frozenset({"full", *(suite for suite, names in members.items() if name in names)})
+    return frozenset({"full", *(suite for suite, names in SUITES.items() if name in names)})
