@@ -6,7 +6,7 @@ python -m bench run --suite training --mode training --backends eager,inductor,o
 python -m bench run --suite bfloat16 --dtype bfloat16
 python -m bench report results.jsonl
 python -m bench compare before.jsonl after.jsonl
-python -m bench peers torchax
+python -m bench peers
 python -m bench serve
 """
 

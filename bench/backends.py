@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 Call = Callable[..., Any]
 
@@ -74,24 +75,33 @@ def _torch_xla_finish(result: Any) -> Any:
 BACKENDS["torch_xla"] = Backend(
     "PyTorch/XLA 2.9, torch.compile on its xla device",
     lambda model: torch.compile(model, backend="openxla"),
-    environment="torch_xla",
+    environment="pytorch_xla",
     finish=_torch_xla_finish,
     device=_torch_xla_device,
 )
 
 
+class _Leaves(torch.nn.Module):
+    """A model that returns its tensors in a list: JAX does not know transformers' own classes."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs: Any) -> list[Any]:
+        return pytree.tree_leaves(self.model(**inputs))
+
+
 def _torchax(model: torch.nn.Module) -> Call:
     import torchax
 
-    return torchax.compile(model)
+    return torchax.compile(_Leaves(model))
 
 
 def _torchax_finish(result: Any) -> Any:
     import jax
 
-    jax.block_until_ready(
-        [t.jax() for t in torch.utils._pytree.tree_leaves(result) if hasattr(t, "jax")]
-    )
+    jax.block_until_ready([t.jax() for t in pytree.tree_leaves(result) if hasattr(t, "jax")])
     return result
 
 
@@ -105,7 +115,7 @@ def _torchax_device() -> Any:
 BACKENDS["torchax"] = Backend(
     "torchax, jax.jit of the whole model",
     _torchax,
-    environment="torchax",
+    environment="pytorch_xla",
     finish=_torchax_finish,
     device=_torchax_device,
 )

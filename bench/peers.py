@@ -1,6 +1,7 @@
 """Environments of their own for backends that need other versions of torch.
 
-`python -m bench peers` makes them all under `.peers/`, one virtual environment each.
+`python -m bench peers` makes them all under `.peers/`: virtual environments of some gigabytes, as
+torch's older releases bring CUDA's libraries also where only the CPU is used.
 """
 
 import pathlib
@@ -11,11 +12,8 @@ import venv
 from bench.processes import ROOT
 
 FOLDER = ROOT / ".peers"
-# What each needs beside the models' own libraries.
-ENVIRONMENTS = {
-    "torch_xla": ["torch==2.9.*", "torch_xla==2.9.*"],
-    "torchax": ["torch==2.9.*", "torchax", "jax", "flax"],
-}
+# What each needs beside the models' own libraries. torchax's last release breaks with torch 2.13.
+ENVIRONMENTS = {"pytorch_xla": ["torch==2.9.*", "torch_xla==2.9.*", "torchax", "jax", "flax"]}
 MODELS = ["transformers>=5", "diffusers>=0.38", "numpy", "psutil"]
 
 

@@ -20,7 +20,8 @@ def make_step(
 ) -> Step:
     """A step that returns the loss. With "openxla-step" it is one executable (`train_step`)."""
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    # With the default of 1e-8, gradients that are only rounding move parameters by their sign.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, eps=1e-6)
     if backend == "openxla-step":
         import xla_dynamo
 

@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.errors import CompileError
 from xla_dynamo.runtime import forks, metrics
-from xla_dynamo.runtime.host_memory import give_back_memory
+from xla_dynamo.runtime.host_memory import give_back_memory, keep_freed_memory_for
 from xla_dynamo.runtime.jaxlib_private import (
     Buffer,
     LoadedExecutable,
@@ -77,6 +77,10 @@ class Executable:
         metrics.add_time("CompileTime", self.compile_seconds)
         if self.compile_seconds > 1:
             give_back_memory()
+        if device.platform == "cpu":
+            memory = self._loaded.get_compiled_memory_stats()
+            made = memory.output_size_in_bytes - memory.alias_size_in_bytes
+            keep_freed_memory_for(self.execute, memory.temp_size_in_bytes + made)
 
     def cost(self) -> Cost:
         """What a call costs; zero where the platform does not count."""

@@ -13,7 +13,6 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -261,31 +260,6 @@ def _schedule(frame: Any, number: int) -> None:
     )
     if _api(frame, _SCHEDULE)(ctypes.addressof(arguments)):
         _jobs[number].help()  # there is no pool
-
-
-def out_of_main_thread(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """The execution of a program that calls: in another thread, if it is asked for in the main one.
-
-    Python handles signals in the main thread, where an interrupt could leave the handler, and XLA
-    with what no handler has returned. What runs elsewhere holds its buffers itself, and ends when
-    it is done.
-    """
-
-    def elsewhere(buffers: Any) -> Any:
-        if threading.get_ident() != threading.main_thread().ident:
-            return execute(buffers)
-        try:
-            future = _worker().submit(execute, buffers)
-        except RuntimeError:  # the interpreter is ending, and its threads have
-            return execute(buffers)
-        return future.result()
-
-    return elsewhere
-
-
-@functools.cache
-def _worker() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, "xla_dynamo")
 
 
 def _number_of_threads(frame: Any) -> int:

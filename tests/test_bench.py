@@ -122,7 +122,7 @@ def test_training(tmp_path):
     [
         (["run", "--models", "bart,nothing"], "unknown models"),
         (["run", "--backends", "eager,magic"], "unknown backends"),
-        (["run", "--backends", "eager,torchax"], "python -m bench peers torchax"),
+        (["run", "--backends", "eager,torchax"], "python -m bench peers pytorch_xla"),
         (["report", "/nowhere.jsonl"], "there is no file"),
     ],
 )

@@ -155,3 +155,22 @@ def test_hooks_at_saved_tensors():
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         check(convolutions, *images())
     assert packed
+
+
+@has_images
+def test_what_autograd_saves_by_an_alias_is_saved_once():
+    def f(x, first, second):
+        return F.conv2d(F.conv2d(x, first).relu(), second)
+
+    chosen, _ = check(f, *images())
+    assert len(chosen) == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "openxla"])
+def test_a_result_that_is_changed_before_the_backward_is_refused(backend):
+    torch._dynamo.reset()
+    x = torch.randn(5, requires_grad=True)
+    y = torch.compile(lambda x: x.sin().exp(), backend=backend)(x)
+    y.detach().mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

@@ -16,8 +16,8 @@ from xla_dynamo.layouts import restrided
 from xla_dynamo.program import Constant, Output, Program, Strides
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
+from xla_dynamo.runtime.deferred_signals import after_signals
 from xla_dynamo.runtime.executables import Executable
-from xla_dynamo.runtime.foreign_calls import out_of_main_thread
 from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
 from xla_dynamo.source_lines import describe
 
@@ -113,7 +113,7 @@ def _runner(
     """From the graph's inputs to the program's results: one frame, since every µs counts here."""
     pjrt_device, execute = executable.device, executable.execute
     if program.calls_torch:
-        execute = out_of_main_thread(execute)
+        execute = after_signals(execute)
     fresh = [
         (a.index, KnownBuffers(pjrt_device, a.layout.prepare, keeps=keeps_inputs))
         for a in program.inputs

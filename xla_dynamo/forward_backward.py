@@ -1,4 +1,4 @@
-"""A joint graph to a forward and a backward graph: torch's partitioner, mended for random draws."""
+"""A joint graph to a forward and a backward graph: torch's partitioner, mended where we need it."""
 
 from typing import Any, TypeAlias
 
@@ -11,6 +11,7 @@ from xla_dynamo.nodes import call_of, is_random, run_and_save_rng_state, run_wit
 
 Node: TypeAlias = torch.fx.Node
 GraphModule: TypeAlias = torch.fx.GraphModule
+aten = torch.ops.aten
 
 
 def forward_backward(
@@ -24,6 +25,7 @@ def forward_backward(
     """
     _save_draws(joint)
     names = _forward_names(joint)
+    _skip_aliases(joint)
     forward, backward = default_partition(joint, joint_inputs, **kwargs)
     for gm, is_forward in ((forward, True), (backward, False)):
         _drop_draws_of_the_other(gm, names, is_forward)
@@ -40,6 +42,19 @@ def _forward_names(joint: GraphModule) -> set[str]:
     nodes = list(joint.graph.nodes)
     last = max(i for i, n in enumerate(nodes) if n.meta.get("partitioner_tag") == "is_forward")
     return {node.name for node in nodes[: last + 1]}
+
+
+def _skip_aliases(joint: GraphModule) -> None:
+    """Have operators read what an alias is one of.
+
+    Autograd saves a result by an alias: both would be saved, where one is enough, and then in
+    strides of our choice.
+    """
+    for node in joint.graph.nodes:
+        if node.target in (aten.alias.default, aten.detach.default):
+            node.replace_all_uses_with(node.args[0], lambda user: user.op != "output")
+            if not node.users:
+                joint.graph.erase_node(node)
 
 
 def _save_draws(joint: GraphModule) -> None:

@@ -55,3 +55,29 @@ def test_another_c_library_is_left_alone(monkeypatch):
     monkeypatch.setattr(host_memory, "_function", lambda name: None)
     assert not host_memory.keep_freed_memory()
     host_memory.give_back_memory()
+
+
+def test_programs_that_need_more_have_more_kept(monkeypatch):
+    kept = []
+    monkeypatch.setattr(host_memory, "_keep", lambda *sizes: kept.append(sizes))
+    monkeypatch.setattr(host_memory, "_needs", [])
+    programs = [lambda: None, lambda: None]
+    sizes = 1 << 28, 3 << 29
+    for program, size in zip(programs, sizes, strict=True):
+        host_memory.keep_freed_memory_for(program, size)
+    host_memory.keep_freed_memory_for(lambda: None, 1 << 20)
+    assert kept == [(1 << 30, 1 << 29), ((3 << 29) + (1 << 28),) * 2]
+    del program
+    programs.pop()
+    assert kept[2:] == [(1 << 30, 1 << 29)]
+    programs.pop()
+    assert kept[3:] == [(1 << 30, 1 << 28)]
+
+
+def test_they_are_never_more_than_glibc_takes(monkeypatch):
+    kept = []
+    monkeypatch.setattr(host_memory, "_keep", lambda *sizes: kept.append(sizes))
+    monkeypatch.setattr(host_memory, "_needs", [])
+    program = lambda: None  # noqa: E731
+    host_memory.keep_freed_memory_for(program, 1 << 33)
+    assert kept == [(2**31 - 1,) * 2]

@@ -1,0 +1,54 @@
+"""Signals that come while a program calls Python functions, which must not be left halfway.
+
+Python runs the handlers of signals in the main thread, between any two instructions: also in the
+handler of a call from XLA (`foreign_calls`), where a KeyboardInterrupt would be lost, and the call
+with it. Another thread is safe from that, but glibc gives it memory of its own, which it cannot
+keep (`host_memory`).
+"""
+
+import _signal
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_NUMBERS = [int(number) for number in signal.valid_signals()]
+
+
+def after_signals(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which handlers in Python wait for, if it runs in the main thread.
+
+    As they do for whatever is not Python; they run when it returns.
+    """
+
+    def in_peace(*args: Any) -> Any:
+        if threading.get_ident() != threading.main_thread().ident:
+            return execute(*args)
+        came: list[int] = []
+        handlers = _handlers()
+        try:
+            for number in handlers:
+                signal.signal(number, lambda number, frame: came.append(number))
+            return execute(*args)
+        finally:
+            _restore(handlers)
+            for number in came:
+                signal.raise_signal(number)
+
+    return in_peace
+
+
+def _handlers() -> dict[int, Callable[..., Any]]:
+    """Those in Python. `signal.getsignal` takes 100 times as long: it looks for an enum's name."""
+    every = ((number, _signal.getsignal(number)) for number in _NUMBERS)
+    return {number: handler for number, handler in every if callable(handler)}
+
+
+def _restore(handlers: Mapping[int, Callable[..., Any]]) -> None:
+    """Set handlers, all of them also where one that is set already runs, and raises."""
+    try:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    except BaseException:
+        _restore(handlers)
+        raise
