@@ -9,7 +9,7 @@ keep (`host_memory`).
 import _signal
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _NUMBERS = [int(number) for number in signal.valid_signals()]
@@ -24,16 +24,17 @@ def after_signals(execute: Callable[..., Any]) -> Callable[..., Any]:
     def in_peace(*args: Any) -> Any:
         if threading.get_ident() != threading.main_thread().ident:
             return execute(*args)
-        came: list[int] = []
+        came: dict[int, Any] = {}
         handlers = _handlers()
         try:
             for number in handlers:
-                signal.signal(number, lambda number, frame: came.append(number))
+                signal.signal(number, came.setdefault)
             return execute(*args)
         finally:
-            _restore(handlers)
-            for number in came:
-                signal.raise_signal(number)
+            try:
+                _restore(handlers)
+            finally:
+                _run([(handlers[number], number, frame) for number, frame in came.items()])
 
     return in_peace
 
@@ -52,3 +53,16 @@ def _restore(handlers: Mapping[int, Callable[..., Any]]) -> None:
     except BaseException:
         _restore(handlers)
         raise
+
+
+def _run(calls: Sequence[tuple[Callable[..., Any], int, Any]]) -> None:
+    """Call handlers, the others too where one raises.
+
+    Not by the signal once more: an event loop has seen it already.
+    """
+    if calls:
+        (handler, number, frame), *others = calls
+        try:
+            handler(number, frame)
+        finally:
+            _run(others)

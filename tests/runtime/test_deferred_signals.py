@@ -1,5 +1,6 @@
 """Handlers of signals wait for a function, and run after it."""
 
+import asyncio
 import signal
 import threading
 
@@ -35,8 +36,38 @@ def test_they_run_when_it_is_over(seen):
     with pytest.raises(KeyboardInterrupt):
         after_signals(work)(3)
     assert inside == [[], [], []]
-    assert seen
+    assert seen == [signal.SIGUSR1]  # as Python itself: once, however often it came
     assert signal.getsignal(signal.SIGUSR1) is handler
+
+
+def test_each_runs_where_another_raises(seen):
+    others = []
+    before = signal.signal(signal.SIGUSR2, lambda *_: others.append(list(seen)))
+
+    def work():
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR2)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            after_signals(work)()
+        assert others == [[signal.SIGUSR1]]
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def test_an_event_loop_sees_each_once():
+    seen = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, seen.append, signal.SIGUSR1)
+        after_signals(signal.raise_signal)(signal.SIGUSR1)
+        await asyncio.sleep(0.05)
+        loop.remove_signal_handler(signal.SIGUSR1)
+
+    asyncio.run(main())
+    assert seen == [signal.SIGUSR1]
 
 
 def test_results_and_errors_come_through(seen):
