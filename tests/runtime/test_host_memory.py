@@ -57,10 +57,16 @@ def test_another_c_library_is_left_alone(monkeypatch):
     host_memory.give_back_memory()
 
 
-def test_programs_that_need_more_have_more_kept(monkeypatch):
-    kept = []
-    monkeypatch.setattr(host_memory, "_keep", lambda *sizes: kept.append(sizes))
+@pytest.fixture
+def kept(monkeypatch):
+    """The sizes that glibc would be told, of a process without programs."""
+    told = []
+    monkeypatch.setattr(host_memory, "_keep", lambda *sizes: told.append(sizes))
     monkeypatch.setattr(host_memory, "_needs", [])
+    return told
+
+
+def test_programs_that_need_more_have_more_kept(kept):
     programs = [lambda: None, lambda: None]
     sizes = 1 << 28, 3 << 29
     for program, size in zip(programs, sizes, strict=True):
@@ -74,10 +80,7 @@ def test_programs_that_need_more_have_more_kept(monkeypatch):
     assert kept[3:] == [(1 << 30, 1 << 28)]
 
 
-def test_they_are_never_more_than_glibc_takes(monkeypatch):
-    kept = []
-    monkeypatch.setattr(host_memory, "_keep", lambda *sizes: kept.append(sizes))
-    monkeypatch.setattr(host_memory, "_needs", [])
+def test_they_are_never_more_than_glibc_takes(kept):
     program = lambda: None  # noqa: E731
     host_memory.keep_freed_memory_for(program, 1 << 33)
     assert kept == [(2**31 - 1,) * 2]
