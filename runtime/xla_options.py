@@ -10,11 +10,13 @@ from typing import Any
 # YNNPACK for matrix products, where it beats XLA's own, but not for sums and what surrounds them:
 # there it has large intermediate values written to memory that XLA's own fusions never store. And
 # an order of execution that needs little memory: the other one is for programs of many small
-# operators side by side, and large ones use all cores by themselves.
+# operators side by side, and large ones use all cores by themselves. Sums are split before XLA has
+# them (`xla_dynamo/partial_reductions.py`).
 OF_PLATFORM: Mapping[str, Mapping[str, Any]] = {
     "cpu": {
         "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
         "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
+        "xla_disable_hlo_passes": "tree_reduction_rewriter",
     }
 }
 # Options that this version of XLA has refused.

@@ -30,7 +30,6 @@ from xla_dynamo.dimension_orders import (
     merged_dimensions,
     numbers,
     rewritten,
-    some_rows_first,
     type_in_order,
 )
 from xla_dynamo.lowerings.library_calls import channels_last
@@ -164,7 +163,6 @@ class _Rewriter:
         kept = [dim for dim in order if dim not in dims]
         x = in_order(op.operands[0], order)
         over = sorted(order.index(dim) for dim in dims)
-        x, over = some_rows_first(op, x, over)
         left = [sorted(kept).index(dim) for dim in kept]
         self._rewrite(op, [x, op.operands[1]], left, {"dimensions": array(over)})
 

@@ -42,8 +42,6 @@ _BY_DIMENSION = {
     "stablehlo.select_and_scatter": ("window_dimensions", "window_strides"),
 }
 WINDOWED = frozenset(_BY_DIMENSION)
-# XLA:CPU reduces dimensions larger than this by windows of this size.
-_TREE = 32
 
 
 def identity(rank: int) -> Order:
@@ -142,26 +140,6 @@ def rewritten(
     for name, attribute in changed.items():
         new.attributes[name] = attribute
     return new
-
-
-def some_rows_first(op: ir.Operation, x: Value, over: list[int]) -> tuple[Value, list[int]]:
-    """Where an operation reduces places of an image, reduce some; what is left to be reduced.
-
-    XLA:CPU reads column after column else, and many rows are faster read row after row.
-    """
-    shape = list(x.type.shape)
-    if not over or over != list(range(over[0], len(shape) - 1)) or not shape[-1]:
-        return x, over
-    first, rows = over[0], math.prod(shape[over[0] : -1])
-    some = next((n for n in range(_TREE, 1, -1) if rows % n == 0 and rows // n > _TREE), 1)
-    if some == 1:
-        return x, over
-    element = x.type.element_type
-    split = [*shape[:first], rows // some, some, shape[-1]]
-    x = hlo.reshape(ir.RankedTensorType.get(split, element), x)
-    left = ir.RankedTensorType.get([*shape[:first], rows // some, shape[-1]], element)
-    part = rewritten(op, [x, op.operands[1]], [left], {"dimensions": array([first + 1])})
-    return hlo.optimization_barrier([part.results[0]]), [first]
 
 
 def merged_dimensions(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
