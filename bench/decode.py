@@ -1,7 +1,8 @@
 """Text token by token with a static cache of keys and values: tokens a second.
 
 `python -m bench.decode` decodes greedily with GPT-2 and a small Llama, batch 1, random weights. The
-cache is updated in place, one token's keys and values a call; each backend has a cache of its own.
+cache, of `--cache` places, is updated in place, one token's keys and values a call; each backend
+has a cache of its own.
 All backends must choose eager's tokens. Rounds of `--tokens` tokens each are interleaved.
 """
 
@@ -54,7 +55,9 @@ class Decoder:
         return decoded
 
 
-def measure(name: str, size: str, tokens: int, rounds: int) -> tuple[dict, dict, list[str]]:
+def measure(
+    name: str, size: str, tokens: int, cache: int, rounds: int
+) -> tuple[dict, dict, list[str]]:
     """Tokens a second and seconds of the first token by backend, and whose tokens differ."""
     model = build(name, size)
     model.config.use_cache = True
@@ -64,7 +67,7 @@ def measure(name: str, size: str, tokens: int, rounds: int) -> tuple[dict, dict,
     expected: list[int] = []
     for backend in BACKENDS:
         torch._dynamo.reset()
-        decoder = Decoder(model, backend, PROMPT + tokens)
+        decoder = Decoder(model, backend, max(cache, PROMPT + tokens))
         start = time.perf_counter()
         decoder.next_token(prompt[:1].view(1, 1), torch.tensor([0]))
         first[backend] = time.perf_counter() - start
@@ -83,16 +86,22 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["gpt2", "llama"])
     add_settings(parser)
     parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--cache", type=int, default=1024, help="places for tokens, if not more")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     set_threads(options.threads)
-    table = Table(title=f"decoding, batch 1, float32, {options.threads} torch threads: tokens/s")
+    table = Table(
+        title=f"decoding, batch 1, float32, a cache of {options.cache} places, "
+        f"{options.threads} torch threads: tokens/s"
+    )
     for column in ("model", *BACKENDS, "openxla / inductor", "first token, s", "differ from eager"):
         table.add_column(column, justify="left" if column == "model" else "right")
     with torch.no_grad():
         for name in options.models:
-            speed, first, wrong = measure(name, options.size, options.tokens, options.rounds)
+            speed, first, wrong = measure(
+                name, options.size, options.tokens, options.cache, options.rounds
+            )
             table.add_row(
                 name,
                 *(f"{speed[b]:.1f}" for b in BACKENDS),

@@ -22,6 +22,7 @@ from xla_dynamo.module_builder import ModuleBuilder
 from xla_dynamo.nodes import is_index, is_plain_effect, with_effects, writes_input
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import memory_of, outputs_of_one_memory, replayed
+from xla_dynamo.own_functions import separate
 from xla_dynamo.partial_reductions import reduce_in_parts
 from xla_dynamo.program import Effect, Input, Mutation, Output, Program
 from xla_dynamo.saved_results import choose_strides, saved_layout
@@ -112,6 +113,7 @@ class _ProgramLowering(GraphLowering):
             if builder.platform == "cpu":
                 guard_exponentials(module)
                 reduce_in_parts(module)
+                separate(module)
             else:  # XLA:CPU has float32 products alone
                 set_matmul_precision(module, builder.options.matmul_precision)
         return Program(

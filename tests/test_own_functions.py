@@ -1,0 +1,135 @@
+"""What has a function of its own: weights that are converted as rows, updates in place."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import xla_dynamo
+from xla_dynamo import own_functions
+from xla_dynamo.runtime.libraries import libraries_of
+
+has_onednn = pytest.mark.skipif(
+    "onednn_bfloat16" not in libraries_of("cpu"), reason="convolutions are XLA's own here"
+)
+
+
+@pytest.fixture(autouse=True)
+def large(cold, monkeypatch):
+    """However few elements there are, they are enough."""
+    monkeypatch.setattr(own_functions, "FEWEST", 1)
+
+
+def convolutions(x, first, second):
+    with torch.autocast("cpu", torch.bfloat16):
+        return F.conv2d(F.conv2d(x, first, padding=1), second, groups=2)
+
+
+def inputs():
+    return (
+        torch.randn(2, 16, 30, 30),
+        torch.randn(32, 16, 3, 3) / 12,
+        torch.randn(24, 16, 1, 1) / 4,
+    )
+
+
+def as_rows(f, *args):
+    """The sizes of the arrays that are converted as rows."""
+    (built,) = xla_dynamo.explain(f)(*args).executables
+    lines = [line for line in built.stablehlo.splitlines() if "call @convert" in line]
+    assert all("inlineable" in line for line in lines)
+    return [line.split("-> tensor<")[1].split("xbf16")[0] for line in lines]
+
+
+@has_onednn
+def test_weights_are_converted_as_rows():
+    given = inputs()
+    assert as_rows(convolutions, *given) == ["32x144", "24x16"]
+    compiled = torch.compile(convolutions, backend="openxla")
+    with torch.no_grad():
+        result = compiled(*given)
+    expected = convolutions(*(t.double() for t in given))
+    torch.testing.assert_close(result.double(), expected.double(), rtol=2e-2, atol=2e-2)
+
+
+def test_what_others_use_is_left_alone():
+    x, first, second = inputs()
+
+    def f(x, first, second):
+        return first.bfloat16() * 2, second.bfloat16()
+
+    assert not as_rows(f, x, first, second)
+
+
+@has_onednn
+def test_gradients():
+    given = [t.requires_grad_() for t in inputs()]
+    compiled = torch.compile(convolutions, backend="openxla")
+    ours = torch.autograd.grad(compiled(*given).float().square().sum(), given)
+    exact = torch.autograd.grad(convolutions(*given).float().square().sum(), given)
+    for a, e in zip(ours, exact, strict=True):
+        assert (a - e).norm() < 0.03 * e.norm()
+
+
+@has_onednn
+def test_frozen_weights_are_converted_once():
+    model = torch.nn.Conv2d(16, 32, 3).eval()
+    x = torch.randn(2, 16, 30, 30)
+    compiled = torch.compile(model, backend="openxla", options={"freeze": True})
+    for _ in range(2):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            torch.testing.assert_close(compiled(x), model(x), rtol=2e-2, atol=2e-2)
+            model.weight.mul_(2)
+
+
+def attend(keys, position, query, new):
+    keys.index_copy_(2, position, new)
+    return F.scaled_dot_product_attention(query, keys, keys)
+
+
+def cache():
+    return (
+        torch.randn(1, 4, 128, 64),
+        torch.tensor([3]),
+        torch.randn(1, 4, 1, 64),
+        torch.randn(1, 4, 1, 64),
+    )
+
+
+def test_a_cache_is_updated_once_and_in_place():
+    with torch.no_grad():
+        (built,) = xla_dynamo.explain(attend)(*cache()).executables
+    assert built.stablehlo.count("stablehlo.dynamic_update_slice") == 1
+    assert built.stablehlo.count("call @dynamic_update_slice") == 1
+    whole = "f32[1,4,128,64]"
+    copies = [line for line in built.hlo.splitlines() if f"{whole}{{3,2,1,0}} copy(" in line]
+    assert not copies
+
+
+def test_a_cache_has_eagers_numbers():
+    ours, eagers = cache(), cache()
+    for mine, theirs in zip(ours, eagers, strict=True):
+        mine.copy_(theirs)
+    compiled = torch.compile(attend, backend="openxla")
+    place = ours[0].data_ptr()
+    with torch.no_grad():
+        for position in (3, 4, 127, 0, 3):
+            for _, position_, *_ in (ours, eagers):
+                position_.fill_(position)
+            torch.testing.assert_close(compiled(*ours), attend(*eagers))
+            torch.testing.assert_close(ours[0], eagers[0])
+    assert ours[0].data_ptr() == place
+
+
+def test_an_update_that_the_caller_keeps_apart():
+    """Neither argument is donated: the first is read afterwards, the second is the update."""
+
+    def f(x, part):
+        y = x.clone()
+        y[:, 2:3] = part
+        return y.sum(), y, x * 2
+
+    x, part = torch.randn(64, 9, 70), torch.randn(64, 1, 70)
+    for expected, actual in zip(
+        f(x, part), torch.compile(f, backend="openxla")(x, part), strict=True
+    ):
+        torch.testing.assert_close(actual, expected)

@@ -1,0 +1,82 @@
+"""Operations in functions of their own, which XLA neither inlines nor fuses with what is around.
+
+A convolution's weights that autocast converts at each call: XLA:CPU converts by loops along the
+innermost dimension, of which these have one or three elements, and takes two to three times as long
+as the memory does. It moves a reshape out of the way, or fuses it; a function converts rows.
+
+An update of a part of an array that is read after that, as a cache of keys and values: XLA fuses it
+with a reshape of its reader, and does it again for the result, each time on copies. The result of a
+function is there once, and in place where the array is donated.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings import build
+
+Value: TypeAlias = ir.Value
+# Arrays of fewer elements are left alone, and so are weights with as many in the last dimension.
+FEWEST, _ENOUGH = 1 << 14, 16
+
+
+def separate(module: ir.Module) -> None:
+    """Give functions of their own to the operations of a module's `main` that are to have one."""
+    main = next(op for op in module.body.operations if op.name.value == "main")
+    for op in [op.operation for op in main.entry_block.operations]:
+        with ir.InsertionPoint(op), op.location:
+            if op.name == "stablehlo.convert" and _is_of_a_weight(op):
+                _convert_rows(module, op)
+            elif op.name == "stablehlo.dynamic_update_slice" and _is_read_too(op):
+                _replace(op, _call(module, op, list(op.operands), op.results[0].type))
+
+
+def _is_of_a_weight(op: ir.Operation) -> bool:
+    (x,), (result,) = op.operands, op.results
+    shape = build.shape_of(x)
+    if len(shape) < 3 or shape[-1] >= _ENOUGH or build.product(shape) < FEWEST:
+        return False
+    users = {use.owner.name for use in result.uses}
+    return isinstance(x.owner, ir.Block) and users == {"stablehlo.custom_call"}
+
+
+def _convert_rows(module: ir.Module, op: ir.Operation) -> None:
+    (x,), (result,) = op.operands, op.results
+    shape = build.shape_of(x)
+    rows = [shape[0], build.product(shape[1:])]
+    given, type_ = (ir.RankedTensorType.get(rows, v.type.element_type) for v in (x, result))
+    converted = _call(module, op, [hlo.reshape(given, x)], type_)
+    _replace(op, hlo.reshape(result.type, converted))
+
+
+def _is_read_too(op: ir.Operation) -> bool:
+    """Whether an update of a small part has several readers, or the result and a reader."""
+    whole, part = (build.product(build.shape_of(x)) for x in list(op.operands)[:2])
+    return whole >= FEWEST and 4 * part <= whole and len(list(op.results[0].uses)) > 1
+
+
+def _call(module: ir.Module, op: ir.Operation, operands: Sequence[Value], type_: ir.Type) -> Value:
+    """What an operation makes of these operands, by a call of a function that does it."""
+    with ir.InsertionPoint(module.body):
+        given = [operand.type for operand in operands]
+        name = op.name.split(".")[-1]
+        function = func.FuncOp(name, (given, [type_]), visibility="private")
+        ir.SymbolTable(module.operation).insert(function)  # which finds another name if it must
+        with ir.InsertionPoint(function.add_entry_block()):
+            copy = op.clone().operation
+            for index, argument in enumerate(function.arguments):
+                copy.operands[index] = argument
+            copy.results[0].set_type(type_)
+            func.ReturnOp([copy.results[0]])
+    call = func.CallOp(function, operands)
+    inlineable = {"inlineable": ir.StringAttr.get("false")}
+    call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(inlineable)
+    return call.results[0]
+
+
+def _replace(op: ir.Operation, value: Value) -> None:
+    op.results[0].replace_all_uses_with(value)
+    op.erase()
