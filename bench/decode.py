@@ -2,8 +2,8 @@
 
 `python -m bench.decode` decodes greedily with GPT-2 and a small Llama, batch 1, random weights. The
 cache, of `--cache` places, is updated in place, one token's keys and values a call; each backend
-has a cache of its own.
-All backends must choose eager's tokens. Rounds of `--tokens` tokens each are interleaved.
+has a cache of its own. All backends must choose eager's tokens. Rounds of `--tokens` tokens each
+are interleaved.
 """
 
 import argparse

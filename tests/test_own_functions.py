@@ -71,7 +71,7 @@ def test_gradients():
 
 
 @has_onednn
-def test_frozen_weights_are_converted_once():
+def test_frozen_weights_may_change():
     model = torch.nn.Conv2d(16, 32, 3).eval()
     x = torch.randn(2, 16, 30, 30)
     compiled = torch.compile(model, backend="openxla", options={"freeze": True})
@@ -106,9 +106,8 @@ def test_a_cache_is_updated_once_and_in_place():
 
 
 def test_a_cache_has_eagers_numbers():
-    ours, eagers = cache(), cache()
-    for mine, theirs in zip(ours, eagers, strict=True):
-        mine.copy_(theirs)
+    ours = cache()
+    eagers = [tensor.clone() for tensor in ours]
     compiled = torch.compile(attend, backend="openxla")
     place = ours[0].data_ptr()
     with torch.no_grad():

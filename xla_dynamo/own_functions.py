@@ -27,11 +27,15 @@ def separate(module: ir.Module) -> None:
     """Give functions of their own to the operations of a module's `main` that are to have one."""
     main = next(op for op in module.body.operations if op.name.value == "main")
     for op in [op.operation for op in main.entry_block.operations]:
+        if op.name == "stablehlo.convert" and _is_of_a_weight(op):
+            make = _converted_rows
+        elif op.name == "stablehlo.dynamic_update_slice" and _is_read_too(op):
+            make = _updated
+        else:
+            continue
         with ir.InsertionPoint(op), op.location:
-            if op.name == "stablehlo.convert" and _is_of_a_weight(op):
-                _convert_rows(module, op)
-            elif op.name == "stablehlo.dynamic_update_slice" and _is_read_too(op):
-                _replace(op, _call(module, op, list(op.operands), op.results[0].type))
+            op.results[0].replace_all_uses_with(make(module, op))
+        op.erase()
 
 
 def _is_of_a_weight(op: ir.Operation) -> bool:
@@ -43,19 +47,22 @@ def _is_of_a_weight(op: ir.Operation) -> bool:
     return isinstance(x.owner, ir.Block) and users == {"stablehlo.custom_call"}
 
 
-def _convert_rows(module: ir.Module, op: ir.Operation) -> None:
+def _converted_rows(module: ir.Module, op: ir.Operation) -> Value:
     (x,), (result,) = op.operands, op.results
     shape = build.shape_of(x)
     rows = [shape[0], build.product(shape[1:])]
     given, type_ = (ir.RankedTensorType.get(rows, v.type.element_type) for v in (x, result))
-    converted = _call(module, op, [hlo.reshape(given, x)], type_)
-    _replace(op, hlo.reshape(result.type, converted))
+    return hlo.reshape(result.type, _call(module, op, [hlo.reshape(given, x)], type_))
 
 
 def _is_read_too(op: ir.Operation) -> bool:
     """Whether an update of a small part has several readers, or the result and a reader."""
     whole, part = (build.product(build.shape_of(x)) for x in list(op.operands)[:2])
     return whole >= FEWEST and 4 * part <= whole and len(list(op.results[0].uses)) > 1
+
+
+def _updated(module: ir.Module, op: ir.Operation) -> Value:
+    return _call(module, op, list(op.operands), op.results[0].type)
 
 
 def _call(module: ir.Module, op: ir.Operation, operands: Sequence[Value], type_: ir.Type) -> Value:
@@ -75,8 +82,3 @@ def _call(module: ir.Module, op: ir.Operation, operands: Sequence[Value], type_:
     inlineable = {"inlineable": ir.StringAttr.get("false")}
     call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(inlineable)
     return call.results[0]
-
-
-def _replace(op: ir.Operation, value: Value) -> None:
-    op.results[0].replace_all_uses_with(value)
-    op.erase()

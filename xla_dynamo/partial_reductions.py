@@ -24,8 +24,6 @@ _AT_A_TIME, _WINDOW = 16, 32
 # Elements of a row that one loop reduces, some 32 sums side by side. Beyond twice that a row is
 # split, for precision's sake, and for other threads where there are few rows.
 _LONGEST = 1 << 11
-
-
 _KINDS = {
     "stablehlo.add": "sum",
     "stablehlo.multiply": "prod",
@@ -135,14 +133,15 @@ class _Reduction:
             split = build.reshape(self.x, [*shape[:dim], parts, size, *shape[dim + 1 :]])
             self.x = build.reduce(split, [dim + 1], self._kind)
         self._reduce_windows()
-        while max(build.shape_of(self.x)[dim] for dim in self.over) > _WINDOW:
-            self._reduce_windows()
 
     def _reduce_windows(self) -> None:
+        """Reduce by windows once, and until no dimension is larger than one."""
         shape = build.shape_of(self.x)
         sizes = [min(n, _WINDOW) if dim in self.over else 1 for dim, n in enumerate(shape)]
         padding = [(0, -n % size) for n, size in zip(shape, sizes, strict=True)]
         self.x = build.reduce_window(self.x, self._kind, sizes, sizes, padding)
+        if max(build.shape_of(self.x)[dim] for dim in self.over) > _WINDOW:
+            self._reduce_windows()
 
     def _ended(self) -> Value:
         """The result, once the dimensions that are left are reduced as the operation has it."""
