@@ -7,6 +7,8 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.lowerings.shapes import transpose
+from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.values import Value
 
 # The names under which `Context.libraries` has oneDNN, its kernels for bfloat16, and torch's.
@@ -29,6 +31,9 @@ def library_call(
 ) -> list[Value]:
     """The results of a call, of these types.
 
+    What it takes and gives is row-major, by transposes, which cancel each other and those of the
+    model; a layout in place of one XLA keeps to, but by copies.
+
     Args:
         target: the name that XLA knows the function by.
         config: its configuration, in the form that it reads.
@@ -38,18 +43,26 @@ def library_call(
         result_orders: the same for the results.
         attributes: others of the operation.
     """
+    given = [transpose(x, order) for x, order in zip(operands, orders, strict=True)]
+    made = [_in_order(t, order) for t, order in zip(types, result_orders, strict=True)]
     op = hlo.CustomCallOp(
-        list(types),
-        list(operands),
+        made,
+        given,
         target,
         backend_config=config,
-        operand_layouts=ir.ArrayAttr.get([_layout(order) for order in orders]),
-        result_layouts=ir.ArrayAttr.get([_layout(order) for order in result_orders]),
+        operand_layouts=ir.ArrayAttr.get([_row_major(x.type) for x in given]),
+        result_layouts=ir.ArrayAttr.get([_row_major(t) for t in made]),
         **attributes,
     )
-    return list(op.results)
+    results = zip(op.results, result_orders, strict=True)
+    return [transpose(result, inverse(order)) for result, order in results]
 
 
-def _layout(order: Sequence[int]) -> ir.Attribute:
+def _in_order(given: ir.Type, order: Sequence[int]) -> ir.Type:
+    return ir.RankedTensorType.get([given.shape[dim] for dim in order], given.element_type)
+
+
+def _row_major(given: ir.Type) -> ir.Attribute:
     """A layout as XLA has it: dimensions from the innermost in memory to the outermost."""
-    return ir.DenseIntElementsAttr.get(np.asarray(order[::-1]), type=ir.IndexType.get())
+    order = np.arange(given.rank)[::-1].copy()
+    return ir.DenseIntElementsAttr.get(order, type=ir.IndexType.get())

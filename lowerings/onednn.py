@@ -95,12 +95,11 @@ def convolution(
 ) -> Value:
     """A convolution of images [batch, channel, *spatial], with the channels innermost in memory.
 
-    A layout, not a transpose: a chain of convolutions and what lies between keeps it by itself.
     `kernel_dims` are the dimensions of the kernel that are those of output and input channels.
     """
     rank = len(shape)
-    spatial = _numbers(range(2, rank))
-    image = {"data": {"batch_dim": "0", "feature_dim": "1", "spatial_dims": spatial}}
+    places = _numbers(range(1, rank - 1))
+    image = {"data": {"batch_dim": "0", "feature_dim": str(rank - 1), "spatial_dims": places}}
     out_features, in_features = _numbers(kernel_dims)
     config = {
         "dims": str(rank),
@@ -110,7 +109,7 @@ def convolution(
             "filter": {
                 "input_feature_dim": in_features,
                 "output_feature_dim": out_features,
-                "spatial_dims": spatial,
+                "spatial_dims": _numbers(range(2, rank)),
             }
         },
         "output": image,

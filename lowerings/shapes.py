@@ -6,7 +6,16 @@ import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.dtypes import tensor_type
-from xla_dynamo.lowerings.values import Number, Value, dtype_of, is_value, rank_of, scalar, shape_of
+from xla_dynamo.lowerings.values import (
+    Number,
+    Value,
+    dtype_of,
+    is_value,
+    rank_of,
+    scalar,
+    shape_of,
+    source_of,
+)
 
 
 def reshape(x: Value, shape: Sequence[int]) -> Value:
@@ -25,10 +34,10 @@ def expand_dims(x: Value, *dims: int) -> Value:
 
 
 def transpose(x: Value, permutation: Sequence[int]) -> Value:
-    """x.permute(permutation), of non-negative dims."""
-    if list(permutation) == list(range(rank_of(x))):
-        return x
-    return hlo.transpose(x, list(permutation))
+    """x.permute(permutation), of non-negative dims: one transpose of what x is made of, or none."""
+    source, given = source_of(x)
+    order = [given[dim] for dim in permutation]
+    return source if order == sorted(order) else hlo.transpose(source, order)
 
 
 def broadcast_in_dim(x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:

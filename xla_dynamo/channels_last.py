@@ -1,17 +1,13 @@
 """Images with the channels as their last dimension, from one call of a library to the next.
 
-The calls of oneDNN and torch have the channels innermost in memory (`lowerings/library_calls.py`).
-XLA's layout assignment keeps that through operations element by element, but copies images for
-reductions, windows and reshapes, which it wants row-major. So the module is written anew: calls
-take and give row-major images [batch, *spatial, channels], and what is between them computes on
-these, where a value is known to be the transpose of another.
+The calls of oneDNN and torch take and give images [batch, *spatial, channels], behind and before
+transposes (`lowerings/library_calls.py`). XLA moves a transpose through operations element by
+element, but copies images for reductions, windows and reshapes. So the module is written anew: what
+is between the calls computes on these, where a value is known to be the transpose of another.
 """
 
-import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo as hlo
@@ -36,20 +32,19 @@ from xla_dynamo.lowerings.library_calls import channels_last
 from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.values import source_of
 
-_CONVOLUTION = "__onednn$convolution"
-_CALLS = (_CONVOLUTION, "xla_dynamo.call")
-_LAYOUTS = ("operand_layouts", "result_layouts")
+# What the configuration of such a call has in it.
+_ON_IMAGES = ("onednn_conv_config", "weight_gradient")
 
 
 def put_channels_last(main: func.FuncOp) -> None:
     """Rewrite a function's body, if it calls a library with images."""
     ops = [op.operation for op in main.entry_block.operations]
+    if not any(map(_takes_images, ops)):
+        return
     rewriter = _Rewriter()
-    if any(map(_has_images, ops)):
-        for op in ops:
-            rewriter.visit(op)
-    if rewriter.old:
-        _erase_unused(main, rewriter.old)
+    for op in ops:
+        rewriter.visit(op)
+    _erase_unused(main, rewriter.old)
 
 
 def _erase_unused(main: func.FuncOp, old: set[ir.Operation]) -> None:
@@ -76,9 +71,7 @@ class _Rewriter:
         """Write an operation anew, if that saves a transpose."""
         known = next((v for v in op.operands if v in self.turned), None)
         with ir.InsertionPoint(op), op.location:
-            if _has_images(op):
-                self._call(op)
-            elif known is not None and (rule := self._rule(op)) is not None:
+            if known is not None and (rule := self._rule(op)) is not None:
                 rule(op, inverse(source_of(known)[1]))
             elif _makes_channels_first(op):
                 self.turned.add(op.results[0])
@@ -121,17 +114,6 @@ class _Rewriter:
         self._replace(op.results[0], new.results[0], order)
 
     # --- operations, and the order of an operand's dimensions in what it is a transpose of --------
-
-    def _call(self, op: ir.Operation) -> None:
-        operand_orders, result_orders = (
-            [order if _is_image(order) else identity(len(order)) for order in _orders(op, name)]
-            for name in _LAYOUTS
-        )
-        operands = [in_order(v, o) for v, o in zip(op.operands, operand_orders, strict=True)]
-        types = [type_in_order(r, o) for r, o in zip(op.results, result_orders, strict=True)]
-        new = rewritten(op, operands, types, _with_row_major_images(op))
-        for old, result, turn in zip(op.results, new.results, result_orders, strict=True):
-            self._replace(old, result, turn)
 
     def _elementwise(self, op: ir.Operation, order: Order) -> None:
         operands = [in_order(v, order) if v.type.rank else v for v in op.operands]
@@ -184,13 +166,12 @@ class _Rewriter:
         self._replace(result, hlo.reshape(type_in_order(result, order), source_of(x)[0]), order)
 
 
-def _has_images(op: ir.Operation) -> bool:
-    """Whether an operation is a call of a library on images with the channels innermost."""
-    if op.name != "stablehlo.custom_call" or "result_layouts" not in op.attributes:
+def _takes_images(op: ir.Operation) -> bool:
+    """Whether an operation is a call of a library on images."""
+    if op.name != "stablehlo.custom_call":
         return False
-    return _target(op) in _CALLS and any(
-        _is_image(order) for name in _LAYOUTS for order in _orders(op, name)
-    )
+    config = str(op.attributes["backend_config"]) if "backend_config" in op.attributes else ""
+    return any(name in config for name in _ON_IMAGES)
 
 
 def _makes_channels_first(op: ir.Operation) -> bool:
@@ -199,42 +180,3 @@ def _makes_channels_first(op: ir.Operation) -> bool:
         return False
     order = numbers(op, "permutation")
     return len(order) > 2 and order == inverse(channels_last(len(order)))
-
-
-def _target(op: ir.Operation) -> str:
-    return ir.StringAttr(op.attributes["call_target_name"]).value
-
-
-def _is_image(order: Order) -> bool:
-    return len(order) > 2 and order == channels_last(len(order))
-
-
-def _orders(op: ir.Operation, name: str) -> list[Order]:
-    """Layouts, as dimensions from the outermost in memory to the innermost."""
-    minor_first = (list(ir.DenseIntElementsAttr(a)) for a in ir.ArrayAttr(op.attributes[name]))
-    return [layout[::-1] for layout in minor_first]
-
-
-def _with_row_major_images(op: ir.Operation) -> dict[str, ir.Attribute]:
-    """The attributes of a call whose images are [batch, *spatial, channels]."""
-    index = ir.IndexType.get()
-    changed: dict[str, ir.Attribute] = {}
-    for name in _LAYOUTS:
-        orders = [sorted(o) if _is_image(o) else o for o in _orders(op, name)]
-        arrays = [np.asarray(order[::-1], dtype=np.int64) for order in orders]
-        attributes = [ir.DenseIntElementsAttr.get(a, type=index) for a in arrays]
-        changed[name] = ir.ArrayAttr.get(attributes)
-    if _target(op) == _CONVOLUTION:
-        changed["backend_config"] = _channels_last_config(op.attributes["backend_config"])
-    return changed
-
-
-def _channels_last_config(config: ir.Attribute) -> ir.Attribute:
-    """OneDNN's configuration, told where the dimensions are now."""
-    given: Any = json.loads(ir.StringAttr(config).value)
-    convolution = given["onednn_conv_config"]
-    rank = int(convolution["dims"])
-    spatial = [str(dim) for dim in range(1, rank - 1)]
-    data = {"batch_dim": "0", "feature_dim": str(rank - 1), "spatial_dims": spatial}
-    convolution["input"] = convolution["output"] = {"data": data}
-    return ir.StringAttr.get(json.dumps(given))

@@ -1,5 +1,6 @@
 """Kernels of torch inside a program: the same numbers as eager's, in whatever thread and mode."""
 
+import re
 import signal
 import threading
 import time
@@ -101,6 +102,21 @@ def test_other_layouts():
 
     actual, expected = (f(query, key, value) for f in (compiled(attend), attend))
     torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_heads_are_not_turned(trains):
+    linear = torch.nn.ModuleList(torch.nn.Linear(24, 24) for _ in range(4)).requires_grad_(trains)
+
+    def attend(x):
+        query, key, value = (f(x).view(2, 5, 3, 8).transpose(1, 2) for f in linear[:3])
+        heads = F.scaled_dot_product_attention(query, key, value)
+        return linear[3](heads.transpose(1, 2).reshape(2, 5, 24))
+
+    for built in xla_dynamo.explain(attend)(torch.randn(2, 5, 24)).executables:
+        assert "xla_dynamo.call" in built.hlo
+        turned = re.findall(r"= f32\[[\d,]{5,}\]\S+ (?:copy|transpose)\(", built.hlo)
+        assert not turned, turned
 
 
 def test_numbers_that_are_none():
