@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from bench import __main__ as command_line
-from bench import report, run, serve
+from bench import bounds, report, run, serve
 from bench.compare import compare
 from bench.processes import Worker, WorkerFailed
 from bench.results import Results, geometric_mean, latency, speedup
@@ -198,3 +198,8 @@ def test_batches_are_cut_into_sizes_that_are_compiled(batch, length):
     assert sum(cut) == batch
     filled = [next(b for b in serve.BATCHES if b >= n) for n in cut]
     assert (sum(filled) - batch) * length <= serve.WASTE
+
+
+def test_what_bounds_a_model():
+    assert bounds.covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
+    assert 0 < bounds.share("nanogpt", "tiny") < 1

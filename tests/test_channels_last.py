@@ -186,3 +186,23 @@ def test_images_are_not_turned(name):
     with torch.no_grad():
         plain = turned_images(lambda x: network(["relu"] * 3, x, weights), x)
         assert turned_images(lambda x: network(["relu", name, name], x, weights), x) <= plain
+
+
+def test_sums_of_residual_blocks_are_made_once():
+    """Each kernel reads one image from a convolution and one from the block before."""
+    x, weights = inputs(4)
+
+    def blocks(x):
+        for weight in weights:
+            x = (x + F.conv2d(x, weight, None, 1, 1)).relu()
+        return x
+
+    with torch.no_grad():
+        (built,) = xla_dynamo.explain(blocks)(x).executables
+    made = re.findall(
+        r"([\w.]+) = f32\[2,[\d,]+\]\S* (?:custom-call|fusion|parameter)\(", built.hlo
+    )
+    kernels = re.findall(r" = f32\[2,[\d,]+\]\S* fusion\(([^)]*)\)", built.hlo)
+    assert len(kernels) >= len(weights)
+    for operands in kernels:
+        assert sum(name in made for name in re.findall(r"%([\w.]+)", operands)) <= 2, operands
