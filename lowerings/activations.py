@@ -19,10 +19,11 @@ def _positive(x: Value) -> Value:
 
 @lowers(aten.relu.default)
 def relu(ctx: Context, x: Value) -> Value:
-    """On the CPU by a choice: of a maximum with a number XLA:CPU thinks that it costs no reading.
+    """The positive part, NaN where x is.
 
-    It would not read the result of a residual block, which the next convolution has in memory, but
-    add up all blocks anew for each one that follows.
+    On the CPU by a choice: a maximum with a number counts there as an operation that costs no
+    reading, so that XLA would not read the sum of a residual block, which the next convolution has
+    in memory, but add up all blocks anew in each one that follows.
     """
     (x,) = promote(ctx, x)
     zero = full_like(x, 0)
