@@ -1,7 +1,7 @@
 """torch dtypes to MLIR element types and back."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -83,6 +83,11 @@ def torch_dtype(type_: ir.Type) -> torch.dtype:
 def tensor_type(shape: tuple[int, ...] | list[int], dtype: torch.dtype) -> ir.RankedTensorType:
     """The ranked tensor type of a shape and a torch dtype, in the current MLIR context."""
     return ir.RankedTensorType.get(list(shape), element_type(dtype))
+
+
+def type_in_order(given: ir.Type, order: Sequence[int]) -> ir.Type:
+    """The type of a tensor once its dimensions are in this order."""
+    return ir.RankedTensorType.get([given.shape[dim] for dim in order], given.element_type)
 
 
 def real_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -7,6 +7,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.lowerings.dtypes import type_in_order
 from xla_dynamo.lowerings.shapes import transpose
 from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.values import Value
@@ -44,7 +45,7 @@ def library_call(
         attributes: others of the operation.
     """
     given = [transpose(x, order) for x, order in zip(operands, orders, strict=True)]
-    made = [_in_order(t, order) for t, order in zip(types, result_orders, strict=True)]
+    made = [type_in_order(t, order) for t, order in zip(types, result_orders, strict=True)]
     op = hlo.CustomCallOp(
         made,
         given,
@@ -56,10 +57,6 @@ def library_call(
     )
     results = zip(op.results, result_orders, strict=True)
     return [transpose(result, inverse(order)) for result, order in results]
-
-
-def _in_order(given: ir.Type, order: Sequence[int]) -> ir.Type:
-    return ir.RankedTensorType.get([given.shape[dim] for dim in order], given.element_type)
 
 
 def _row_major(given: ir.Type) -> ir.Attribute:

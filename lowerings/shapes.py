@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 import torch
+from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.lowerings.dtypes import tensor_type, type_in_order
 from xla_dynamo.lowerings.values import (
     Number,
     Value,
@@ -34,10 +35,29 @@ def expand_dims(x: Value, *dims: int) -> Value:
 
 
 def transpose(x: Value, permutation: Sequence[int]) -> Value:
-    """x.permute(permutation), of non-negative dims: one transpose of what x is made of, or none."""
+    """x.permute(permutation), of non-negative dims: a transpose only where nothing else will do."""
     source, given = source_of(x)
     order = [given[dim] for dim in permutation]
-    return source if order == sorted(order) else hlo.transpose(source, order)
+    if order == sorted(order):
+        return source
+    op = source.owner
+    name = getattr(op, "name", None)  # a block, whose argument the source is, has none
+    if name == "stablehlo.broadcast_in_dim":
+        return _broadcast_in_order(op, order)
+    if name == "stablehlo.constant" and op.attributes["value"].is_splat:
+        splat, turned = op.attributes["value"].get_splat_value(), type_in_order(source.type, order)
+        return hlo.constant(ir.DenseElementsAttr.get_splat(turned, splat))
+    return hlo.transpose(source, order)
+
+
+def _broadcast_in_order(op: ir.Operation, order: list[int]) -> Value:
+    """A broadcast to a result with its dimensions in another order."""
+    (source,) = op.operands
+    dims = [order.index(d) for d in ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])]
+    if dims != sorted(dims):
+        by_place = sorted(range(len(dims)), key=dims.__getitem__)
+        source, dims = transpose(source, by_place), sorted(dims)
+    return hlo.broadcast_in_dim(type_in_order(op.results[0].type, order), source, dims)
 
 
 def broadcast_in_dim(x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:

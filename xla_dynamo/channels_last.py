@@ -22,13 +22,13 @@ from xla_dynamo.dimension_orders import (
     gather_in_order,
     gathered_dimension,
     identity,
-    in_order,
     merged_dimensions,
     numbers,
     rewritten,
-    type_in_order,
 )
+from xla_dynamo.lowerings.dtypes import type_in_order
 from xla_dynamo.lowerings.library_calls import channels_last
+from xla_dynamo.lowerings.shapes import transpose
 from xla_dynamo.lowerings.strides import inverse
 from xla_dynamo.lowerings.values import source_of
 
@@ -110,40 +110,40 @@ class _Rewriter:
         changed: dict[str, ir.Attribute],
     ) -> None:
         """The same operation on these operands, whose result has its dimensions in this order."""
-        new = rewritten(op, operands, [type_in_order(op.results[0], order)], changed)
+        new = rewritten(op, operands, [type_in_order(op.results[0].type, order)], changed)
         self._replace(op.results[0], new.results[0], order)
 
     # --- operations, and the order of an operand's dimensions in what it is a transpose of --------
 
     def _elementwise(self, op: ir.Operation, order: Order) -> None:
-        operands = [in_order(v, order) if v.type.rank else v for v in op.operands]
+        operands = [transpose(v, order) if v.type.rank else v for v in op.operands]
         self._rewrite(op, operands, order, {})
 
     def _window(self, op: ir.Operation, order: Order) -> None:
-        operands = [in_order(v, order) if v.type.rank else v for v in op.operands]
+        operands = [transpose(v, order) if v.type.rank else v for v in op.operands]
         self._rewrite(op, operands, order, attributes_in_order(op, order))
 
     def _concatenate(self, op: ir.Operation, order: Order) -> None:
         dim = order.index(ir.IntegerAttr(op.attributes["dimension"]).value)
         number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
-        operands = [in_order(v, order) for v in op.operands]
+        operands = [transpose(v, order) for v in op.operands]
         self._rewrite(op, operands, order, {"dimension": number})
 
     def _gather(self, op: ir.Operation, order: Order) -> None:
         """Places along one dimension, which stays where it is."""
         if (dim := gathered_dimension(op)) is None or op.operands[0] not in self.turned:
             return
-        operands = [in_order(op.operands[0], order), op.operands[1]]
+        operands = [transpose(op.operands[0], order), op.operands[1]]
         self._rewrite(op, operands, order, gather_in_order(op, order.index(dim), order))
 
     def _reverse(self, op: ir.Operation, order: Order) -> None:
         dims = [order.index(dim) for dim in numbers(op, "dimensions")]
-        self._rewrite(op, [in_order(op.operands[0], order)], order, {"dimensions": array(dims)})
+        self._rewrite(op, [transpose(op.operands[0], order)], order, {"dimensions": array(dims)})
 
     def _reduce(self, op: ir.Operation, order: Order) -> None:
         dims = numbers(op, "dimensions")
         kept = [dim for dim in order if dim not in dims]
-        x = in_order(op.operands[0], order)
+        x = transpose(op.operands[0], order)
         over = sorted(order.index(dim) for dim in dims)
         left = [sorted(kept).index(dim) for dim in kept]
         self._rewrite(op, [x, op.operands[1]], left, {"dimensions": array(over)})
@@ -163,7 +163,8 @@ class _Rewriter:
             return
         by_place = sorted(range(len(places)), key=places.__getitem__)
         order = [dim for number in by_place for dim in groups[number][1]]
-        self._replace(result, hlo.reshape(type_in_order(result, order), source_of(x)[0]), order)
+        new = hlo.reshape(type_in_order(result.type, order), source_of(x)[0])
+        self._replace(result, new, order)
 
 
 def _takes_images(op: ir.Operation) -> bool:

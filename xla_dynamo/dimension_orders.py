@@ -12,8 +12,6 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.values import source_of
-
 Value: TypeAlias = ir.Value
 Order: TypeAlias = list[int]
 
@@ -57,38 +55,6 @@ def numbers(op: ir.Operation, name: str) -> list[int]:
 def array(values: Sequence[int]) -> ir.Attribute:
     """Such an attribute."""
     return ir.DenseI64ArrayAttr.get(list(values))
-
-
-def type_in_order(value: Value, order: Order) -> ir.Type:
-    """The type of a value once its dimensions are in this order."""
-    shape = value.type.shape
-    return ir.RankedTensorType.get([shape[dim] for dim in order], value.type.element_type)
-
-
-def in_order(value: Value, order: Order) -> Value:
-    """A value with its dimensions in this order, by a transpose only where nothing else will do."""
-    source, permutation = source_of(value)
-    order = [permutation[dim] for dim in order]
-    if order == identity(len(order)):
-        return source
-    op = source.owner
-    name = getattr(op, "name", None)
-    if name == "stablehlo.broadcast_in_dim":
-        return _broadcast(op, order)
-    if name == "stablehlo.constant" and op.attributes["value"].is_splat:
-        splat = op.attributes["value"].get_splat_value()
-        return hlo.constant(ir.DenseElementsAttr.get_splat(type_in_order(source, order), splat))
-    return hlo.transpose(source, order)
-
-
-def _broadcast(op: ir.Operation, order: Order) -> Value:
-    """A broadcast to a result with its dimensions in another order."""
-    (source,) = op.operands
-    dims = [order.index(d) for d in numbers(op, "broadcast_dimensions")]
-    if dims != sorted(dims):
-        by_place = sorted(range(len(dims)), key=dims.__getitem__)
-        source, dims = hlo.transpose(source, by_place), sorted(dims)
-    return hlo.broadcast_in_dim(type_in_order(op.results[0], order), source, dims)
 
 
 def attributes_in_order(op: ir.Operation, order: Order) -> dict[str, ir.Attribute]:
