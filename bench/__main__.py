@@ -26,8 +26,8 @@ from bench.compare import compare
 from bench.models import MODELS
 from bench.models.suites import SUITES
 from bench.processes import ROOT
-from bench.results import Results, describe_run, note_overhead
-from bench.run import TOLERANCES, Limits, ModelRun
+from bench.results import Results, describe_run, failures, note_overhead
+from bench.run import TOLERANCES, Limits, measure
 from bench.timing import add_settings
 from bench.worker import Task
 
@@ -124,17 +124,17 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
 
             batch = options.batch or (MODELS[name].batch if options.size == "full" else 2)
             task = Task(name, options.mode, options.size, batch, options.dtype, options.threads)
-            record = ModelRun(task, backends, limits, say).measure(options.rounds, options.seconds)
+            record = measure(task, backends, limits, say, options.rounds, options.seconds)
             if options.overhead:
                 tiny = dataclasses.replace(task, size="tiny", batch=2)
-                note_overhead(record, ModelRun(tiny, backends, limits, say).measure(5, 0.1))
+                note_overhead(record, measure(tiny, backends, limits, say, 5, 0.1))
             results.append(record)
             console.print("  ".join(report.row(results, record)), highlight=False)
             progress.advance(bar)
     report.show(results, console)
     for written in report.write(results, path.parent):
         console.print(f"wrote {written}")
-    return int(bool(report.failures(results)))
+    return int(bool(failures(results)))
 
 
 def _command(options: argparse.Namespace) -> str:

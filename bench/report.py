@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench.backends import BACKENDS
-from bench.results import Record, Results, geometric_mean, latency, speedup
+from bench.results import Record, Results, failures, geometric_mean, latency, speedup
 
 PEERS = ("eager", "inductor")  # whose better one the speedups are over
 OURS = ("openxla-step", "openxla")
@@ -117,16 +117,6 @@ def _ratio(number: float | None) -> str:
 
 def _number(number: float | None, form: str) -> str:
     return "-" if number is None else format(number, form)
-
-
-def failures(results: Results) -> list[tuple[str, str, str, str]]:
-    """Model, backend, status and message of whatever did not work."""
-    return [
-        (record["model"], backend, entry.get("status", "?"), entry.get("message", ""))
-        for record in results.models.values()
-        for backend, entry in record["backends"].items()
-        if entry.get("status") != "ok"
-    ]
 
 
 def show(results: Results, console: Console) -> None:

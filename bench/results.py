@@ -104,6 +104,20 @@ def note_overhead(record: Record, tiny: Record) -> None:
             entry["overhead_us"] = milliseconds * 1e3
 
 
+def failures(results: Results) -> list[tuple[str, str, str, str]]:
+    """Model, backend, status and message of whatever did not work, on its first inputs too."""
+    found = []
+    for record in results.models.values():
+        for measured in (record, record.get("before", {"backends": {}})):
+            name = record["model"] if measured is record else f"{record['model']}, other inputs"
+            found += [
+                (name, backend, entry.get("status", "?"), entry.get("message", ""))
+                for backend, entry in measured["backends"].items()
+                if entry.get("status") != "ok"
+            ]
+    return found
+
+
 def speedup(record: Record, backend: str, over: Iterable[str]) -> float | None:
     """How many times as fast as the fastest of some others; None where either is missing."""
     own = latency(record, backend)

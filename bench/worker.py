@@ -37,6 +37,7 @@ class Task:
     batch: int = 1
     dtype: str = "float32"
     threads: int = 1
+    seed: int = 1  # of the inputs
 
 
 class Subject:
@@ -49,7 +50,7 @@ class Subject:
         self.name = "eager" if self.golden else backend
         self.backend = BACKENDS[self.name]
         model = (build_double if self.golden else build)(task.model, task.size)
-        torch.manual_seed(1)
+        torch.manual_seed(task.seed)
         inputs = MODELS[task.model].inputs(task.size, task.batch)
         device = self.backend.device()
         self.model = model.to(device)

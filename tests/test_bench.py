@@ -12,7 +12,7 @@ from bench import __main__ as command_line
 from bench import bounds, report, run, serve
 from bench.compare import compare
 from bench.processes import Worker, WorkerFailed
-from bench.results import Results, geometric_mean, latency, speedup
+from bench.results import Results, failures, geometric_mean, latency, speedup
 from bench.worker import Task
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
@@ -66,6 +66,22 @@ def test_wrong_results_are_told_and_not_timed(tmp_path, monkeypatch):
     assert "ms" not in rows["openxla"]
     assert rows["eager"]["status"] == "ok"
     assert len(rows["eager"]["ms"]) == 2
+
+
+@pytest.mark.parametrize(("mode", "times"), [("training", 2), ("inference", 1)])
+def test_a_wrong_training_step_is_measured_on_other_inputs(tmp_path, monkeypatch, mode, times):
+    """Where the compiler is right and an activation was next to relu's kink, they agree."""
+    lying = impostor(tmp_path, "reply(seconds=1.0, error=0.5)")
+    real = run.python_of
+    names = iter([real(""), real(""), lying] + [real("")] * 3)
+    monkeypatch.setattr(run, "python_of", lambda environment: next(names))
+    task = Task("dlrm", mode, size="tiny", batch=2)
+    record = run.measure(task, ["eager", "openxla"], run.Limits(), lambda step: None, 1, 0.01)
+    results = Results(tmp_path / "results.jsonl")
+    results.append(record)
+    assert record["seed"] == times
+    name = "dlrm, other inputs" if mode == "training" else "dlrm"
+    assert [failure[:3] for failure in failures(results)] == [(name, "openxla", "wrong")]
 
 
 def asked(path, *more, models="super_resolution"):
