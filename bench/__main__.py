@@ -54,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run(options, parser, console)
         case "report":
             results = _read(options.results, parser)
+            if not results.models:
+                parser.error(f"there are no results in {options.results}")
             report.show(results, console)
             for path in report.write(results, options.results.parent):
                 console.print(f"wrote {path}")
@@ -69,15 +71,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", choices=("full", *SUITES), default="quick")
     parser.add_argument("--models", help="names, by commas, in place of a suite")
     parser.add_argument("--backends", default="eager,inductor,openxla", help=", ".join(BACKENDS))
     parser.add_argument("--mode", choices=("inference", "training"), default="inference")
     add_settings(parser)
-    parser.add_argument("--batch", type=int, help="default: each model's own")
+    parser.add_argument("--batch", type=_positive, help="default: each model's own")
     parser.add_argument("--dtype", choices=tuple(TOLERANCES), default="float32")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=_positive, default=9)
     parser.add_argument("--seconds", type=float, default=0.3, help="length of a round")
     parser.add_argument(
         "--overhead",
@@ -107,9 +115,9 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
     named = f"{day}-{options.suite}-{options.mode}-{options.dtype}.jsonl"
     path = options.output or ROOT / "bench" / "results" / named
     results = _read(path, parser, must_exist=False)
-    kept = ("mode", "size", "dtype", "threads", "rounds", "seconds")
+    kept = ("mode", "size", "batch", "dtype", "threads", "rounds", "seconds")
     settings = {**{k: getattr(options, k) for k in kept}, "backends": backends}
-    if results.run and results.run["settings"] != settings:
+    if results.run and {"batch": None, **results.run["settings"]} != settings:
         parser.error(f"{path} has results of other settings: {results.run['settings']}")
     if not results.run:
         results.append(describe_run(_command(options), settings))

@@ -52,7 +52,7 @@ class Results:
         """Read what is there.
 
         Raises:
-            ValueError: a line is no JSON object (the last one may be cut short; it is dropped).
+            ValueError: a line is no result (the last one may be cut short; it is dropped).
         """
         self.path = path
         self.run: Record = {}
@@ -60,13 +60,15 @@ class Results:
         self._cut: int | None = None  # the length of what is whole
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         for number, line in enumerate(lines, 1):
+            if not line.endswith("\n"):  # the run was killed while it wrote
+                self._cut = len("".join(lines[:-1]).encode())
+                break
             try:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
-                if number == len(lines):
-                    self._cut = len("".join(lines[:-1]).encode())
-                    break
                 raise ValueError(f"{path}:{number} is no line of results: {error}") from None
+            if not isinstance(record, dict) or not record.keys() & {"run", "model"}:
+                raise ValueError(f"{path}:{number} is no line of results: {line.strip()}")
             if "run" in record:
                 self.run = self.run or record
             else:
@@ -93,7 +95,8 @@ class Results:
 def latency(record: Record, backend: str) -> float | None:
     """Milliseconds a call, the median of the rounds; None where the backend failed."""
     found = record["backends"].get(backend, {})
-    return statistics.median(found["ms"]) if found.get("status") == "ok" else None
+    timed = found.get("status") == "ok" and found.get("ms")
+    return statistics.median(timed) if timed else None
 
 
 def note_overhead(record: Record, tiny: Record) -> None:

@@ -225,6 +225,7 @@ def _by_xla(
     feature_groups: int = 1,
     batch_groups: int = 1,
 ) -> Value:
+    x, window = _cropped(x, window)
     padding = np.asarray(window.padding, dtype=np.int64).reshape(-1, 2)
     return hlo.convolution(
         tensor_type(list(shape), dtype),
@@ -238,6 +239,30 @@ def _by_xla(
         lhs_dilation=list(window.image_dilation),
         rhs_dilation=list(window.dilation),
     )
+
+
+def _cropped(x: Value, window: Window) -> tuple[Value, Window]:
+    """An image without what negative padding takes away, and the padding that is left.
+
+    XLA:CPU reads beyond the image where the padding is negative before it and positive behind it,
+    as phases of a transposed convolution have it.
+    """
+    start, stop, padding = [0, 0], list(build.shape_of(x)), []
+    for dim, ((low, high), dilation) in enumerate(
+        zip(window.padding, window.image_dilation, strict=True), 2
+    ):
+        first = last = 0
+        if dilation == 1:
+            first = min(max(-low, 0), stop[dim])
+            last = min(max(-high, 0), stop[dim] - first)
+        start.append(first)
+        stop[dim] -= last
+        left = low + first, high + last
+        # Where nothing is left of the image, what is taken away goes on in the padding.
+        padding.append((0, sum(left)) if dilation == 1 and min(left) < 0 else left)
+    if padding == list(window.padding):
+        return x, window
+    return build.slice_(x, start, stop), window._replace(padding=padding)
 
 
 def _dimensions(

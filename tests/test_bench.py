@@ -139,7 +139,10 @@ def test_training(tmp_path):
         (["run", "--models", "bart,nothing"], "unknown models"),
         (["run", "--backends", "eager,magic"], "unknown backends"),
         (["run", "--backends", "eager,torchax"], "python -m bench peers pytorch_xla"),
+        (["run", "--rounds", "0"], "must be at least 1"),
+        (["run", "--batch", "0"], "must be at least 1"),
         (["report", "/nowhere.jsonl"], "there is no file"),
+        (["report", "/dev/null"], "there are no results"),
     ],
 )
 def test_wrong_arguments(arguments, message, capsys, monkeypatch):
@@ -188,9 +191,20 @@ def test_comparison(tmp_path):
     assert "geometric mean 2.000" in text
 
 
-def test_lines_that_are_none(tmp_path):
+def test_a_line_without_an_end_is_measured_again(tmp_path):
+    """The run was killed while it wrote it."""
     path = tmp_path / "results.jsonl"
-    path.write_text('nonsense\n{"model": "one", "backends": {}}\n')
+    path.write_text('{"model": "one", "backends": {}}\n{"model": "two", "backends": {}}')
+    results = Results(path)
+    assert list(results.models) == ["one"]
+    results.append({"model": "three", "backends": {}})
+    assert list(Results(path).models) == ["one", "three"]
+
+
+@pytest.mark.parametrize("line", ["nonsense", "5", '{"foo": 1}'])
+def test_lines_that_are_none(line, tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text(line + '\n{"model": "one", "backends": {}}\n')
     with pytest.raises(ValueError, match=r"results\.jsonl:1"):
         Results(path)
 

@@ -447,6 +447,15 @@ def test_running_statistics_that_change_are_noticed():
     check(compiled, model, image, rtol=1e-4, atol=1e-5)
 
 
+def test_many_running_statistics_that_change_are_noticed():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 5000), torch.nn.BatchNorm1d(5000)).eval()
+    compiled, x = frozen(model), torch.randn(8, 4)
+    check(compiled, model, x, rtol=1e-4, atol=1e-5)
+    model.train()(x * 3 + 1)
+    model.eval()
+    check(compiled, model, x, rtol=1e-4, atol=1e-5)
+
+
 def test_not_a_number_comes_through_a_folded_batch_norm():
     model, image = normalized("plain")
     image[0, 0, 0, 0] = torch.nan

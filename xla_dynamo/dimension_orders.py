@@ -16,17 +16,18 @@ Value: TypeAlias = ir.Value
 Order: TypeAlias = list[int]
 
 
-def _names(dialect: str, text: str) -> frozenset[str]:
+def names(dialect: str, text: str) -> frozenset[str]:
+    """The names of operations, out of a text with a blank between them."""
     return frozenset(f"{dialect}.{name}" for name in text.split())
 
 
-ELEMENTWISE = _names(
+ELEMENTWISE = names(
     "stablehlo",
     "abs add and atan2 cbrt ceil clamp compare convert cosine divide exponential "
     "exponential_minus_one floor is_finite log log_plus_one logistic maximum minimum multiply "
     "negate not or power remainder round_nearest_afz round_nearest_even rsqrt select sign sine "
     "sqrt subtract tan tanh xor",
-) | _names("chlo", "erf erfc erf_inv square")
+) | names("chlo", "erf erfc erf_inv square")
 # Operations with attributes that have an entry a dimension, besides `padding` in pairs.
 _BY_DIMENSION = {
     "stablehlo.pad": ("edge_padding_low", "edge_padding_high", "interior_padding"),

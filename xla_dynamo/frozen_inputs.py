@@ -26,8 +26,8 @@ from xla_dynamo.runtime.jaxlib_private import Buffer
 
 _address_of = torch.Tensor.data_ptr
 _version_of = operator.attrgetter("_version")
-# Of at most so many elements is a tensor that is compared bit by bit.
-_SMALL = 4096
+# Of at most so many elements is a tensor that is compared bit by bit, and a vector.
+_SMALL, _LONGEST = 1 << 12, 1 << 20
 
 
 class _Epoch:
@@ -132,7 +132,7 @@ class FrozenProgram:
 def _is_watched(tensor: torch.Tensor) -> bool:
     """Whether a tensor is compared bit by bit: a running statistic may be one."""
     on_cpu = tensor.device.type == "cpu" and tensor.is_floating_point()
-    return on_cpu and tensor.numel() <= _SMALL
+    return on_cpu and tensor.numel() <= (_LONGEST if tensor.dim() == 1 else _SMALL)
 
 
 def _array_of(tensor: torch.Tensor) -> Any:

@@ -26,6 +26,7 @@ from xla_dynamo.own_functions import separate
 from xla_dynamo.partial_reductions import reduce_in_parts
 from xla_dynamo.program import Effect, Input, Mutation, Output, Program
 from xla_dynamo.saved_results import choose_strides, saved_layout
+from xla_dynamo.shared_values import make_once
 from xla_dynamo.signatures import checked, no_rule
 
 Node: TypeAlias = torch.fx.Node
@@ -114,6 +115,7 @@ class _ProgramLowering(GraphLowering):
                 guard_exponentials(module)
                 reduce_in_parts(module)
                 separate(module)
+                make_once(module)
             else:  # XLA:CPU has float32 products alone
                 set_matmul_precision(module, builder.options.matmul_precision)
         return Program(

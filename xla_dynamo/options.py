@@ -82,7 +82,7 @@ def _check(key: str, value: Any, kind: Any) -> None:
         if value not in CHOICES[key]:
             raise OptionError(f"option {key!r} must be one of {CHOICES[key]}, not {value!r}")
     elif key == "libraries":
-        if not isinstance(value, list | tuple) or not set(value) <= set(LIBRARIES):
+        if not isinstance(value, list | tuple) or not all(name in LIBRARIES for name in value):
             raise OptionError(f"option {key!r} must be a list out of {LIBRARIES}, not {value!r}")
     elif kind is bool:
         if not isinstance(value, bool):

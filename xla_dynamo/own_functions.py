@@ -9,7 +9,7 @@ with a reshape of its reader, and does it again for the result, each time on cop
 function is there once, and in place where the array is donated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from jax.extend.mlir import ir
@@ -67,17 +67,39 @@ def _updated(module: ir.Module, op: ir.Operation) -> Value:
 
 def _call(module: ir.Module, op: ir.Operation, operands: Sequence[Value], type_: ir.Type) -> Value:
     """What an operation makes of these operands, by a call of a function that does it."""
+
+    def body(*arguments: Value) -> Value:
+        copy = op.clone().operation
+        for index, argument in enumerate(arguments):
+            copy.operands[index] = argument
+        copy.results[0].set_type(type_)
+        return copy.results[0]
+
+    return called(module, op.name.split(".")[-1], operands, type_, body)
+
+
+def called(
+    module: ir.Module,
+    name: str,
+    operands: Sequence[Value],
+    type_: ir.Type,
+    body: Callable[..., Value],
+) -> Value:
+    """The result of a new function of a module, called here with these operands.
+
+    Args:
+        module: where the function goes.
+        name: its name, or the beginning of it.
+        operands: what it is called with.
+        type_: of its result.
+        body: makes its result of its arguments.
+    """
     with ir.InsertionPoint(module.body):
         given = [operand.type for operand in operands]
-        name = op.name.split(".")[-1]
         function = func.FuncOp(name, (given, [type_]), visibility="private")
         ir.SymbolTable(module.operation).insert(function)  # which finds another name if it must
         with ir.InsertionPoint(function.add_entry_block()):
-            copy = op.clone().operation
-            for index, argument in enumerate(function.arguments):
-                copy.operands[index] = argument
-            copy.results[0].set_type(type_)
-            func.ReturnOp([copy.results[0]])
+            func.ReturnOp([body(*function.arguments)])
     call = func.CallOp(function, operands)
     inlineable = {"inlineable": ir.StringAttr.get("false")}
     call.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(inlineable)

@@ -17,6 +17,8 @@ CASES = {
     "groups": (4, 3, [5, 5], [4, 3], [2, 2], [0, 1], [0, 1], 2),
     "one dimension": (2, 3, [7], [5], [3], [2], [2], 1),
     "three dimensions": (2, 2, [3, 4, 2], [3, 2, 4], [2, 2, 2], [1, 0, 1], [0, 0, 1], 1),
+    "a phase that begins within the image": (8, 8, [9, 9], [3, 3], [3, 3], [1, 1], [2, 2], 1),
+    "a phase that begins behind the image": (4, 2, [2, 5], [4, 3], [2, 3], [3, 1], [1, 2], 1),
     "padding that takes all but one": (2, 2, [3, 2], [3, 3], [2, 2], [2, 1], [0, 0], 1),
 }
 

@@ -20,6 +20,7 @@ CASES = {
     "more weights than results": (2, 16, [2, 2], 64, [3, 3], 1, 1, 1, 1, False),
     "stride and dilation": (3, 4, [11, 12], 6, [3, 3], (2, 1), (2, 1), (1, 2), 1, False),
     "places left over": (2, 4, [8, 9], 6, [3, 3], 4, 0, 1, 1, False),
+    "an image of one column": (64, 32, [40, 1], 32, [3, 3], 2, 1, 1, 1, False),
     "one element": (2, 8, [5, 6], 16, [1, 1], 1, 0, 1, 1, False),
     "one element, strided": (2, 8, [5, 6], 16, [1, 1], 2, 0, 1, 1, False),
     "one element, padded": (2, 8, [5, 6], 16, [1, 1], 1, 1, 1, 1, False),
@@ -77,8 +78,9 @@ def test_gradients(case, dtype, format_, cold, monkeypatch):
     exact, expected = gradients(convolve, torch.float64), gradients(convolve, dtype)
     compare_with_exact(exact, expected, gradients(compiled, dtype))
     product = case in ("one element", "one element, strided", "more weights than results")
+    narrow = case == "an image of one column" and dtype is torch.bfloat16  # oneDNN has it wrong
     library = {"torch", "onednn" if dtype is torch.float32 else "onednn_bfloat16"}
-    assert sum(calls) == (not product and library <= libraries_of("cpu"))
+    assert sum(calls) == (not product and not narrow and library <= libraries_of("cpu"))
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])

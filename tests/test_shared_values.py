@@ -1,0 +1,156 @@
+"""Values that several read are made once, and XLA's loops do not grow with the depth of a model."""
+
+import copy
+import math
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.comparison import compare_with_exact
+from xla_dynamo import shared_values
+from xla_dynamo.backend import compile_torch_graph
+from xla_dynamo.events import BuiltExecutable
+from xla_dynamo.options import Options
+
+
+@pytest.fixture(autouse=True)
+def large(cold, monkeypatch):
+    """However few elements there are, they are enough."""
+    monkeypatch.setattr(shared_values, "FEWEST", 256)
+
+
+class Block(torch.nn.Module):
+    """A residual sum that is normalized, as in BERT."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(32, 64), torch.nn.Linear(64, 32)
+        self.norm = torch.nn.LayerNorm(32)
+
+    def forward(self, x):
+        return self.norm(x + self.down(F.gelu(self.up(x))))
+
+
+def executables(f, *args, trains=False):
+    built = []
+
+    def observe(event):
+        if isinstance(event, BuiltExecutable):
+            built.append(event)
+
+    def backend(gm, inputs):
+        return compile_torch_graph(gm, inputs, Options.parse({}), observer=observe)
+
+    result = torch.compile(f, backend=backend)(*args)
+    if trains:
+        result.sum().backward()
+    return built
+
+
+def once(built):
+    return built.stablehlo.count("call @once")
+
+
+def widest(built):
+    """The most arrays, as large as its result, that a loop reads."""
+    sizes = {
+        found[1]: math.prod(map(int, filter(None, found[2].split(","))))
+        for found in re.finditer(r"%([\w.\-]+) = \w+\[([\d,]*)\]", built.hlo)
+    }
+    loops = re.finditer(r"%([\w.\-]+) = \S+ fusion\((.*?)\), kind=kLoop", built.hlo)
+    return max(
+        sum(sizes[x] >= sizes[loop[1]] >= 256 for x in re.findall(r"%([\w.\-]+)", loop[2]))
+        for loop in loops
+    )
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_loops_read_as_much_in_a_deeper_model(trains):
+    torch.manual_seed(0)
+    x = torch.randn(2, 16, 32)
+    reads = []
+    for depth in (3, 7):
+        model = torch.nn.Sequential(*[Block() for _ in range(depth)])
+        with torch.set_grad_enabled(trains):
+            built = executables(model, x, trains=trains)
+        assert len(built) == 1 + trains
+        assert not any(re.search(r"\[2,16,32\]\S* copy\(", each.hlo) for each in built)
+        reads.append([widest(each) for each in built])
+    assert reads[0] == reads[1]
+
+
+def test_gradients():
+    torch.manual_seed(0)
+    model, x = torch.nn.Sequential(*[Block() for _ in range(4)]), torch.randn(2, 16, 32)
+
+    def gradients(f, model, dtype):
+        torch.autograd.backward(f(x.to(dtype)).square().sum())
+        return [p.grad for p in model.parameters()]
+
+    wide, eager = copy.deepcopy(model).double(), copy.deepcopy(model)
+    actual = gradients(torch.compile(model, backend="openxla"), model, torch.float32)
+    exact = gradients(wide, wide, torch.float64)
+    compare_with_exact(exact, gradients(eager, eager, torch.float32), actual)
+
+
+def two(n=16):
+    return torch.randn(n, n), torch.randn(n, n)
+
+
+def check(f, *args, times):
+    (built,) = executables(f, *args)
+    assert once(built) == times
+    given = [copy.deepcopy(args) for _ in range(2)]
+    expected, actual = f(*given[0]), torch.compile(f, backend="openxla")(*given[1])
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(given[1], given[0])
+
+
+def test_what_is_reduced_twice_is_made_once():
+    check(lambda x, y: ((z := x + y).sum(0), z.amax(1)), *two(), times=1)
+
+
+def test_what_is_returned_and_reduced_is_made_once():
+    check(lambda x, y: (z := x * y, z.sum(1)), *two(), times=1)
+
+
+def test_what_is_read_twice_to_make_one_value_is_not_made_for_itself():
+    def f(x, y):
+        z = x + y
+        return (z * torch.tanh(z) + z).sum(1)
+
+    check(f, *two(), times=0)
+
+
+def test_what_only_products_read_is_not_made_for_itself():
+    check(lambda x, y: ((z := x + y) @ x, z @ y), *two(), times=0)
+
+
+def test_what_is_made_of_one_array_is_not_made_for_itself():
+    check(lambda x: ((z := x.exp()).sum(0), z.sum(1)), two()[0], times=0)
+
+
+def test_little_is_left_alone():
+    check(lambda x, y: ((z := x + y).sum(0), z.sum(1)), *two(8), times=0)
+
+
+def test_inputs_that_are_changed():
+    def f(x, y):
+        x.add_(y)
+        return x.sum(0), x.sum(1), x
+
+    check(f, *two(), times=1)
+
+
+def test_empty():
+    check(lambda x, y: ((z := x + y).sum(0), z.sum(1)), *(t[:0] for t in two()), times=0)
+
+
+def test_branches_read_it_too():
+    def f(x, y):
+        z = x + y
+        return torch.cond(x.sum() > 0, lambda z: z.sum(0), lambda z: z.sum(1), (z,)), z.amax(1)
+
+    check(f, *two(), times=1)
