@@ -31,6 +31,7 @@ from xla_dynamo.lowerings.build import (
 )
 from xla_dynamo.lowerings.promotion import computed_in
 from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.values import refuse_nothing
 
 aten = torch.ops.aten
 
@@ -155,6 +156,8 @@ def squared_magnitude(x: Value) -> Value:
 
 def _extremum(kind: str) -> Callable[..., Value]:
     def rule(ctx: Context, x: Value, dim: Dims = None, keepdim: bool = False) -> Value:
+        if dim is None:
+            refuse_nothing(kind, x)
         return finish(ctx, reduce(x, normalize_dims(dim, rank_of(x)), kind))
 
     return rule
@@ -180,7 +183,8 @@ def extremum_index(x: Value, dim: int, kind: str) -> tuple[Value, Value]:
 
 def _extremum_with_index(kind: str) -> Callable[..., tuple[Value, Value]]:
     def rule(ctx: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
-        best, place = extremum_index(x, normalize_dim(dim, rank_of(x)), kind)
+        refuse_nothing(kind, x, dim := normalize_dim(dim, rank_of(x)))
+        best, place = extremum_index(x, dim, kind)
         shape = ctx.out[0].shape
         return reshape(best, shape), reshape(place, shape)
 

@@ -15,6 +15,7 @@ from jax import lax
 from xla_dynamo.lowerings.build import Value, rank_of, reshape
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.values import refuse_nothing
 
 aten = torch.ops.aten
 
@@ -137,11 +138,13 @@ def kthvalue(
 
 @lowers(aten.median.dim)
 def median(ctx: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, ...]:
+    refuse_nothing("median", x, dim)
     return _along(ctx, _median, x, dim, ignore_nan=False)
 
 
 @lowers(aten.nanmedian.dim)
 def nanmedian(ctx: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, ...]:
+    refuse_nothing("nanmedian", x, dim)
     return _along(ctx, _median, x, dim, ignore_nan=True)
 
 
@@ -163,4 +166,5 @@ def nanmedian_of_all(ctx: Context, x: Value) -> Value:
 
 @lowers(aten.mode.default)
 def mode(ctx: Context, x: Value, dim: int = -1, keepdim: bool = False) -> tuple[Value, ...]:
+    refuse_nothing("mode", x, dim)
     return _along(ctx, _mode, x, dim)

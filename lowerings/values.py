@@ -123,6 +123,18 @@ def highest(dtype: torch.dtype) -> Number:
     return math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
+def refuse_nothing(name: str, x: Value, dim: int | None = None) -> None:
+    """Raise as eager does where a dimension, or all of them, has no element to choose from.
+
+    Raises:
+        IndexError: it has none.
+    """
+    if dim is not None and rank_of(x) and shape_of(x)[dim] == 0:
+        raise IndexError(f"{name}(): Expected reduction dim {dim} to have non-zero size.")
+    if dim is None and 0 in shape_of(x):
+        raise IndexError(f"{name}(): Expected reduction dim to be specified for no elements.")
+
+
 def source_of(value: Value) -> tuple[Value, list[int]]:
     """What a value is the transpose of, which may be itself, and the permutation."""
     if getattr(value.owner, "name", None) == "stablehlo.transpose":  # a block has no name

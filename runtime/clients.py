@@ -43,7 +43,6 @@ def pjrt_device(device_type: str, index: int) -> jax.Device:
             f"no PJRT platform for tensors on {device_type!r}; move the model and its inputs to "
             f"one of: {known}"
         )
-    _watch_forks()
     platform = _PLATFORMS[device_type]
     try:
         devices = _cpu_client().local_devices() if platform == "cpu" else _devices_of_jax(platform)
@@ -52,6 +51,7 @@ def pjrt_device(device_type: str, index: int) -> jax.Device:
             f"tensors on {device_type!r} need a PJRT plugin for {platform}, which is not "
             f"installed: pip install 'xla-dynamo[{platform}]' ({error})"
         ) from error
+    _watch_forks(devices[0].client)
     by_hardware_id = {d.local_hardware_id or 0: d for d in devices}
     return by_hardware_id[index]
 

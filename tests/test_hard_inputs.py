@@ -2,6 +2,8 @@
 
 import functools
 import multiprocessing
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -126,6 +128,20 @@ def test_forked_child_gets_an_error_and_does_not_hang():
     assert "spawn" in message
 
 
+def test_forked_child_ends_as_others_do():
+    program = """if True:
+        import os, sys, torch
+        net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+        with torch.no_grad():
+            torch.compile(net, backend="openxla")(torch.randn(2, 3, 9, 9))
+        child = os.fork()
+        if not child:
+            sys.exit(7)
+        assert os.waitpid(child, 0)[1] == 7 << 8
+    """
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_optimizer_step():
     layer = torch.nn.Linear(3, 2)
@@ -139,6 +155,26 @@ def test_compiled_optimizer_step():
             module(torch.ones(1, 3)).square().sum().backward()
             step()
     torch.testing.assert_close(layer.weight, twin.weight)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        torch.max,
+        torch.min,
+        lambda x: x.max(0),
+        lambda x: x.min(0),
+        lambda x: x.median(0),
+        lambda x: x.nanmedian(-2),
+        lambda x: x.mode(0),
+    ],
+)
+def test_nothing_has_no_extremum(f):
+    x = torch.empty(0, 3)
+    with pytest.raises((IndexError, RuntimeError), match=r"non-zero size|to be specified"):
+        f(x)
+    with pytest.raises(Exception, match=r"non-zero size|to be specified"):
+        compiled(f)(x)
 
 
 def test_empty_results_with_any_strides():
