@@ -66,9 +66,9 @@ def _torch_xla_device() -> Any:
 
 
 def _torch_xla_finish(result: Any) -> Any:
-    import torch_xla
+    import torch_xla.core.xla_model
 
-    torch_xla.sync(wait=True)
+    torch_xla.core.xla_model.wait_device_ops()  # sync(wait=True) waits for lazy graphs alone
     return result
 
 

@@ -2,12 +2,14 @@
 
 `python -m bench.bounds --results FILE.jsonl` profiles the models of a file of results, each in a
 process of its own, compiled by openxla: products, convolutions and calls of libraries against
-everything else. The bound is how many times as fast as the fastest other backend openxla would be,
-were all else free.
+everything else. The bound is how many times as fast as the better of eager and Inductor openxla
+would be, were all else free.
 """
 
 import argparse
+import dataclasses
 import itertools
+import json
 import pathlib
 import re
 import sys
@@ -23,9 +25,10 @@ from rich.progress import track
 from rich.table import Table
 
 import xla_dynamo
-from bench.models import MODELS, build
+from bench.report import PEERS
 from bench.results import Results, geometric_mean, latency, speedup
-from bench.timing import add_settings, in_fresh_process, set_threads
+from bench.timing import in_fresh_process
+from bench.worker import Subject, Task
 
 CALLS = 5
 # The name and the opcode of an instruction of HLO; a custom fusion is a product by YNNPACK.
@@ -36,22 +39,21 @@ _HEAVY = re.compile(
 )
 
 
-def share(name: str, size: str) -> float:
+def share(task: Task) -> float:
     """Of a call's time, the part in which some product or call of a library runs."""
-    model, entry = build(name, size), MODELS[name]
-    inputs = entry.inputs(size, entry.batch)
-    compiled = torch.compile(model, backend="openxla", dynamic=False)
+    subject = Subject(task, "openxla")
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
-    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        built = xla_dynamo.explain(model)(**inputs).executables
+    with tempfile.TemporaryDirectory() as folder:
+        with torch.no_grad(), subject.autocast():
+            built = xla_dynamo.explain(subject.model)(**subject.inputs).executables
         heavy = {found for each in built for found in _HEAVY.findall(each.hlo or "")}
         for _ in range(2):
-            compiled(**inputs)
+            subject.step()
         with jax.profiler.trace(folder, profiler_options=options):
             start = time.perf_counter()
             for _ in range(CALLS):
-                compiled(**inputs)
+                subject.step()
             seconds = time.perf_counter() - start
         return covered(events(pathlib.Path(folder), heavy)) / 1e9 / seconds
 
@@ -81,27 +83,27 @@ def main() -> None:
     """Profile and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=pathlib.Path)
-    parser.add_argument("--share", choices=sorted(MODELS), help="print one model's share alone")
-    add_settings(parser)
+    parser.add_argument("--share", metavar="TASK", help="print one task's share alone (JSON)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    set_threads(options.threads)
     if options.share:
-        print(share(options.share, options.size))
+        print(share(Task(**json.loads(options.share))))
         return
-    if options.results is None:
+    if options.results is None or not options.results.exists():
         parser.error("--results FILE.jsonl is needed: what `python -m bench run --output` wrote")
     records = [r for r in Results(options.results).models.values() if latency(r, "openxla")]
+    if any(record["mode"] != "inference" for record in records):
+        parser.error(f"{options.results} has other results than of inference")
     console = Console(width=None if sys.stdout.isatty() else 100)
     table = Table(title="products and calls of libraries")
     for column in ("model", "openxla ms", "their share", "speedup", "bound"):
         table.add_column(column, justify="left" if column == "model" else "right")
     rows = []
     for record in track(records, console=console, disable=not sys.stdout.isatty()):
-        (part,) = in_fresh_process(
-            "bench.bounds", "--share", record["model"], "--size", options.size
-        )
-        gained = speedup(record, "openxla", set(record["backends"]) - {"openxla"})
+        names = {field.name for field in dataclasses.fields(Task)} & set(record)
+        task = {name: record[name] for name in names}
+        (part,) = in_fresh_process("bench.bounds", "--share", json.dumps(task))
+        gained = speedup(record, "openxla", PEERS)
         rows.append((gained, gained and gained / part))
         figures = (f"{n:.2f}" if n else "-" for n in rows[-1])
         table.add_row(record["model"], f"{latency(record, 'openxla'):.1f}", f"{part:.0%}", *figures)

@@ -1,6 +1,7 @@
 """A worker process as an object: asked by method, bounded in time and memory, killed whole."""
 
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -30,8 +31,18 @@ class WorkerFailed(Exception):
         self.status = status
 
 
+def end_with_parent() -> None:
+    """Have the system kill this process when its parent ends, also while it is stopped (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 class Worker:
-    """A process of `bench.worker`, and all that it starts (Inductor's compilers)."""
+    """A process of `bench.worker`, and all that it starts (Inductor's compilers).
+
+    It is stopped (SIGSTOP) while it is asked nothing, so that what it still does takes no core from
+    whoever is measured next.
+    """
 
     def __init__(
         self, *, environment: dict[str, str], python: str = sys.executable, memory_gb: float
@@ -68,6 +79,7 @@ class Worker:
             WorkerFailed: it raised, died, took longer than `timeout` seconds or too much memory.
         """
         assert self._process.stdin is not None
+        self._process.send_signal(signal.SIGCONT)
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"do": what, **arguments}).encode() + b"\n")
             self._process.stdin.flush()
@@ -80,6 +92,7 @@ class Worker:
             if self._over:
                 raise WorkerFailed("memory", f"more than {self._limit / 1e9:.1f} GB in {what}")
             raise WorkerFailed("crash", f"died in {what}: {self._last_words()}")
+        self._process.send_signal(signal.SIGSTOP)
         reply = json.loads(line)
         if "raised" in reply:
             raise WorkerFailed("error", reply["raised"])

@@ -2,7 +2,7 @@
 
 For each model the workers (`bench.worker`) of all backends live at once. One after the other they
 build the model and call it cold, and are compared with eager in float64. Then all take turns at
-timed rounds, so that what is compared was measured under the same load; who waits, sleeps.
+timed rounds, so that what is compared was measured under the same load; who waits, is stopped.
 """
 
 import contextlib

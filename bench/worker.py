@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from bench.accuracy import rms_error
 from bench.backends import BACKENDS, counting
 from bench.models import MODELS, build, build_double
+from bench.processes import end_with_parent
 from bench.timing import peak_memory
 from bench.training_step import changes, make_step, without_dropout
 
@@ -68,16 +69,17 @@ class Subject:
         compiled = self.backend.compile(self.model)
 
         def call() -> Any:
-            with torch.no_grad(), self._autocast():
+            with torch.no_grad(), self.autocast():
                 return compiled(**self.inputs)
 
         return call
 
     def _training(self) -> Callable[[], Any]:
         loss = MODELS[self.task.model].loss
-        return make_step(self.model, self.inputs, loss, self.name, self._autocast)
+        return make_step(self.model, self.inputs, loss, self.name, self.autocast)
 
-    def _autocast(self) -> Any:
+    def autocast(self) -> Any:
+        """The context that calls of this dtype are made in."""
         if self.task.dtype == "bfloat16" and not self.golden:
             return torch.autocast("cpu", torch.bfloat16)
         return contextlib.nullcontext()
@@ -137,6 +139,7 @@ def _requests() -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Answer requests until there are no more."""
+    end_with_parent()
     warnings.simplefilter("ignore")
     subject: Subject | None = None
     with os.fdopen(int(sys.argv[1]), "w") as replies:

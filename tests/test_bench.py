@@ -2,9 +2,12 @@
 
 import json
 import math
+import subprocess
 import sys
 import textwrap
+import time
 
+import psutil
 import pytest
 from rich.console import Console
 
@@ -49,6 +52,44 @@ def test_workers_that_fail(tmp_path, line, status, message):
     ):
         worker.ask("first", 2 if status == "timeout" else 30)
     assert failure.value.status == status
+
+
+def test_workers_rest_between_questions(tmp_path):
+    """What one still does would take a core from whoever is measured next."""
+    with Worker(
+        environment={}, python=impostor(tmp_path, "reply(pid=os.getpid())"), memory_gb=1
+    ) as worker:
+        process = psutil.Process(worker.ask("first", 30)["pid"])
+        deadline = time.monotonic() + 10
+        while process.status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert process.status() == psutil.STATUS_STOPPED
+        assert worker.ask("first", 30)["pid"] == process.pid
+
+
+def test_workers_end_with_the_runner():
+    """Also one that rests, when the runner is killed."""
+    runner = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent("""
+            from bench.processes import Worker
+            worker = Worker(environment={}, memory_gb=4)
+            worker.ask("prepare", 60, task={"model": "sac_actor", "size": "tiny"}, backend="eager")
+            print(worker._process.pid, flush=True)
+            input()
+        """),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    worker = psutil.Process(int(runner.stdout.readline()))
+    runner.kill()
+    runner.wait()
+    _, alive = psutil.wait_procs([worker], timeout=20)
+    assert not alive
 
 
 def test_wrong_results_are_told_and_not_timed(tmp_path, monkeypatch):
@@ -232,4 +273,5 @@ def test_batches_are_cut_into_sizes_that_are_compiled(batch, length):
 
 def test_what_bounds_a_model():
     assert bounds.covered([(5, 6), (0, 2), (1, 3), (1, 2)]) == 4
-    assert 0 < bounds.share("nanogpt", "tiny") < 1
+    assert 0 < bounds.share(Task("nanogpt", size="tiny", batch=2)) < 1
+    assert 0 < bounds.share(Task("nanogpt", size="tiny", batch=2, dtype="bfloat16")) < 1
