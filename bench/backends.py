@@ -82,20 +82,31 @@ BACKENDS["torch_xla"] = Backend(
 
 
 class _Leaves(torch.nn.Module):
-    """A model that returns its tensors in a list: JAX does not know transformers' own classes."""
+    """A model that returns its tensors in a list: JAX does not know transformers' own classes.
+
+    Arguments that are no tensors are attributes, since JAX traces what is passed, flags too.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.constants: dict[str, Any] = {}
 
     def forward(self, **inputs: Any) -> list[Any]:
-        return pytree.tree_leaves(self.model(**inputs))
+        return pytree.tree_leaves(self.model(**inputs, **self.constants))
 
 
 def _torchax(model: torch.nn.Module) -> Call:
     import torchax
 
-    return torchax.compile(_Leaves(model))
+    leaves = _Leaves(model)
+    compiled = torchax.compile(leaves)
+
+    def call(**inputs: Any) -> list[Any]:
+        leaves.constants = {k: v for k, v in inputs.items() if isinstance(v, bool | int | str)}
+        return compiled(**{k: v for k, v in inputs.items() if k not in leaves.constants})
+
+    return call
 
 
 def _torchax_finish(result: Any) -> Any:

@@ -21,6 +21,7 @@ from bench.worker import GOLDEN, Task
 
 # As torch's own runner: an error may be this many times eager's, and a tenth of the tolerance more.
 MULTIPLE = 3.0
+WEIGHTS = "weights.pt"
 TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}
 
 
@@ -86,6 +87,8 @@ class ModelRun:
         try:
             with self._worker(folder, python_of("")) as worker:
                 self._prepare(worker, GOLDEN)
+                if any(BACKENDS[name].environment for name in self.rows):
+                    worker.ask("save_weights", self.limits.seconds, path=str(folder / WEIGHTS))
                 worker.ask("first", self.limits.seconds)
                 worker.ask("save", self.limits.seconds, path=str(path))
         except WorkerFailed:
@@ -95,8 +98,10 @@ class ModelRun:
     def _start(
         self, name: str, folder: pathlib.Path, golden: pathlib.Path | None, stack: Any
     ) -> None:
-        worker = stack.enter_context(self._worker(folder, python_of(BACKENDS[name].environment)))
-        self._prepare(worker, name)
+        environment = BACKENDS[name].environment
+        worker = stack.enter_context(self._worker(folder, python_of(environment)))
+        weights = {"weights": str(folder / WEIGHTS)} if environment else {}
+        self._prepare(worker, name, **weights)
         first = worker.ask("first", self.limits.seconds)
         row = self.rows[name]
         row.update(cold_s=first.pop("seconds"), **first)
@@ -113,9 +118,9 @@ class ModelRun:
         eager = self.rows.get("eager", {}).get("error", 0.0)
         return MULTIPLE * eager + TOLERANCES[self.task.dtype] / 10
 
-    def _prepare(self, worker: Worker, backend: str) -> None:
+    def _prepare(self, worker: Worker, backend: str, **more: str) -> None:
         task = dataclasses.asdict(self.task)
-        worker.ask("prepare", self.limits.seconds, task=task, backend=backend)
+        worker.ask("prepare", self.limits.seconds, task=task, backend=backend, **more)
 
     def _worker(self, folder: pathlib.Path, python: str) -> Worker:
         threads = str(self.task.threads)

@@ -44,13 +44,16 @@ class Task:
 class Subject:
     """A model, its inputs, and how one backend calls it."""
 
-    def __init__(self, task: Task, backend: str) -> None:
+    def __init__(self, task: Task, backend: str, weights: str = "") -> None:
+        """Build it; with the weights in a file, if one is named (see `save_weights`)."""
         torch.set_num_threads(task.threads)
         self.task = task
         self.golden = backend == GOLDEN
         self.name = "eager" if self.golden else backend
         self.backend = BACKENDS[self.name]
         model = (build_double if self.golden else build)(task.model, task.size)
+        if weights:
+            _copy_weights(weights, model)
         torch.manual_seed(task.seed)
         inputs = MODELS[task.model].inputs(task.size, task.batch)
         device = self.backend.device()
@@ -100,6 +103,14 @@ class Subject:
         torch.save(_tensors(self.result), path)
         return {}
 
+    def save_weights(self, path: str) -> dict[str, Any]:
+        """Write them for workers of other environments: torch 2.9 draws other ones of some kinds.
+
+        Nothing is lost in float64: they were drawn in the model's own dtype.
+        """
+        torch.save(_weights(self.model), path)
+        return {}
+
     def compare(self, path: str) -> dict[str, Any]:
         """How far the result is from the saved one; the worst of its tensors."""
         return {"error": rms_error(torch.load(path), _tensors(self.result))}
@@ -127,6 +138,17 @@ class Subject:
         return {"peak_mb": peak, "parameters": sum(p.numel() for p in self.model.parameters())}
 
 
+def _weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def _copy_weights(path: str, model: torch.nn.Module) -> None:
+    saved = torch.load(path)
+    with torch.no_grad():
+        for name, tensor in _weights(model).items():
+            tensor.copy_(saved[name])
+
+
 def _tensors(result: Any) -> list[torch.Tensor]:
     leaves = pytree.tree_leaves(result)
     return [t.detach().cpu() for t in leaves if isinstance(t, torch.Tensor)]
@@ -147,7 +169,7 @@ def main() -> None:
             what = request.pop("do")
             try:
                 if what == "prepare":
-                    subject = Subject(Task(**request["task"]), request["backend"])
+                    subject = Subject(Task(**request.pop("task")), **request)
                     reply: dict[str, Any] = {}
                 else:
                     reply = getattr(subject, what)(**request)

@@ -9,6 +9,7 @@ import time
 
 import psutil
 import pytest
+import torch
 from rich.console import Console
 
 from bench import __main__ as command_line
@@ -16,7 +17,7 @@ from bench import bounds, report, run, serve
 from bench.compare import compare
 from bench.processes import Worker, WorkerFailed
 from bench.results import Results, failures, geometric_mean, latency, speedup
-from bench.worker import Task
+from bench.worker import GOLDEN, Subject, Task
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 
@@ -90,6 +91,23 @@ def test_workers_end_with_the_runner():
     runner.wait()
     _, alive = psutil.wait_procs([worker], timeout=20)
     assert not alive
+
+
+def test_other_environments_get_the_same_weights(tmp_path):
+    """Of float64, from the worker whose results all are compared with."""
+    task, path = Task("dcgan_generator", size="tiny", batch=2), str(tmp_path / "weights.pt")
+    golden, other = Subject(task, GOLDEN), Subject(task, "eager")
+    with torch.no_grad():
+        for tensor in (*golden.model.parameters(), *golden.model.buffers()):
+            if tensor.is_floating_point():
+                tensor.copy_(tensor.float() + 1)
+    golden.save_weights(path)
+    golden.first(), other.first()
+    golden.save(results := str(tmp_path / "results.pt"))
+    assert other.compare(results)["error"] > 1e-3
+    other = Subject(task, "eager", weights=path)
+    other.first()
+    assert other.compare(results)["error"] < 1e-5
 
 
 def test_wrong_results_are_told_and_not_timed(tmp_path, monkeypatch):
