@@ -17,8 +17,8 @@ from xla_dynamo.options import Options
 
 @pytest.fixture(autouse=True)
 def large(cold, monkeypatch):
-    """However few elements there are, they are enough."""
-    monkeypatch.setattr(shared_values, "FEWEST", 256)
+    """So many elements are not few."""
+    monkeypatch.setattr(shared_values, "FEW", 256)
 
 
 class Block(torch.nn.Module):
@@ -79,6 +79,17 @@ def test_loops_read_as_much_in_a_deeper_model(trains):
         assert not any(re.search(r"\[2,16,32\]\S* copy\(", each.hlo) for each in built)
         reads.append([widest(each) for each in built])
     assert reads[0] == reads[1]
+
+
+def test_a_program_of_few_elements_grows_no_faster_than_its_model():
+    torch.manual_seed(0)
+    lengths = []
+    for depth in (3, 6, 12):
+        model = torch.nn.Sequential(*[Block() for _ in range(depth)])
+        built = executables(model, torch.randn(1, 4, 32), trains=True)
+        assert once(built[1]) > 0
+        lengths.append(sum(len(each.hlo.splitlines()) for each in built))
+    assert lengths[2] - lengths[1] < 2.2 * (lengths[1] - lengths[0])
 
 
 def test_gradients():

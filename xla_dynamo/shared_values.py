@@ -17,10 +17,10 @@ from xla_dynamo.lowerings import build
 from xla_dynamo.own_functions import called
 
 Value: TypeAlias = ir.Value
-# Arrays of fewer elements are left alone.
-FEWEST = 1 << 14
-# Of so many arrays something may be computed in each of its readers.
-_MOST = 1
+# Of so many arrays something may be computed in each of its readers; of more where it has so few
+# elements that to be made apart costs as much.
+_MOST, _MOST_WHERE_FEW = 1, 4
+FEW = 1 << 14
 # What XLA fuses beside operations element by element, and what there is nothing to read of.
 _FUSED = ELEMENTWISE | names(
     "stablehlo", "broadcast_in_dim concatenate pad reshape reverse slice transpose"
@@ -42,7 +42,8 @@ def make_once(module: ir.Module) -> None:
         size = _size(result)
         read = {v for x in op.operands for v in arrays.get(x, _read_of(x)) if 2 * _size(v) >= size}
         arrays[result] = frozenset(read)
-        if size >= FEWEST and len(read) > _MOST and result in apart:
+        most = _MOST if size >= FEW else _MOST_WHERE_FEW
+        if len(read) > most and result in apart:
             with ir.InsertionPoint.after(op), op.location:
                 once = called(module, "once", [result], result.type, lambda x: x)
             result.replace_all_uses_except(once, once.owner.operation)
