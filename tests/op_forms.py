@@ -28,16 +28,26 @@ def compiled(
 
 def _split(sample: SampleInput) -> tuple[list[torch.Tensor], Callable[[list[torch.Tensor]], Any]]:
     """Copies of a sample's tensors, and what puts such a list in their places again."""
-    leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    places: list[torch.Tensor] = []
+    others: list[Any] = []
 
-    def filled(tensors: list[torch.Tensor]) -> Any:
-        given = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            given[place] = tensor
-        return pytree.tree_unflatten(given, spec)
+    def written(value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            places.append(value)
+            return f"tensors[{len(places) - 1}]"
+        if type(value) in (list, tuple):
+            inside = "".join(f"{written(v)}, " for v in value)
+            return f"[{inside}]" if type(value) is list else f"({inside})"
+        if type(value) is dict:
+            return "{" + "".join(f"{k!r}: {written(v)}, " for k, v in value.items()) + "}"
+        others.append(value)
+        return f"others[{len(others) - 1}]"
 
-    return [copied(leaves[i]) for i in places], filled
+    # Written out, since tracing pytree's own functions took Dynamo longer than all else here.
+    code = f"lambda tensors: {written((sample.input, tuple(sample.args), dict(sample.kwargs)))}"
+    tensors = [x for x in pytree.tree_leaves(others) if isinstance(x, torch.Tensor)]
+    assert not tensors, "tensors within an object that is neither a list, a tuple nor a dict"
+    return [copied(x) for x in places], eval(code, {"others": others})
 
 
 def _call(op: OpInfo, sample: SampleInput, run: Runner) -> tuple[Any, list[torch.Tensor]]:

@@ -122,6 +122,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", DRAWS)
 def test_every_draw_is_drawn_again(name):
     draw = DRAWS[name]

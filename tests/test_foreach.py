@@ -17,6 +17,7 @@ def call(name, sample):
     return getattr(torch.ops.aten, name)(tensors, *sample.args, **sample.kwargs), tensors
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", [*SAMPLES, *IN_PLACE])
 def test_against_eager(name):
     op = SAMPLES[name.removesuffix("_")]

@@ -85,7 +85,7 @@ def test_the_loss_reaches_every_parameter(name):
     assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("batch", [2, pytest.param(1, marks=pytest.mark.slow)])
 @each_model
 def test_agrees_with_eager(name, batch):
     model = build(name, "tiny")

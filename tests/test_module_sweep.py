@@ -20,9 +20,10 @@ CASES = [
 
 def sweep(info, training, dtype, limit):
     reason = MODULE_LIMITATIONS.get(info.name)
-    status, why = check(info, dtype, None if reason else limit, training=training)
+    if not reason or limit is None:  # a limitation shows in some samples of many
+        status, why = check(info, dtype, limit, training=training)
     if reason:
-        assert status == "fail", f"passes now: remove its row ({reason})"
+        assert limit or status == "fail", f"passes now: remove its row ({reason})"
         status, why = check(info, dtype, limit, training=training, fallback="eager")
     expected = "breaks" if info.name in MODULE_GRAPH_BREAKS else "pass"
     assert status == expected, why

@@ -1,8 +1,8 @@
 """torch's operator database through `torch.compile(fullgraph=True)`: value, dtype, shape, stride.
 
 Each operator, dtype and form either passes or has a row in `limitations.py`, and a row that no
-longer fails must go. By default a sample or two at the `QUICK` dtypes; with `-m slow`, all of them,
-at every dtype.
+longer fails must go. By default a sample or two of the `QUICK` forms and dtypes; with `-m slow`, all
+of them, at every dtype.
 """
 
 import pytest
@@ -21,14 +21,15 @@ from tests.op_database import full_name, operators
 from tests.op_forms import FORMS
 from tests.op_sweep import check
 
-# The dtypes without `-m slow`, and the number of samples.
+# Without `-m slow`: of which forms and dtypes every n-th operator is run, and how many samples.
 QUICK = {
-    "values": ((torch.float32, torch.int64), 2),
-    "gradients": ((torch.float32,), 1),
-    "in-place": ((torch.float32,), 1),
-    "out": ((torch.float32,), 2),
-    "special": ((torch.float32,), 2),
-    "literals": ((torch.bool,), 1),
+    ("values", torch.float32): (1, 2),
+    ("values", torch.int64): (2, 1),
+    ("gradients", torch.float32): (1, 1),
+    ("in-place", torch.float32): (3, 1),
+    ("out", torch.float32): (3, 2),
+    ("special", torch.float32): (2, 2),
+    ("literals", torch.bool): (3, 1),
 }
 PAIRS = [
     (form, op, dtype) for form in FORMS for dtype in DTYPES[form] for op in operators(dtype, form)
@@ -37,8 +38,9 @@ PAIRS = [
 
 def _case(form, op, dtype):
     name = f"{form}-{full_name(op)}-{str(dtype).removeprefix('torch.')}"
-    slow = [] if dtype in QUICK[form][0] else [pytest.mark.slow]
-    return pytest.param(form, op, dtype, id=name, marks=slow)
+    quick = (form, dtype) in QUICK
+    mark = pytest.mark.every(QUICK[form, dtype][0], form, dtype) if quick else pytest.mark.slow
+    return pytest.param(form, op, dtype, id=name, marks=mark)
 
 
 every = pytest.mark.parametrize(("form", "op", "dtype"), [_case(*pair) for pair in PAIRS])
@@ -71,7 +73,7 @@ def sweep(form, op, dtype, limit):
 
 @every
 def test_a_few_samples(form, op, dtype):
-    sweep(form, op, dtype, QUICK[form][1])
+    sweep(form, op, dtype, QUICK.get((form, dtype), (1, 1))[1])
 
 
 @pytest.mark.slow

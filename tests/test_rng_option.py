@@ -56,6 +56,7 @@ def assert_same_run(fn, *sizes, exact=False, calls=3, **options):
 # --- every random operator ---------------------------------------------------------------------
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("op", RANDOM_OPS[torch.float32], ids=full_name)
 def test_operators(op):
     outcome = check(op, torch.float32, limit=2, rng="torch")
@@ -68,6 +69,7 @@ def test_operators_of_integers(op):
     assert outcome.status == "pass", outcome.detail
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "op", [op for op in operators(torch.float32, "gradients") if op.name in DRAWN], ids=full_name
 )
@@ -185,6 +187,7 @@ def test_dynamic_sizes():
 _SMALL = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["BERT", "GPT-2"])
 def test_training_loses_what_eager_loses(name, attention):

@@ -98,6 +98,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name):
     # ASGD keeps its step sizes in float32. RAdam leaves its warm-up at the sixth step.
@@ -143,6 +144,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", ["sgd-nesterov", "adamw"])
 def test_schedules_do_not_recompile(name, schedule):

@@ -61,6 +61,7 @@ def same(f, x, place=lambda x: x.clone(), dynamic=True):
     assert actual == expected
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("view", VIEWS)

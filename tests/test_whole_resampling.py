@@ -24,6 +24,7 @@ def image(rank, size=5, **options):
     return torch.randn(2, 3, *range(size, size + rank), **options)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sizes", [{"scale_factor": 1.7}, {"size": 7}], ids=str)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(("mode", "rank"), CASES)
@@ -66,6 +67,7 @@ def test_channels_stay_last_in_memory(cold, mode, dynamic):
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("sizes", [{"scale_factor": 1.7}, {"scale_factor": 0.6}, {"size": (1, 12)}])
 @pytest.mark.parametrize("channels", [3, 4])
 @pytest.mark.parametrize("align_corners", [False, True])

@@ -30,7 +30,7 @@ _REDUCTIONS = names("stablehlo", "reduce reduce_window")
 
 
 def make_once(module: ir.Module) -> None:
-    """Write a module's `main` anew, so that nothing large is computed again and again."""
+    """Write a module's `main` anew, so that nothing is computed in ever more places."""
     main = next(op for op in module.body.operations if op.name.value == "main")
     ops = [op.operation for op in main.entry_block.operations]
     apart = _read_apart(ops)

@@ -40,6 +40,7 @@ def test_what_is_not_a_number_under_a_mask():
     equal(lambda x, m: torch.addcmul(x, x, m.float()), x, mask)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(
     "known",
