@@ -127,7 +127,9 @@ def test_wrong_results_are_told_and_not_timed(tmp_path, monkeypatch):
     assert len(rows["eager"]["ms"]) == 2
 
 
-@pytest.mark.parametrize(("mode", "times"), [pytest.param("training", 2, marks=pytest.mark.slow), ("inference", 1)])
+@pytest.mark.parametrize(
+    ("mode", "times"), [pytest.param("training", 2, marks=pytest.mark.slow), ("inference", 1)]
+)
 def test_a_wrong_training_step_is_measured_on_other_inputs(tmp_path, monkeypatch, mode, times):
     """Where the compiler is right and an activation was next to relu's kink, they agree."""
     lying = impostor(tmp_path, "reply(seconds=1.0, error=0.5)")

@@ -1,8 +1,8 @@
 """torch's operator database through `torch.compile(fullgraph=True)`: value, dtype, shape, stride.
 
 Each operator, dtype and form either passes or has a row in `limitations.py`, and a row that no
-longer fails must go. By default a sample or two of the `QUICK` forms and dtypes; with `-m slow`, all
-of them, at every dtype.
+longer fails must go. By default a sample or two of the `QUICK` forms and dtypes; with `-m slow`,
+all of them, at every dtype.
 """
 
 import pytest
