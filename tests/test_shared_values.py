@@ -165,3 +165,26 @@ def test_branches_read_it_too():
         return torch.cond(x.sum() > 0, lambda z: z.sum(0), lambda z: z.sum(1), (z,)), z.amax(1)
 
     check(f, *two(), times=1)
+
+
+def heat(x, steps):
+    for _ in range(steps):
+        around = [torch.roll(x, shift, dim) for shift in (1, -1) for dim in (0, 1)]
+        x = x + 0.1 * (sum(around) - 4 * x)
+    return x
+
+
+@pytest.mark.parametrize("size", [12, 40])
+def test_a_step_of_a_stencil_is_not_computed_at_every_neighbour(size):
+    """Each would compute the one before five times, and that one the one before five times."""
+    x = torch.randn(size, size, dtype=torch.float64)
+    (built,) = executables(lambda x: heat(x, 10), x)
+    assert once(built) >= 4
+    torch._dynamo.reset()
+    torch.testing.assert_close(
+        torch.compile(heat, backend="openxla", fullgraph=True)(x, 10), heat(x, 10)
+    )
+
+
+def test_a_stencil_of_what_little_work_makes_is_one_loop():
+    check(lambda x: torch.roll(z := x.exp() * 2, 1, 0) + torch.roll(z, 1, 1), two()[0], times=0)

@@ -1,13 +1,14 @@
-"""Values that several read, and that are made of several arrays, are made once.
+"""Values that several read, and that are made of several arrays or by much work, are made once.
 
 XLA:CPU computes an operation element by element anew in each reader that it can be fused with, and
 the reader in each of its own. So along the residual sums of a model, or along their gradients, the
 last one read all arrays that there were before. What would be computed of several arrays in several
 places is given here to a function that gives it back as it is, and that XLA is told not to inline:
-that copies nothing, and nothing is fused across it.
+that copies nothing, and nothing is fused across it. Likewise what one loop would compute at several
+places for each of its elements, as each step of a stencil does.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from jax.extend.mlir import ir
@@ -21,10 +22,13 @@ Value: TypeAlias = ir.Value
 # elements that to be made apart costs as much.
 _MOST, _MOST_WHERE_FEW = 1, 4
 FEW = 1 << 14
-# What XLA fuses beside operations element by element, and what there is nothing to read of.
-_FUSED = ELEMENTWISE | names(
-    "stablehlo", "broadcast_in_dim concatenate pad reshape reverse slice transpose"
-)
+# And by so many operations, where a reader needs it at several places: each step of a stencil
+# would otherwise compute the one before at every neighbour, and those the one before that.
+_MOST_WORK = 32
+# What XLA fuses beside operations element by element, what of it reads at other places than it
+# writes, and what there is nothing to read of.
+_MOVES = names("stablehlo", "concatenate pad reverse slice transpose")
+_FUSED = ELEMENTWISE | _MOVES | names("stablehlo", "broadcast_in_dim reshape")
 _FREE = names("stablehlo", "constant iota")
 _REDUCTIONS = names("stablehlo", "reduce reduce_window")
 
@@ -33,36 +37,54 @@ def make_once(module: ir.Module) -> None:
     """Write a module's `main` anew, so that nothing is computed in ever more places."""
     main = next(op for op in module.body.operations if op.name.value == "main")
     ops = [op.operation for op in main.entry_block.operations]
-    apart = _read_apart(ops)
-    arrays: dict[Value, frozenset[Value]] = {}
+    apart, moved = _read_apart(ops)
+    # Of each fused value: the largest arrays that it is computed of, as many as are asked about,
+    # with their sizes, and by which operations at its own place, with the work of each.
+    arrays: dict[Value, dict[Value, int]] = {}
+    work: dict[Value, dict[Value, int]] = {}
     for op in ops:
         if op.name not in _FUSED:
             continue
         (result,) = op.results
         size = _size(result)
-        read = {v for x in op.operands for v in arrays.get(x, _read_of(x)) if 2 * _size(v) >= size}
-        arrays[result] = frozenset(read)
+        behind = [arrays[x] if x in arrays else _read_of(x) for x in op.operands]
+        read = {v: n for those in behind for v, n in those.items() if 2 * n >= size}
+        largest = sorted(read, key=read.__getitem__, reverse=True)[: _MOST_WHERE_FEW + 1]
+        arrays[result] = {v: read[v] for v in largest}
+        efforts = [work.get(x, {x: 1} if _is_read(x) else {}) for x in op.operands]
+        if op.name in _MOVES:
+            effort = {result: sum(sum(those.values()) for those in efforts) + 1}
+        else:
+            effort = {v: n for those in efforts for v, n in those.items()}
+            effort |= {result: 1} if effort else {}
+        much = sum(effort.values()) > _MOST_WORK
+        work[result] = {result: _MOST_WORK + 1} if much else effort
         most = _MOST if size >= FEW else _MOST_WHERE_FEW
-        if len(read) > most and result in apart:
+        if (len(read) > most and result in apart) or (much and result in moved):
             with ir.InsertionPoint.after(op), op.location:
                 once = called(module, "once", [result], result.type, lambda x: x)
             result.replace_all_uses_except(once, once.owner.operation)
-            arrays[once] = frozenset([once])
+            arrays[once] = {once: size}
 
 
 def _size(value: Value) -> int:
     return build.product(build.shape_of(value))
 
 
-def _read_of(value: Value) -> Iterable[Value]:
-    """The arrays behind a value that nothing fused makes."""
-    return () if getattr(value.owner, "name", None) in _FREE else (value,)
+def _read_of(value: Value) -> dict[Value, int]:
+    """The arrays behind a value that nothing fused makes, with their sizes."""
+    return {value: _size(value)} if _is_read(value) else {}
 
 
-def _read_apart(ops: Sequence[ir.Operation]) -> set[Value]:
+def _is_read(value: Value) -> bool:
+    return getattr(value.owner, "name", None) not in _FREE
+
+
+def _read_apart(ops: Sequence[ir.Operation]) -> tuple[set[Value], set[Value]]:
     """The values that XLA would compute in several places, if it fused all that it can.
 
-    One that several operations read, of which all then make one value, is not one of them.
+    One that several operations read, of which all then make one value, is not one of the first of
+    the two sets that are returned, but of the second where they read it at several places.
     """
     numbers = {op: number for number, op in enumerate(ops)}
     nowhere = len(ops)
@@ -70,6 +92,8 @@ def _read_apart(ops: Sequence[ir.Operation]) -> set[Value]:
     # end that read it, which are reductions and what others need whole. Two of these say enough.
     through: dict[int, int] = {}
     ends: dict[int, frozenset[int]] = {}
+    moved: set[int] = set()
+    dead: set[int] = set()  # the places of maxima, where nobody asks for them
     for number, op in reversed(list(enumerate(ops))):
         if op.name not in _FUSED:
             continue
@@ -77,6 +101,8 @@ def _read_apart(ops: Sequence[ir.Operation]) -> set[Value]:
         found: set[int] = set()
         for use in op.results[0].uses:
             reader = numbers.get(use.owner.operation, nowhere)  # it may be in a region
+            if reader in dead:
+                continue
             if reader in ends:
                 readers.add(reader)
                 found |= ends[reader]
@@ -84,13 +110,15 @@ def _read_apart(ops: Sequence[ir.Operation]) -> set[Value]:
                 readers.add(nowhere)
                 reduces = reader < nowhere and ops[reader].name in _REDUCTIONS
                 found.add(reader if reduces else number)
+        if not readers:
+            dead.add(number)
+            continue
         while len(readers) > 1:
             first = min(readers)
+            if first in moved or ops[first].name in _MOVES:
+                moved.add(number)
             readers = (readers - {first}) | {through[first]}
-        (through[number],) = readers or {nowhere}
+        (through[number],) = readers
         ends[number] = frozenset(sorted(found)[:2])
-    return {
-        ops[number].results[0]
-        for number, first in through.items()
-        if first == nowhere and len(ends[number]) > 1
-    }
+    apart = {n for n, first in through.items() if first == nowhere and len(ends[n]) > 1}
+    return {ops[n].results[0] for n in apart}, {ops[n].results[0] for n in moved}
