@@ -65,7 +65,12 @@ def _is_right(
     Its kernels for bfloat16, and some for float32, read beyond the image where the result has one
     element in a strided dimension, where all that some window sees is padding, and where an image
     of three dimensions is thinner than the window. tests/lowerings/test_onednn.py has examples.
+
+    Without AVX-512, what convolves each channel of one dimension by itself multiplies matrices in
+    threads that threads of its own wait for, and XLA has one state for both: it crashes, or hangs.
     """
+    if len(shape) == 3 and shape_of(kernel)[kernel_dims[1]] == 1 < shape_of(x)[1]:
+        return False
     image, reaches = shape_of(x)[2:], []
     for n, k, out, stride, (low, high), dilation in zip(
         image, shape_of(kernel)[2:], shape[2:], *window[:3], strict=True
