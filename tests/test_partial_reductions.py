@@ -39,7 +39,7 @@ REDUCTIONS = {
 
 
 @settings(
-    max_examples=40,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # it is the same for all
