@@ -8,6 +8,7 @@ that copies nothing, and nothing is fused across it. Likewise what one loop woul
 places for each of its elements, as each step of a stencil does.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -38,33 +39,55 @@ def make_once(module: ir.Module) -> None:
     main = next(op for op in module.body.operations if op.name.value == "main")
     ops = [op.operation for op in main.entry_block.operations]
     apart, moved = _read_apart(ops)
-    # Of each fused value: the largest arrays that it is computed of, as many as are asked about,
-    # with their sizes, and by which operations at its own place, with the work of each.
     arrays: dict[Value, dict[Value, int]] = {}
     work: dict[Value, dict[Value, int]] = {}
     for op in ops:
         if op.name not in _FUSED:
             continue
         (result,) = op.results
-        size = _size(result)
-        behind = [arrays[x] if x in arrays else _read_of(x) for x in op.operands]
-        read = {v: n for those in behind for v, n in those.items() if 2 * n >= size}
-        largest = sorted(read, key=read.__getitem__, reverse=True)[: _MOST_WHERE_FEW + 1]
-        arrays[result] = {v: read[v] for v in largest}
-        efforts = [work.get(x, {x: 1} if _is_read(x) else {}) for x in op.operands]
-        if op.name in _MOVES:
-            effort = {result: sum(sum(those.values()) for those in efforts) + 1}
-        else:
-            effort = {v: n for those in efforts for v, n in those.items()}
-            effort |= {result: 1} if effort else {}
-        much = sum(effort.values()) > _MOST_WORK
-        work[result] = {result: _MOST_WORK + 1} if much else effort
-        most = _MOST if size >= FEW else _MOST_WHERE_FEW
-        if (len(read) > most and result in apart) or (much and result in moved):
+        many, much = _of_many_arrays(op, arrays), _of_much_work(op, work)
+        if (many and result in apart) or (much and result in moved):
             with ir.InsertionPoint.after(op), op.location:
                 once = called(module, "once", [result], result.type, lambda x: x)
             result.replace_all_uses_except(once, once.owner.operation)
-            arrays[once] = {once: size}
+            arrays[once] = {once: _size(result)}
+
+
+def _of_many_arrays(op: ir.Operation, arrays: dict[Value, dict[Value, int]]) -> bool:
+    """Whether an operation's result is computed of more arrays than readers may compute it of.
+
+    Args:
+        op: the operation, of one result.
+        arrays: of each fused value the largest arrays that it is computed of, with their sizes, as
+            many as are asked about; the result is added.
+    """
+    (result,) = op.results
+    size = _size(result)
+    behind = [arrays[x] if x in arrays else _read_of(x) for x in op.operands]
+    read = {v: n for those in behind for v, n in those.items() if 2 * n >= size}
+    largest = sorted(read, key=read.__getitem__, reverse=True)[: _MOST_WHERE_FEW + 1]
+    arrays[result] = {v: read[v] for v in largest}
+    return len(read) > (_MOST if size >= FEW else _MOST_WHERE_FEW)
+
+
+def _of_much_work(op: ir.Operation, work: dict[Value, dict[Value, int]]) -> bool:
+    """Whether an element of an operation's result takes more work than its readers may do again.
+
+    Args:
+        op: the operation, of one result.
+        work: of each fused value the values that are computed for it at its own place, with how
+            many operations each takes there; the result is added.
+    """
+    (result,) = op.results
+    efforts = [work.get(x, {x: 1} if _is_read(x) else {}) for x in op.operands]
+    if op.name in _MOVES:
+        effort = {result: sum(sum(those.values()) for those in efforts) + 1}
+    else:
+        effort = {v: n for those in efforts for v, n in those.items()}
+        effort |= {result: 1} if effort else {}
+    much = sum(effort.values()) > _MOST_WORK
+    work[result] = {result: _MOST_WORK + 1} if much else effort
+    return much
 
 
 def _size(value: Value) -> int:
@@ -90,7 +113,7 @@ def _read_apart(ops: Sequence[ir.Operation]) -> tuple[set[Value], set[Value]]:
     nowhere = len(ops)
     # Of each fused operation: the first that all of its result goes through, and where XLA's loops
     # end that read it, which are reductions and what others need whole. Two of these say enough.
-    through: dict[int, int] = {}
+    through = _Through(nowhere)
     ends: dict[int, frozenset[int]] = {}
     moved: set[int] = set()
     dead: set[int] = set()  # the places of maxima, where nobody asks for them
@@ -113,12 +136,47 @@ def _read_apart(ops: Sequence[ir.Operation]) -> tuple[set[Value], set[Value]]:
         if not readers:
             dead.add(number)
             continue
-        while len(readers) > 1:
-            first = min(readers)
-            if first in moved or ops[first].name in _MOVES:
-                moved.add(number)
-            readers = (readers - {first}) | {through[first]}
-        (through[number],) = readers
+        first = functools.reduce(through.both, readers)
+        if any(through.moves[reader] > through.moves[first] for reader in readers):
+            moved.add(number)
+        through.add(number, first, number in moved or op.name in _MOVES)
         ends[number] = frozenset(sorted(found)[:2])
-    apart = {n for n, first in through.items() if first == nowhere and len(ends[n]) > 1}
+    apart = {n for n in ends if through.next[n] == nowhere and len(ends[n]) > 1}
     return {ops[n].results[0] for n in apart}, {ops[n].results[0] for n in moved}
+
+
+class _Through:
+    """What each operation's result goes through, one after another, until it is read elsewhere.
+
+    A tree, with for each operation a longer way towards the root beside the way to the next, so
+    that where two meet is found in logarithmic time (Myers, An applicative random-access stack,
+    1983).
+    """
+
+    def __init__(self, root: int) -> None:
+        self.next, self._far, self._depth = {root: root}, {root: root}, {root: 0}
+        self.moves = {root: 0}  # how many on the way read at other places than they write
+
+    def add(self, number: int, following: int, moves: bool) -> None:
+        """Put an operation before one that is there."""
+        far, depth = self._far[following], self._depth
+        twice = depth[following] - depth[far] == depth[far] - depth[self._far[far]]
+        self.next[number] = following
+        self._far[number] = self._far[far] if twice else following
+        self._depth[number] = depth[following] + 1
+        self.moves[number] = self.moves[following] + moves
+
+    def both(self, one: int, other: int) -> int:
+        """The first that two go through, which may be one of them."""
+        if self._depth[one] < self._depth[other]:
+            one, other = other, one
+        while self._depth[one] > self._depth[other]:
+            far = self._far[one]
+            one = far if self._depth[far] >= self._depth[other] else self.next[one]
+        while one != other:
+            # As deep as each other, both have ways of the same lengths.
+            apart = self._far[one] != self._far[other]
+            one, other = (
+                (self._far[one], self._far[other]) if apart else (self.next[one], self.next[other])
+            )
+        return one
