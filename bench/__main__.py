@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import datetime
 import pathlib
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -26,9 +27,9 @@ from bench.compare import compare
 from bench.models import MODELS
 from bench.models.suites import SUITES
 from bench.processes import ROOT
-from bench.results import Results, describe_run, failures, note_overhead
+from bench.results import Results, describe_run, failures, note_overhead, where
 from bench.run import TOLERANCES, Limits, measure
-from bench.timing import add_settings
+from bench.timing import above_zero, add_settings, positive
 from bench.worker import Task
 
 
@@ -54,8 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return run(options, parser, console)
         case "report":
             results = _read(options.results, parser)
-            if not results.models:
-                parser.error(f"there are no results in {options.results}")
             report.show(results, console)
             for path in report.write(results, options.results.parent):
                 console.print(f"wrote {path}")
@@ -71,29 +70,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
-
-
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", choices=("full", *SUITES), default="quick")
     parser.add_argument("--models", help="names, by commas, in place of a suite")
     parser.add_argument("--backends", default="eager,inductor,openxla", help=", ".join(BACKENDS))
     parser.add_argument("--mode", choices=("inference", "training"), default="inference")
     add_settings(parser)
-    parser.add_argument("--batch", type=_positive, help="default: each model's own")
+    parser.add_argument("--batch", type=positive, help="default: each model's own")
     parser.add_argument("--dtype", choices=tuple(TOLERANCES), default="float32")
-    parser.add_argument("--rounds", type=_positive, default=9)
-    parser.add_argument("--seconds", type=float, default=0.3, help="length of a round")
+    parser.add_argument("--rounds", type=positive, default=9)
+    parser.add_argument("--seconds", type=above_zero, default=0.3, help="length of a round")
     parser.add_argument(
         "--overhead",
         action="store_true",
         help="also time each model's tiny size: what a call costs",
     )
-    parser.add_argument("--time-limit", type=float, default=900, help="seconds for each step")
-    parser.add_argument("--memory-limit", type=float, default=12, help="GB for each worker")
+    parser.add_argument("--time-limit", type=above_zero, default=900, help="seconds for each step")
+    parser.add_argument("--memory-limit", type=above_zero, default=12, help="GB for each worker")
     parser.add_argument(
         "--output", type=pathlib.Path, help="default: bench/results/DATE-SUITE.jsonl"
     )
@@ -119,9 +112,12 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
     settings = {**{k: getattr(options, k) for k in kept}, "backends": backends}
     if results.run and {"batch": None, **results.run["settings"]} != settings:
         parser.error(f"{path} has results of other settings: {results.run['settings']}")
-    if not results.run:
-        results.append(describe_run(_command(options), settings))
+    now = describe_run(_command(options), settings)
     missing = [n for n in names if _is_missing(results, n, options.retry)]
+    if missing and where(now) not in map(where, results.runs):
+        if results.runs:
+            console.print(f"so far {report.caption(results)}; the rest on {where(now)}")
+        results.append(now)
     limits = Limits(options.time_limit, options.memory_limit)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=len(missing))
@@ -172,10 +168,15 @@ def _read(path: pathlib.Path, parser: argparse.ArgumentParser, must_exist: bool 
     if must_exist and not path.exists():
         parser.error(f"there is no file {path}")
     try:
-        return Results(path)
-    except ValueError as error:
+        results = Results(path)
+    except (ValueError, OSError) as error:
         parser.error(str(error))
+    if must_exist and not results.backends():
+        parser.error(f"there are no results in {path}")
+    return results
 
 
 if __name__ == "__main__":
+    # As an exception, so that folders and processes are cleared away.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.models import build
-from bench.timing import add_settings, interleave, set_threads
+from bench.timing import add_settings, interleave, positive, set_threads
 
 BACKENDS = ("eager", "inductor", "openxla")
 PROMPT = 16
@@ -85,9 +85,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=["gpt2", "llama"])
     add_settings(parser)
-    parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--cache", type=int, default=1024, help="places for tokens, if not more")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=positive, default=32)
+    parser.add_argument("--cache", type=positive, default=1024, help="places for tokens")
+    parser.add_argument("--rounds", type=positive, default=5)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     set_threads(options.threads)

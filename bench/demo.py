@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bench.accuracy import relative_error
 from bench.models import MODELS, build
-from bench.timing import add_settings, interleave, set_threads
+from bench.timing import add_settings, interleave, positive, set_threads
 
 CHOSEN = ("resnet50", "mobilenet_v2", "vit", "bert", "gpt2", "llama")
 TOLERANCE = 1e-4
@@ -91,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(CHOSEN))
     add_settings(parser)
-    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--batch", type=positive, default=1)
     options = parser.parse_args()
     names = options.models.split(",")
     if unknown := set(names) - set(MODELS):

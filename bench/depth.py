@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import xla_dynamo
-from bench.timing import in_fresh_process, set_threads
+from bench.timing import in_fresh_process, positive, set_threads
 
 WAYS = ("blocks", "nested_compile_region", "scan")
 WIDTH, HEADS, TOKENS = 768, 12, 128
@@ -98,8 +98,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", nargs=2, metavar=("WAY", "DEPTH"))
-    parser.add_argument("--depths", type=int, nargs="*", default=[1, 6, 24])
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--depths", type=positive, nargs="*", default=[1, 6, 24])
+    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     set_threads(options.threads)

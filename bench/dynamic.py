@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from bench.timing import in_fresh_process, interleave, set_threads
+from bench.timing import in_fresh_process, interleave, positive, set_threads
 
 BACKENDS = ("eager", "inductor", "openxla")
 Pass = Callable[[Callable[..., object]], None]
@@ -86,8 +86,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first-pass", nargs=2, metavar=("MODEL", "BACKEND"))
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=positive, default=5)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     set_threads(options.threads)

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.accuracy import relative_error
 from bench.models import randomize_constants
-from bench.timing import in_fresh_process, interleave, set_threads
+from bench.timing import in_fresh_process, interleave, positive, set_threads
 
 BACKENDS = ("inductor", "openxla")
 SHAPE = (8, 128)
@@ -91,7 +91,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first-call", choices=("aot_eager", *BACKENDS))
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     set_threads(options.threads)

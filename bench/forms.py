@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from bench.timing import interleave, set_threads
+from bench.timing import interleave, positive, set_threads
 
 Function = Callable[..., torch.Tensor]
 
@@ -71,8 +71,8 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=positive, default=15)
+    parser.add_argument("--threads", type=positive, default=2)
     arguments = parser.parse_args()
     set_threads(arguments.threads)
     table = Table(title=f"{arguments.dtype}, ms a call, {arguments.threads} torch threads")

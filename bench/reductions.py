@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from bench.timing import interleave, set_threads
+from bench.timing import interleave, positive, set_threads
 from xla_dynamo import partial_reductions
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -54,8 +54,8 @@ CASES: dict[str, tuple[Function, Sequence[int]]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row a case, in ms."""
     parser = argparse.ArgumentParser(prog="python -m bench.reductions", description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=positive, default=2)
+    parser.add_argument("--rounds", type=positive, default=9)
     options = parser.parse_args(arguments)
     set_threads(options.threads)
     table = Table("ms", "eager", "Inductor", "XLA's own", "openxla", title=parser.prog)

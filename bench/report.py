@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bench.backends import BACKENDS
-from bench.results import Record, Results, failures, geometric_mean, latency, speedup
+from bench.results import Record, Results, failures, geometric_mean, latency, speedup, where
 
 PEERS = ("eager", "inductor")  # whose better one the speedups are over
 OURS = ("openxla-step", "openxla")
@@ -33,9 +33,8 @@ def title(results: Results) -> str:
 
 def caption(results: Results) -> str:
     """Where, with which versions and by which command."""
-    run = results.run
-    versions = ", ".join(f"{k} {v}" for k, v in run.get("versions", {}).items())
-    return f"{run.get('machine', '?')}; {versions}; {run.get('run', '?')}"
+    places = " and ".join(dict.fromkeys(where(run) for run in results.runs)) or "?"
+    return f"{places}; {results.run.get('run', '?')}"
 
 
 def columns(results: Results) -> list[str]:

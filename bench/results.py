@@ -32,9 +32,16 @@ def describe_run(command: str, settings: Mapping[str, Any]) -> Record:
     }
 
 
+def where(run: Record) -> str:
+    """On which machine, with which versions."""
+    versions = ", ".join(f"{k} {v}" for k, v in run.get("versions", {}).items())
+    return f"{run.get('machine', '?')}; {versions}"
+
+
 def machine() -> str:
-    """The processor's name and the number of its cores that this process has."""
+    """The processor's name, its widest vectors, and the cores that this process has."""
     import psutil
+    import torch
 
     name = platform.processor() or platform.machine()
     cpuinfo = pathlib.Path("/proc/cpuinfo")
@@ -42,7 +49,8 @@ def machine() -> str:
         lines = cpuinfo.read_text().splitlines()
         name = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), name)
     cores = len(psutil.Process().cpu_affinity() or [])
-    return f"{name}, {cores} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB"
+    vectors = torch.backends.cpu.get_cpu_capability()
+    return f"{name}, {vectors}, {cores} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB"
 
 
 class Results:
@@ -55,10 +63,13 @@ class Results:
             ValueError: a line is no result (the last one may be cut short; it is dropped).
         """
         self.path = path
-        self.run: Record = {}
+        self.runs: list[Record] = []  # one, and others where another machine went on
         self.models: dict[str, Record] = {}
         self._cut: int | None = None  # the length of what is whole
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        try:
+            lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is no file of results: {error}") from None
         for number, line in enumerate(lines, 1):
             if not line.endswith("\n"):  # the run was killed while it wrote
                 self._cut = len("".join(lines[:-1]).encode())
@@ -67,19 +78,24 @@ class Results:
                 record = json.loads(line)
             except json.JSONDecodeError as error:
                 raise ValueError(f"{path}:{number} is no line of results: {error}") from None
-            if not isinstance(record, dict) or not record.keys() & {"run", "model"}:
-                raise ValueError(f"{path}:{number} is no line of results: {line.strip()}")
-            if "run" in record:
-                self.run = self.run or record
-            else:
-                self.models[record["model"]] = record
+            if not _is_record(record):
+                raise ValueError(f"{path}:{number} is no line of results: {line.strip():.200}")
+            self._take(record)
+
+    @property
+    def run(self) -> Record:
+        """What was asked; empty of an empty file."""
+        return self.runs[0] if self.runs else {}
+
+    def _take(self, record: Record) -> None:
+        if "run" in record:
+            self.runs.append(record)
+        else:
+            self.models[record["model"]] = record
 
     def append(self, record: Record) -> None:
         """Add a line, and have it on disk."""
-        if "run" in record:
-            self.run = record
-        else:
-            self.models[record["model"]] = record
+        self._take(record)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._cut is not None:
             os.truncate(self.path, self._cut)
@@ -90,6 +106,18 @@ class Results:
     def backends(self) -> list[str]:
         """The backends that any model was run with, in the order asked for."""
         return list(dict.fromkeys(b for r in self.models.values() for b in r["backends"]))
+
+
+def _is_record(read: object) -> bool:
+    """Whether what a line says is of a run or of a model, with what either must have."""
+    if not isinstance(read, dict):
+        return False
+    if "run" in read:
+        return isinstance(read.get("settings"), dict)
+    entries = read.get("backends")
+    return isinstance(read.get("model"), str) and (
+        isinstance(entries, dict) and all(isinstance(entry, dict) for entry in entries.values())
+    )
 
 
 def latency(record: Record, backend: str) -> float | None:

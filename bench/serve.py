@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.models import build
-from bench.timing import add_settings, last_line, set_threads
+from bench.timing import above_zero, add_settings, last_line, positive, set_threads
 
 BACKENDS = ("eager", "inductor", "openxla")
 LENGTHS = range(16, 257, 16)
@@ -148,8 +148,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
     parser.add_argument("--alone", choices=BACKENDS, help="this one, in this process, as JSON")
     add_settings(parser)
-    parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--clients", type=positive, default=8)
+    parser.add_argument("--seconds", type=above_zero, default=60)
     parser.add_argument("--pad", choices=("openxla", "all"), default="openxla", help="for whom")
 
 

@@ -78,4 +78,18 @@ def peak_memory() -> float:
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """The options of every benchmark of whole models: `--size` and `--threads`."""
     parser.add_argument("--size", choices=("full", "tiny"), default="full")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
+
+
+def positive(text: str) -> int:
+    """An option's value: a count of at least one."""
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
+def above_zero(text: str) -> float:
+    """An option's value: seconds, or gigabytes, of which there must be some."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, not {number:g}")
+    return number

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import xla_dynamo
-from bench.timing import in_fresh_process, interleave, peak_memory, set_threads
+from bench.timing import in_fresh_process, interleave, peak_memory, positive, set_threads
 
 BACKENDS = ("eager", "inductor", "openxla", "train_step")
 Batch = tuple[torch.Tensor, ...]
@@ -94,9 +94,9 @@ def main() -> None:
     parser.add_argument("--alone", nargs=2, metavar=("MODEL", "BACKEND"))
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--times", type=int, default=1, help="a batch so many times as large")
+    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=positive, default=7)
+    parser.add_argument("--times", type=positive, default=1, help="a batch so many times as large")
     parser.add_argument("--no-cold", action="store_true", help="leave out first steps and memory")
     options = parser.parse_args()
     warnings.simplefilter("ignore")

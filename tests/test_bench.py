@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -16,7 +18,7 @@ from bench import __main__ as command_line
 from bench import bounds, report, run, serve
 from bench.compare import compare
 from bench.processes import Worker, WorkerFailed
-from bench.results import Results, failures, geometric_mean, latency, speedup
+from bench.results import Results, failures, geometric_mean, latency, machine, speedup
 from bench.worker import GOLDEN, Subject, Task
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
@@ -91,6 +93,24 @@ def test_workers_end_with_the_runner():
     runner.wait()
     _, alive = psutil.wait_procs([worker], timeout=20)
     assert not alive
+
+
+def test_a_runner_that_is_ended_leaves_nothing(tmp_path):
+    """Its folder for weights and caches holds gigabytes."""
+    folder, output = tmp_path / "temporary", tmp_path / "results.jsonl"
+    folder.mkdir()
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "bench", "run", "--models", "dlrm", "--output", str(output)],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    while not any(folder.iterdir()):
+        assert runner.poll() is None
+        time.sleep(0.1)
+    runner.terminate()
+    assert runner.wait(20) == 128 + signal.SIGTERM
+    assert not any(folder.iterdir())
 
 
 def test_other_environments_get_the_same_weights(tmp_path):
@@ -172,7 +192,9 @@ def test_a_run_is_written_resumed_and_reported(tmp_path, capsys):
     assert 0 < ours["error"] < 1e-5
     assert ours["peak_mb"] > 100
     assert ours["cold_s"] > ours["ms"][0] / 1e3
-    path.write_text(path.read_text() + '{"model": "cut sho')  # as a crash leaves it
+    moved = json.dumps({**lines[0], "machine": "a machine of before"})
+    cut = '{"model": "cut sho'  # as a crash leaves it
+    path.write_text("\n".join([moved, json.dumps(lines[1]), cut]))
     assert asked(path, models="super_resolution,dlrm") == 0
     results = Results(path)
     assert list(results.models) == ["super_resolution", "dlrm"]
@@ -182,7 +204,12 @@ def test_a_run_is_written_resumed_and_reported(tmp_path, capsys):
     assert "dlrm" in page
     assert "data:image/png;base64," in page
     assert "\n| dlrm | " in (tmp_path / "results.md").read_text()
-    assert "geometric means of openxla" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "geometric means of openxla" in printed
+    # Times of two machines are no times of one.
+    assert "so far a machine of before" in printed
+    assert [run["machine"] for run in results.runs] == ["a machine of before", machine()]
+    assert f" and {machine()}; torch " in report.caption(results)
 
 
 def test_training(tmp_path):
@@ -202,8 +229,14 @@ def test_training(tmp_path):
         (["run", "--backends", "eager,torchax"], "python -m bench peers pytorch_xla"),
         (["run", "--rounds", "0"], "must be at least 1"),
         (["run", "--batch", "0"], "must be at least 1"),
+        (["run", "--threads", "0"], "must be at least 1"),
+        (["run", "--seconds", "nan"], "must be above 0"),
+        (["run", "--output", "/"], "Is a directory: '/'"),
+        (["serve", "--clients", "0"], "must be at least 1"),
         (["report", "/nowhere.jsonl"], "there is no file"),
         (["report", "/dev/null"], "there are no results"),
+        (["report", "/"], "Is a directory: '/'"),
+        (["compare", "/dev/null", "/dev/null"], "there are no results"),
     ],
 )
 def test_wrong_arguments(arguments, message, capsys, monkeypatch):
@@ -262,12 +295,40 @@ def test_a_line_without_an_end_is_measured_again(tmp_path):
     assert list(Results(path).models) == ["one", "three"]
 
 
-@pytest.mark.parametrize("line", ["nonsense", "5", '{"foo": 1}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "5",
+        '{"foo": 1}',
+        '{"run": "python -m bench run"}',
+        '{"model": "one"}',
+        '{"model": ["one"], "backends": {}}',
+        '{"model": "one", "backends": {"eager": 5}}',
+    ],
+)
 def test_lines_that_are_none(line, tmp_path):
     path = tmp_path / "results.jsonl"
     path.write_text(line + '\n{"model": "one", "backends": {}}\n')
     with pytest.raises(ValueError, match=r"results\.jsonl:1"):
         Results(path)
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(b'{"model": "\xff"}\n')
+    with pytest.raises(ValueError, match=r"results\.jsonl is no file of results"):
+        Results(path)
+
+
+@pytest.mark.parametrize("text", ["", '{"model": "one", "backends": {}}\n'])
+def test_there_is_nothing_to_report(text, tmp_path, capsys):
+    path = tmp_path / "results.jsonl"
+    path.write_text(text)
+    for arguments in (["report", str(path)], ["compare", str(path), str(path)]):
+        with pytest.raises(SystemExit):
+            command_line.main(arguments)
+        assert "there are no results" in capsys.readouterr().err
 
 
 def test_the_report_tells_failures(tmp_path):
