@@ -25,7 +25,7 @@ from rich.progress import track
 from rich.table import Table
 
 import xla_dynamo
-from bench.report import PEERS
+from bench.report import peers
 from bench.results import Results, geometric_mean, latency, speedup
 from bench.timing import in_fresh_process
 from bench.worker import Subject, Task
@@ -91,7 +91,8 @@ def main() -> None:
         return
     if options.results is None or not options.results.exists():
         parser.error("--results FILE.jsonl is needed: what `python -m bench run --output` wrote")
-    records = [r for r in Results(options.results).models.values() if latency(r, "openxla")]
+    results = Results(options.results)
+    records = [r for r in results.models.values() if latency(r, "openxla")]
     if any(record["mode"] != "inference" for record in records):
         parser.error(f"{options.results} has other results than of inference")
     console = Console(width=None if sys.stdout.isatty() else 100)
@@ -103,7 +104,7 @@ def main() -> None:
         names = {field.name for field in dataclasses.fields(Task)} & set(record)
         task = {name: record[name] for name in names}
         (part,) = in_fresh_process("bench.bounds", "--share", json.dumps(task))
-        gained = speedup(record, "openxla", PEERS)
+        gained = speedup(record, "openxla", peers(results))
         rows.append((gained, gained and gained / part))
         figures = (f"{n:.2f}" if n else "-" for n in rows[-1])
         table.add_row(record["model"], f"{latency(record, 'openxla'):.1f}", f"{part:.0%}", *figures)

@@ -14,7 +14,6 @@ from rich.table import Table
 from bench.backends import BACKENDS
 from bench.results import Record, Results, failures, geometric_mean, latency, speedup, where
 
-PEERS = ("eager", "inductor")  # whose better one the speedups are over
 OURS = ("openxla-step", "openxla")
 
 
@@ -22,6 +21,18 @@ def subject(results: Results) -> str:
     """The backend that the report is about: the first of ours that was run."""
     ran = results.backends()
     return next((name for name in OURS if name in ran), ran[-1])
+
+
+def peers(results: Results) -> list[str]:
+    """Whose better one the speedups are over: eager and Inductor, with its defaults if these ran."""
+    ran = results.backends()
+    inductor = "inductor" if "inductor" in ran else "inductor-max"
+    return [name for name in ("eager", inductor) if name in ran]
+
+
+def _better(results: Results) -> str:
+    names = peers(results)
+    return f"the better of {' and '.join(names)}" if len(names) > 1 else "".join(names)
 
 
 def title(results: Results) -> str:
@@ -52,7 +63,7 @@ def row(results: Results, record: Record) -> list[str]:
     ran, ours = results.backends(), subject(results)
     found = record["backends"]
     cells = [record["model"], *(_milliseconds(record, b) for b in ran)]
-    cells.append(_ratio(speedup(record, ours, PEERS)))
+    cells.append(_ratio(speedup(record, ours, peers(results))))
     cells += [_number(found.get(b, {}).get("cold_s"), ".1f") for b in ran if b != "eager"]
     cells += [_number(found.get(b, {}).get("overhead_us"), ".0f") for b in _timed_tiny(results)]
     own, eager = found.get(ours, {}), found.get("eager", {})
@@ -67,11 +78,12 @@ def means(results: Results) -> list[tuple[str, float, int]]:
     ran = [b for b in results.backends() if b != ours]
     shown: list[tuple[str, list[float | None]]] = [
         (
-            f"speedup over the better of {' and '.join(PEERS)}",
-            [speedup(m, ours, PEERS) for m in models],
+            f"speedup over {_better(results)}",
+            [speedup(m, ours, peers(results)) for m in models],
         )
     ]
-    shown += [(f"speedup over {b}", [speedup(m, ours, [b]) for m in models]) for b in ran]
+    alone = [b for b in ran if [b] != peers(results)]
+    shown += [(f"speedup over {b}", [speedup(m, ours, [b]) for m in models]) for b in alone]
     for backend in ran:
         if backend != "eager":
             ratios = [_quotient(m, ours, backend, "cold_s") for m in models]
@@ -138,9 +150,9 @@ def show(results: Results, console: Console) -> None:
 
 
 def _fastest_first(results: Results) -> Iterable[Record]:
-    ours = subject(results)
+    ours, others = subject(results), peers(results)
     return sorted(
-        results.models.values(), key=lambda m: speedup(m, ours, PEERS) or 0.0, reverse=True
+        results.models.values(), key=lambda m: speedup(m, ours, others) or 0.0, reverse=True
     )
 
 
@@ -152,7 +164,7 @@ def chart(results: Results) -> bytes:
     from matplotlib import pyplot
 
     ours = subject(results)
-    named = [(m["model"], speedup(m, ours, PEERS)) for m in _fastest_first(results)]
+    named = [(m["model"], speedup(m, ours, peers(results))) for m in _fastest_first(results)]
     shown = [(name, s) for name, s in named if s is not None]
     figure, axes = pyplot.subplots(figsize=(8, 1 + 0.22 * len(shown)), layout="constrained")
     colours = ["tab:blue" if s >= 1 else "tab:red" for _, s in shown]
@@ -165,7 +177,7 @@ def chart(results: Results) -> bytes:
     if not math.isnan(mean):
         axes.axvline(mean, color="black", linewidth=0.8, linestyle="dotted")
     axes.invert_yaxis()
-    axes.set_title(f"{ours} against the better of {' and '.join(PEERS)}; {title(results)}", size=9)
+    axes.set_title(f"{ours} against {_better(results)}; {title(results)}", size=9)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     pyplot.close(figure)

@@ -270,6 +270,29 @@ def test_figures(tmp_path):
     assert math.isnan(geometric_mean([None]))
 
 
+def test_speedups_are_over_the_inductor_that_ran(tmp_path):
+    results = Results(tmp_path / "results.jsonl")
+    results.append(record("one", eager=4.0, openxla=2.0))
+    assert [what for what, *_ in report.means(results)][:2] == [
+        "speedup over eager",
+        "peak memory / eager's",
+    ]
+    results.append(record("one", **{"eager": 4.0, "inductor-max": 3.0, "openxla": 2.0}))
+    assert report.means(results)[0] == (
+        "speedup over the better of eager and inductor-max",
+        pytest.approx(1.5),
+        1,
+    )
+    results.append(
+        record("one", **{"eager": 4.0, "inductor": 3.5, "inductor-max": 3.0, "openxla": 2.0})
+    )
+    assert report.means(results)[0] == (
+        "speedup over the better of eager and inductor",
+        pytest.approx(1.75),
+        1,
+    )
+
+
 def test_comparison(tmp_path):
     before, after = Results(tmp_path / "before.jsonl"), Results(tmp_path / "after.jsonl")
     before.append(record("one", eager=4.0, openxla=2.0))
