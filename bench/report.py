@@ -24,7 +24,7 @@ def subject(results: Results) -> str:
 
 
 def peers(results: Results) -> list[str]:
-    """Whose better one the speedups are over: eager and Inductor, with its defaults if these ran."""
+    """Whose better one the speedups are over: eager and Inductor, first that of defaults."""
     ran = results.backends()
     inductor = "inductor" if "inductor" in ran else "inductor-max"
     return [name for name in ("eager", inductor) if name in ran]
@@ -76,12 +76,8 @@ def means(results: Results) -> list[tuple[str, float, int]]:
     """Geometric means: what of, the mean, and of how many models."""
     ours, models = subject(results), list(results.models.values())
     ran = [b for b in results.backends() if b != ours]
-    shown: list[tuple[str, list[float | None]]] = [
-        (
-            f"speedup over {_better(results)}",
-            [speedup(m, ours, peers(results)) for m in models],
-        )
-    ]
+    over_better = [speedup(m, ours, peers(results)) for m in models]
+    shown: list[tuple[str, list[float | None]]] = [(f"speedup over {_better(results)}", over_better)]
     alone = [b for b in ran if [b] != peers(results)]
     shown += [(f"speedup over {b}", [speedup(m, ours, [b]) for m in models]) for b in alone]
     for backend in ran:
