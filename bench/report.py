@@ -77,7 +77,7 @@ def means(results: Results) -> list[tuple[str, float, int]]:
     ours, models = subject(results), list(results.models.values())
     ran = [b for b in results.backends() if b != ours]
     over_better = [speedup(m, ours, peers(results)) for m in models]
-    shown: list[tuple[str, list[float | None]]] = [(f"speedup over {_better(results)}", over_better)]
+    shown = [(f"speedup over {_better(results)}", over_better)]
     alone = [b for b in ran if [b] != peers(results)]
     shown += [(f"speedup over {b}", [speedup(m, ours, [b]) for m in models]) for b in alone]
     for backend in ran:
