@@ -92,6 +92,7 @@ def main() -> None:
     if options.results is None or not options.results.exists():
         parser.error("--results FILE.jsonl is needed: what `python -m bench run --output` wrote")
     results = Results(options.results)
+    others = peers(results)
     records = [r for r in results.models.values() if latency(r, "openxla")]
     if any(record["mode"] != "inference" for record in records):
         parser.error(f"{options.results} has other results than of inference")
@@ -104,7 +105,7 @@ def main() -> None:
         names = {field.name for field in dataclasses.fields(Task)} & set(record)
         task = {name: record[name] for name in names}
         (part,) = in_fresh_process("bench.bounds", "--share", json.dumps(task))
-        gained = speedup(record, "openxla", peers(results))
+        gained = speedup(record, "openxla", others)
         rows.append((gained, gained and gained / part))
         figures = (f"{n:.2f}" if n else "-" for n in rows[-1])
         table.add_row(record["model"], f"{latency(record, 'openxla'):.1f}", f"{part:.0%}", *figures)

@@ -76,9 +76,9 @@ def means(results: Results) -> list[tuple[str, float, int]]:
     """Geometric means: what of, the mean, and of how many models."""
     ours, models = subject(results), list(results.models.values())
     ran = [b for b in results.backends() if b != ours]
-    over_better = [speedup(m, ours, peers(results)) for m in models]
-    shown = [(f"speedup over {_better(results)}", over_better)]
-    alone = [b for b in ran if [b] != peers(results)]
+    others = peers(results)
+    shown = [(f"speedup over {_better(results)}", [speedup(m, ours, others) for m in models])]
+    alone = [b for b in ran if [b] != others]
     shown += [(f"speedup over {b}", [speedup(m, ours, [b]) for m in models]) for b in alone]
     for backend in ran:
         if backend != "eager":
@@ -159,8 +159,8 @@ def chart(results: Results) -> bytes:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    ours = subject(results)
-    named = [(m["model"], speedup(m, ours, peers(results))) for m in _fastest_first(results)]
+    ours, others = subject(results), peers(results)
+    named = [(m["model"], speedup(m, ours, others)) for m in _fastest_first(results)]
     shown = [(name, s) for name, s in named if s is not None]
     figure, axes = pyplot.subplots(figsize=(8, 1 + 0.22 * len(shown)), layout="constrained")
     colours = ["tab:blue" if s >= 1 else "tab:red" for _, s in shown]
