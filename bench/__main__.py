@@ -29,7 +29,7 @@ from bench.models.suites import SUITES
 from bench.processes import ROOT
 from bench.results import Results, describe_run, failures, note_overhead, where
 from bench.run import TOLERANCES, Limits, measure
-from bench.timing import above_zero, add_settings, positive
+from bench.timing import above_zero, add_limits, add_settings, positive
 from bench.worker import Task
 
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for name in options.names or peers.ENVIRONMENTS:
                 console.print(f"{name}: {peers.make(name)}")
         case "serve":
-            serve.run(options, console)
+            return serve.run(options, console)
     return 0
 
 
@@ -85,8 +85,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also time each model's tiny size: what a call costs",
     )
-    parser.add_argument("--time-limit", type=above_zero, default=900, help="seconds for each step")
-    parser.add_argument("--memory-limit", type=above_zero, default=12, help="GB for each worker")
+    add_limits(parser)
     parser.add_argument(
         "--output", type=pathlib.Path, help="default: bench/results/DATE-SUITE.jsonl"
     )

@@ -12,6 +12,9 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -37,15 +40,47 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+def answer_requests(prepare: Callable[..., Any]) -> None:
+    """Be a worker: do as the standard input tells, line by line, until there are no more.
+
+    Requests and replies are JSON objects of a line; replies go to the pipe whose number is the
+    first argument of the process, since standard output belongs to the libraries.
+
+    Args:
+        prepare: makes what the later requests ask, each by the name of a method.
+    """
+    end_with_parent()
+    warnings.simplefilter("ignore")
+    subject: Any = None
+    with os.fdopen(int(sys.argv[1]), "w") as replies:
+        for request in map(json.loads, sys.stdin):
+            what = request.pop("do")
+            reply: dict[str, Any] = {}
+            try:
+                if what == "prepare":
+                    subject = prepare(**request)
+                else:
+                    reply = getattr(subject, what)(**request)
+            except Exception as error:
+                traceback.print_exc()
+                reply = {"raised": f"{type(error).__name__}: {error}"}
+            print(json.dumps(reply), file=replies, flush=True)
+
+
 class Worker:
-    """A process of `bench.worker`, and all that it starts (Inductor's compilers).
+    """A process that answers requests, and all that it starts (Inductor's compilers).
 
     It is stopped (SIGSTOP) while it is asked nothing, so that what it still does takes no core from
     whoever is measured next.
     """
 
     def __init__(
-        self, *, environment: dict[str, str], python: str = sys.executable, memory_gb: float
+        self,
+        *,
+        environment: dict[str, str],
+        python: str = sys.executable,
+        memory_gb: float,
+        module: str = "bench.worker",
     ) -> None:
         """Start it.
 
@@ -53,6 +88,7 @@ class Worker:
             environment: variables beside this process's own.
             python: the interpreter, of another environment for backends that need one.
             memory_gb: the process and its children are killed when they hold more than this.
+            module: what it runs, which calls `answer_requests`.
         """
         self._limit = memory_gb * 1e9
         self._over = False
@@ -60,7 +96,7 @@ class Worker:
         read, write = os.pipe()
         self._replies = os.fdopen(read, "rb", buffering=0)
         self._process = subprocess.Popen(
-            [python, "-m", "bench.worker", str(write)],
+            [python, "-m", module, str(write)],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,

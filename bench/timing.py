@@ -81,6 +81,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
 
 
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """The options of every benchmark in processes of its own: when one of them is ended."""
+    parser.add_argument("--time-limit", type=above_zero, default=900, help="seconds for each step")
+    parser.add_argument("--memory-limit", type=above_zero, default=12, help="GB for each worker")
+
+
 def positive(text: str) -> int:
     """An option's value: a count of at least one."""
     if (number := int(text)) < 1:

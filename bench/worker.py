@@ -1,18 +1,9 @@
-"""One model with one backend in a process of its own, which does as it is told, line by line.
-
-`bench.processes` starts it with the number of a pipe: requests come on the standard input and
-replies go to the pipe, a JSON object a line each. Standard output belongs to the libraries.
-"""
+"""One model with one backend in a process of its own, which does as `bench.processes` asks it."""
 
 import contextlib
 import dataclasses
-import json
-import os
-import sys
 import time
-import traceback
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +12,7 @@ from torch.utils import _pytree as pytree
 from bench.accuracy import rms_error
 from bench.backends import BACKENDS, counting
 from bench.models import MODELS, build, build_double
-from bench.processes import end_with_parent
+from bench.processes import answer_requests
 from bench.timing import peak_memory
 from bench.training_step import changes, make_step, without_dropout
 
@@ -154,30 +145,9 @@ def _tensors(result: Any) -> list[torch.Tensor]:
     return [t.detach().cpu() for t in leaves if isinstance(t, torch.Tensor)]
 
 
-def _requests() -> Iterator[dict[str, Any]]:
-    for line in sys.stdin:
-        yield json.loads(line)
-
-
-def main() -> None:
-    """Answer requests until there are no more."""
-    end_with_parent()
-    warnings.simplefilter("ignore")
-    subject: Subject | None = None
-    with os.fdopen(int(sys.argv[1]), "w") as replies:
-        for request in _requests():
-            what = request.pop("do")
-            try:
-                if what == "prepare":
-                    subject = Subject(Task(**request.pop("task")), **request)
-                    reply: dict[str, Any] = {}
-                else:
-                    reply = getattr(subject, what)(**request)
-            except Exception as error:
-                traceback.print_exc()
-                reply = {"raised": f"{type(error).__name__}: {error}"}
-            print(json.dumps(reply), file=replies, flush=True)
+def _prepare(task: dict[str, Any], **settings: str) -> Subject:
+    return Subject(Task(**task), **settings)
 
 
 if __name__ == "__main__":
-    main()
+    answer_requests(_prepare)
