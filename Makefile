@@ -20,8 +20,9 @@ demo: $(READY)  ## six real models: checked against eager, timed against eager a
 test: $(READY)  ## the test suite without the exhaustive sweeps
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
+# A sweep may take its time: what writes the stacks of a hanging test may crash one that goes on.
 test-all: $(READY)  ## everything, the exhaustive sweeps included (hours)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -o faulthandler_timeout=7200
 
 lint: $(READY)  ## style, format and types
 	$(BIN)/ruff check .

@@ -59,7 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for path in report.write(results, options.results.parent):
                 console.print(f"wrote {path}")
         case "compare":
-            compare(_read(options.before, parser), _read(options.after, parser), console)
+            before, after = _read(options.before, parser), _read(options.after, parser)
+            if not before.models.keys() & after.models.keys():
+                parser.error(f"{before.path} and {after.path} have no model in common")
+            compare(before, after, console)
         case "peers":
             if unknown := set(options.names) - set(peers.ENVIRONMENTS):
                 parser.error(f"unknown {sorted(unknown)}; known: {', '.join(peers.ENVIRONMENTS)}")
@@ -100,7 +103,7 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
     for name in backends:
         if not peers.available(needed := BACKENDS[name].environment):
             parser.error(f"{name} has no environment: run `python -m bench peers {needed}`")
-    names = options.models.split(",") if options.models else _suite(options.suite)
+    names = _suite(options.suite) if options.models is None else options.models.split(",")
     if unknown := set(names) - set(MODELS):
         parser.error(f"unknown models {sorted(unknown)}; known: {', '.join(MODELS)}")
     day = datetime.date.today().isoformat()
@@ -116,7 +119,10 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
     if missing and where(now) not in map(where, results.runs):
         if results.runs:
             console.print(f"so far {report.caption(results)}; the rest on {where(now)}")
-        results.append(now)
+        try:
+            results.append(now)
+        except OSError as error:
+            parser.error(str(error))
     limits = Limits(options.time_limit, options.memory_limit)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=len(missing))
@@ -142,7 +148,9 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
 
 def _command(options: argparse.Namespace) -> str:
     """What anyone can type to measure the same."""
-    chosen = ["--models", options.models] if options.models else ["--suite", options.suite]
+    chosen = ["--suite", options.suite]
+    if options.models is not None:
+        chosen = ["--models", options.models]
     same = ("backends", "mode", "size", "batch", "dtype", "threads", "rounds", "seconds")
     given = [(name, getattr(options, name)) for name in same]
     more = [

@@ -122,7 +122,7 @@ class Worker:
         line = self._read_line(time.monotonic() + timeout)
         if line is None:
             self.close()
-            raise WorkerFailed("timeout", f"{what} took longer than {timeout:.0f} s")
+            raise WorkerFailed("timeout", f"{what} took longer than {timeout:g} s")
         if not line.endswith(b"\n"):
             self.close()
             if self._over:

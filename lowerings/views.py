@@ -183,22 +183,6 @@ def flip(ctx: Context, x: Value, dims: list[int]) -> Value:
     return build.reverse(x, [build.normalize_dim(d, build.rank_of(x)) for d in dims])
 
 
-@lowers(aten.roll.default)
-def roll(ctx: Context, x: Value, shifts: list[int], dims: list[int] = ()) -> Value:  # type: ignore[assignment]
-    shape = build.shape_of(x)
-    if 0 in shape or not shape:
-        return x
-    if not dims:  # as if flat
-        flat = build.reshape(x, [build.product(shape)])
-        return build.reshape(roll(ctx, flat, shifts, [0]), shape)
-    for shift, dim in zip(shifts, dims, strict=True):
-        dim = build.normalize_dim(dim, len(shape))
-        if cut := -shift % shape[dim]:
-            tail = build.slice_dim(x, dim, cut, shape[dim])
-            x = build.concatenate([tail, build.slice_dim(x, dim, 0, cut)], dim)
-    return x
-
-
 @lowers(aten.repeat.default)
 def repeat(ctx: Context, x: Value, repeats: list[int]) -> Value:
     shape = [1] * (len(repeats) - build.rank_of(x)) + list(build.shape_of(x))

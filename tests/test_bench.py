@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -225,6 +226,7 @@ def test_training(tmp_path):
     ("arguments", "message"),
     [
         (["run", "--models", "bart,nothing"], "unknown models"),
+        (["run", "--models", ""], "unknown models"),
         (["run", "--backends", "eager,magic"], "unknown backends"),
         (["run", "--backends", "eager,torchax"], "python -m bench peers pytorch_xla"),
         (["run", "--rounds", "0"], "must be at least 1"),
@@ -232,6 +234,7 @@ def test_training(tmp_path):
         (["run", "--threads", "0"], "must be at least 1"),
         (["run", "--seconds", "nan"], "must be above 0"),
         (["run", "--output", "/"], "Is a directory: '/'"),
+        (["run", "--output", "/dev/null/results.jsonl"], "File exists"),
         (["serve", "--clients", "0"], "must be at least 1"),
         (["report", "/nowhere.jsonl"], "there is no file"),
         (["report", "/dev/null"], "there are no results"),
@@ -352,6 +355,15 @@ def test_there_is_nothing_to_report(text, tmp_path, capsys):
         with pytest.raises(SystemExit):
             command_line.main(arguments)
         assert "there are no results" in capsys.readouterr().err
+
+
+def test_files_of_other_models_are_not_compared(tmp_path, capsys):
+    paths = [str(tmp_path / f"{model}.jsonl") for model in ("one", "two")]
+    for path, model in zip(paths, ("one", "two"), strict=True):
+        Results(pathlib.Path(path)).append(record(model, eager=1.0, openxla=1.0))
+    with pytest.raises(SystemExit):
+        command_line.main(["compare", *paths])
+    assert "have no model in common" in capsys.readouterr().err
 
 
 def test_the_report_tells_failures(tmp_path):

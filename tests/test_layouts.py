@@ -82,3 +82,20 @@ def test_results_without_elements_have_torchs_strides():
     for shape in ((3, 0), (0, 3), (2, 0, 3), (0,)):
         x = torch.empty(shape)
         assert f(x).stride() == (x + 1).stride()
+
+
+@pytest.mark.parametrize(("shifts", "dims"), [(1, ()), (-9, 1), ((1, 2), (0, 2)), (0, 0)])
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.arange(320.0).view(2, 8, 4, 5).to(memory_format=torch.channels_last),
+        torch.arange(30.0).view(5, 6, 1).permute(2, 1, 0),
+        torch.arange(3.0).view(3, 1, 1).expand(3, 4, 2),
+        torch.empty(3, 0, 2),
+    ],
+)
+def test_what_is_rolled_has_the_strides_of_eager(x, shifts, dims):
+    rolled = torch.compile(torch.roll, backend="openxla")(x, shifts, dims)
+    expected = torch.roll(x, shifts, dims)
+    assert torch.equal(rolled, expected)
+    assert rolled.stride() == expected.stride()

@@ -41,7 +41,6 @@ _KEPT: dict[Any, str] = {
     aten.linspace.Tensor_Tensor: _ENDS,
     aten.linspace.Tensor_Scalar: _ENDS,
     aten.linspace.Scalar_Tensor: _ENDS,
-    aten.roll.default: "two slices and a concatenation",
     aten.reflection_pad1d.default: _SLICES,
     aten.reflection_pad2d.default: _SLICES,
     aten.reflection_pad3d.default: _SLICES,
@@ -93,6 +92,19 @@ def _in_memory_of_its_own(decomposition: Callable[..., Any]) -> Callable[..., An
     return decompose
 
 
+def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
+    """Slices and concatenations, with the strides that eager gives; torch's pieces gather."""
+    if x.numel() == 0:
+        return x.clone()
+    if not dims:  # as if flat
+        return _roll(x.contiguous().view(x.numel()), shifts, [0]).view(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.size(dim)
+        cut = -shift % size
+        x = torch.cat([x.narrow(dim, cut, size - cut), x.narrow(dim, 0, cut)], dim)
+    return x
+
+
 @functools.cache
 def decompositions(rng: str = "xla") -> dict[torch._ops.OpOverload, Callable[..., Any]]:
     """The core ATen decompositions less the ones the table does better, and some more.
@@ -103,6 +115,7 @@ def decompositions(rng: str = "xla") -> dict[torch._ops.OpOverload, Callable[...
     for op in _KEPT:
         table.pop(op, None)
     table |= get_decompositions(_ADDED) | foreach_decompositions() | nll_loss.DECOMPOSITIONS
+    table[aten.roll.default] = _roll
     op = aten.channel_shuffle.default
     table[op] = _in_memory_of_its_own(table[op])
     for op in (aten.max_unpool2d.default, aten.max_unpool3d.default):
