@@ -6,9 +6,10 @@ weights to bfloat16, kernels in another form, scales made of running variances.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
@@ -27,7 +28,12 @@ _GROWTH, _SMALL = 2, 1 << 16
 
 
 def freeze(
-    main: func.FuncOp, inputs: Sequence[Input], first: int, known: Collection[str], platform: str
+    main: func.FuncOp,
+    inputs: Sequence[Input],
+    first: int,
+    constants: Mapping[Value, torch.Tensor],
+    known: Collection[str],
+    platform: str,
 ) -> tuple[list[Input], Frozen | None]:
     """Cut what depends on some arguments alone out of a function under construction.
 
@@ -35,6 +41,7 @@ def freeze(
         main: the function, whose block ends with its return. It gets an argument for each value.
         inputs: the parameters and buffers, its arguments from number `first` on.
         first: see `inputs`.
+        constants: other arguments, that are the same at each call.
         known: keys of values that there are already: nothing has to compute them.
         platform: the PJRT platform that the function is for.
 
@@ -45,15 +52,15 @@ def freeze(
     roots = list(block.arguments)[first : first + len(inputs)]
     if platform != "cpu":  # elsewhere `frozen_inputs` does not look at running statistics
         roots = [root for root in roots if not _may_be_statistic(root)]
-    cut = _Cut(main, roots)
+    cut = _Cut(main, roots, list(constants))
     values = cut.frontier()
     if not values:
         return list(inputs), None
     keys = [cut.key(value) for value in values]
     pairs = [(k, v) for k, v in zip(keys, values, strict=True) if k not in known]
-    module, used = None, list[Value]()
+    module, used, numerals = None, list[Value](), list[Value]()
     if pairs:
-        module, used = cut.program([value for _, value in pairs])
+        module, used, numerals = cut.program([value for _, value in pairs])
     numbers = [root.arg_number - first for root in used]
     for value in values:
         argument = block.add_argument(value.type, ir.Location.unknown())
@@ -65,17 +72,20 @@ def freeze(
             kept.append(input_)
         else:
             block.erase_argument(first + number)
-    frozen = Frozen(keys, module, [inputs[n] for n in numbers], [key for key, _ in pairs])
-    return kept[::-1], frozen
+    read, given = [inputs[n] for n in numbers], [constants[value] for value in numerals]
+    return kept[::-1], Frozen(keys, module, read, given, [key for key, _ in pairs])
 
 
 class _Cut:
     """The operations of a function that read nothing but roots and constants."""
 
-    def __init__(self, main: func.FuncOp, roots: Sequence[Value]) -> None:
+    def __init__(
+        self, main: func.FuncOp, roots: Sequence[Value], constants: Sequence[Value]
+    ) -> None:
         self._main = main
         self._keys: dict[Value, str] = {root: f"{i} {root.type}" for i, root in enumerate(roots)}
-        self._roots = list(roots)
+        self._keys |= {value: f"constant {i} {value.type}" for i, value in enumerate(constants)}
+        self._roots, self._arguments = list(roots), list(constants)
         # Operations by each of their results: those of roots, and those of no argument at all.
         self._frozen: dict[Value, Any] = {}
         self._constant: dict[Value, Any] = {}
@@ -83,7 +93,8 @@ class _Cut:
         rooted = set(roots)
         for op in (op.operation for op in main.entry_block.operations):
             reads = [v in rooted or v in self._frozen for v in op.operands]
-            fits = all(r or v in self._constant for r, v in zip(reads, op.operands, strict=True))
+            same = [v in self._constant or v in self._arguments for v in op.operands]
+            fits = all(r or s for r, s in zip(reads, same, strict=True))
             if not fits or op.name in _IMPURE or _captures(op):
                 self._live.append(op)
             else:
@@ -160,18 +171,19 @@ class _Cut:
         module = self._main.operation.parent.opview
         return [op for op in module.body.operations if op.operation != self._main.operation]
 
-    def program(self, values: Sequence[Value]) -> tuple[ir.Module, list[Value]]:
-        """A module that computes some values, and the roots that are its arguments."""
+    def program(self, values: Sequence[Value]) -> tuple[ir.Module, list[Value], list[Value]]:
+        """A module that computes some values, and its arguments: roots and constants."""
         below = self._below(values)
         used = [root for root in self._roots if root in below]
+        constants = [value for value in self._arguments if value in below]
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             for function in self._functions():
                 function.operation.clone()
-            types = [root.type for root in used], [value.type for value in values]
+            types = [v.type for v in (*used, *constants)], [value.type for value in values]
             main = func.FuncOp("main", types, visibility="public")
         block = main.add_entry_block()
-        env = dict(zip(used, block.arguments, strict=True))
+        env = dict(zip((*used, *constants), block.arguments, strict=True))
         with ir.InsertionPoint(block):
             for op in (op.operation for op in self._main.entry_block.operations):
                 if any(result in below for result in op.results):
@@ -180,7 +192,7 @@ class _Cut:
                         copy.operands[index] = env[operand]
                     env.update(zip(op.results, copy.results, strict=True))
             func.ReturnOp([env[value] for value in values])
-        return module, used
+        return module, used, constants
 
     def erase(self) -> None:
         """Take out what nobody reads any more."""

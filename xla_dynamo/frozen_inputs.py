@@ -20,7 +20,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from xla_dynamo.known_buffers import StaticInputs
 from xla_dynamo.options import Options
-from xla_dynamo.program import Frozen, Input
+from xla_dynamo.program import Frozen
+from xla_dynamo.runtime.buffers import import_tensor
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
 
@@ -72,11 +73,12 @@ class _Known:
 class FrozenProgram:
     """A program that computes values from parameters and buffers, when these have changed."""
 
-    def __init__(self, device: jax.Device, inputs: Sequence[Input], executable: Executable) -> None:
+    def __init__(self, device: jax.Device, frozen: Frozen, executable: Executable) -> None:
         """Take what the executable reads among a graph's inputs."""
-        indices = [i.index for i in inputs]
+        indices = [i.index for i in frozen.inputs]
         self._pick = operator.itemgetter(*indices, indices[-1])
-        self._inputs = StaticInputs(device, indices, [i.layout.prepare for i in inputs])
+        self._inputs = StaticInputs(device, indices, [i.layout.prepare for i in frozen.inputs])
+        self._constants = [import_tensor(tensor, device) for tensor in frozen.constants]
         self._execute = executable.execute
         _watch_optimizers()
         # Several modules may share the program, as the layers of a stack do.
@@ -102,7 +104,8 @@ class FrozenProgram:
             return known.results
         watched = [_array_of(tensor) for tensor in tensors if _is_watched(tensor)]
         bits = _bits(watched)  # before they are read: a change meanwhile is one to be seen
-        results = [buffer for (buffer,) in self._execute(self._inputs.buffers(args, stream))]
+        buffers = [*self._inputs.buffers(args, stream), *self._constants]
+        results = [buffer for (buffer,) in self._execute(buffers)]
         memory = [tensor.detach() for tensor in tensors]
         owner = weakref.ref(tensors[0], self._forgetting(state[0]))
         others = [tensor for tensor in tensors if tensor is not tensors[0]]
@@ -157,7 +160,7 @@ class FrozenValues:
         if frozen.module is None:
             return 0.0
         executable = Executable(frozen.module, device, options.xla_options)
-        program = FrozenProgram(device, frozen.inputs, executable)
+        program = FrozenProgram(device, frozen, executable)
         self.keys.update({key: (program, i) for i, key in enumerate(frozen.computed)})
         return executable.compile_seconds
 

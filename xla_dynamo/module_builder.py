@@ -64,8 +64,17 @@ class ModuleBuilder:
                 wide = build.array(tensor.float().tolist(), torch.float32)
                 return build.cast(build.reshape(wide, tensor.shape), tensor.dtype)
             return build.reshape(build.array(tensor.tolist(), tensor.dtype), tensor.shape)
+        return self.constant_argument(tensor, literal)
+
+    def constant_argument(self, tensor: torch.Tensor, literal: bool = True) -> ir.Value:
+        """A tensor that is the same at each call; `literal` if so are its numbers."""
         self.constants.append(Constant(tensor, literal))
         return self.argument(tensor.shape, tensor.dtype)
+
+    def drop_constant(self, argument: ir.Value) -> None:
+        """Take the last constant away again, which nobody reads."""
+        del self.constants[-1]
+        self.block.erase_argument(argument.arg_number)
 
     def random_key(self) -> ir.Value:
         """A fresh ui64[2] key: the seed that is an argument, and the number of the draw."""

@@ -68,13 +68,15 @@ class Frozen:
     Attributes:
         keys: what each value is: equal keys, equal values, whichever sizes a program is for.
         module: computes those of `computed`; None if there are none.
-        inputs: its arguments.
+        inputs: its first arguments.
+        constants: the others.
         computed: the keys of its results.
     """
 
     keys: list[str]
     module: ir.Module | None
     inputs: list[Input]
+    constants: list[torch.Tensor]
     computed: list[str]
 
 
