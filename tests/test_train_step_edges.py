@@ -392,8 +392,37 @@ class Recurrent(nn.Module):
         return self.head(self.lstm(x.unflatten(1, (3, 2)))[0][:, -1])
 
 
-def test_recurrent_layers():
-    assert_trains_as_eager(lambda: Recurrent().double(), OPTIMIZERS["adamw"], batches(3))
+@pytest.mark.parametrize("settings", [{}, {"num_layers": 2, "bidirectional": True}])
+def test_recurrent_layers(settings):
+    def make():
+        model = Recurrent(**settings).double()
+        model.head = nn.Linear(4 * (1 + model.lstm.bidirectional), 3).double()
+        return model
+
+    assert_trains_as_eager(make, OPTIMIZERS["adamw"], batches(3))
+
+
+@pytest.mark.parametrize("projected", [0, 2])
+def test_float32_recurrent_layers_have_their_gradients(projected):
+    """Torch takes these apart into layers of oneDNN, which have a gradient of their own."""
+    torch.manual_seed(0)
+    lstm, x = nn.LSTM(3, 4, num_layers=2, proj_size=projected), torch.randn(5, 2, 3)
+    step = xla_dynamo.train_step(
+        lstm, lambda lstm, x: lstm(x)[0].square().mean(), optim.SGD(lstm.parameters(), lr=1.0)
+    )
+
+    def gradients(model):
+        lstm.zero_grad()
+        model(x)[0].square().mean().backward()
+        return {name: p.grad for name, p in lstm.named_parameters()}
+
+    expected = gradients(lstm)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        torch.testing.assert_close(gradients(torch.compile(lstm, backend="openxla")), expected)
+    before = {name: p.detach().clone() for name, p in lstm.named_parameters()}
+    step(x)
+    changes = {name: before[name] - p.detach() for name, p in lstm.named_parameters()}
+    torch.testing.assert_close(changes, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_dropout_between_recurrent_layers_is_refused():

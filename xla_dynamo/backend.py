@@ -13,7 +13,7 @@ from xla_dynamo.aot_metadata import (
     report_strides,
     results_for_backward,
 )
-from xla_dynamo.check_inputs import check_inputs, check_recurrent_dropout
+from xla_dynamo.check_inputs import check_inputs
 from xla_dynamo.compiled_graph import compile_graph
 from xla_dynamo.decompositions import decompositions
 from xla_dynamo.dynamo_trace import log_what_dynamo_does
@@ -21,6 +21,7 @@ from xla_dynamo.events import Observer, log_event
 from xla_dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.forward_backward import forward_backward
 from xla_dynamo.options import Options
+from xla_dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.saved_results import note_saved
 from xla_dynamo.whole_resampling import resampling_is_whole
 
@@ -62,7 +63,7 @@ def compile_torch_graph(
     """
     log_what_dynamo_does()
     check_inputs(gm, example_inputs)
-    check_recurrent_dropout(gm)
+    prepare_recurrent_layers(gm)
 
     # What a backward graph gets was made by its forward, parameters included: nothing to keep.
     def compiler(kind: str, *, keeps_inputs: bool = True) -> Callable[..., Any]:

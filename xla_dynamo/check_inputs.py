@@ -1,15 +1,13 @@
-"""Refuse, before any work is done, tensors that XLA has no form for and what torch gets wrong."""
+"""Refuse, before any work is done, tensors that XLA has no form for."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from xla_dynamo.errors import UnsupportedDtype, UnsupportedOperator, UnsupportedTensor
+from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
 from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
 from xla_dynamo.source_lines import describe
-
-_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
 def _name(node: torch.fx.Node) -> str:
@@ -55,27 +53,3 @@ def check_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Non
             f"inputs of one compiled graph are on several devices ({listed}); move them to one"
             f"{describe(user)}"
         )
-
-
-def check_recurrent_dropout(gm: torch.fx.GraphModule) -> None:
-    """Check that no recurrent network is to drop anything between its layers.
-
-    Torch's decomposition would not: `_rnn_helper` of torch 2.13 compares the layers wrongly. Dynamo
-    leaves recurrent networks to eager unless `torch._dynamo.config.allow_rnn` is set.
-
-    Raises:
-        UnsupportedOperator: one is.
-    """
-    for node in gm.graph.nodes:
-        if node.op != "call_function" or node.target not in _RECURRENT:
-            continue
-        # (..., has_biases, num_layers, dropout, train, bidirectional), and batch_first if unpacked
-        flag = next(i for i, argument in enumerate(node.args) if isinstance(argument, bool))
-        layers, dropout, train = node.args[flag + 1 : flag + 4]
-        if train and dropout and layers > 1:
-            raise UnsupportedOperator(
-                f"{node.target.__name__} with dropout={dropout} between its layers: torch's "
-                f"decomposition leaves the dropout out{describe(node)}\n"
-                "  stack single layers with nn.Dropout between them, or (but for train_step) leave "
-                "torch._dynamo.config.allow_rnn at False: it runs in eager torch then"
-            )

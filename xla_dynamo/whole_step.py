@@ -16,12 +16,12 @@ from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from xla_dynamo.backend import compile_torch_graph
-from xla_dynamo.check_inputs import check_recurrent_dropout
 from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.events import Frame
 from xla_dynamo.hyperparameters import hyperparameters
 from xla_dynamo.optimizer_trace import initialise_state
 from xla_dynamo.options import Options
+from xla_dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.sizes import geometry, has_symbols, size_key
 from xla_dynamo.source_lines import SourceLine, last_line
 from xla_dynamo.step_inputs import (
@@ -139,7 +139,7 @@ class WholeStep:
         if not self._steps:
             index_of_loss(self._gm)
             # Before the trace takes recurrent networks apart, and their dropout out.
-            check_recurrent_dropout(self._gm)
+            prepare_recurrent_layers(self._gm)
         self._recipe.ran = True
         key = (self._recipe.updates, *size_key([args[i] for i in self._open]))
         if self._recipe.accumulates:
