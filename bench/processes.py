@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psutil
@@ -32,6 +32,15 @@ class WorkerFailed(Exception):
     def __init__(self, status: str, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def environment_of(threads: int, caches: str | pathlib.Path) -> dict[str, str]:
+    """The variables of a worker that is to be timed, with an empty folder for Inductor's cache."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(caches),  # a warm one would hide its time
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+    }
 
 
 def end_with_parent() -> None:
@@ -126,7 +135,7 @@ class Worker:
         if not line.endswith(b"\n"):
             self.close()
             if self._over:
-                raise WorkerFailed("memory", f"more than {self._limit / 1e9:.1f} GB in {what}")
+                raise WorkerFailed("memory", f"more than {self._limit / 1e9:g} GB in {what}")
             raise WorkerFailed("crash", f"died in {what}: {self._last_words()}")
         self._process.send_signal(signal.SIGSTOP)
         reply = json.loads(line)
@@ -180,3 +189,16 @@ class Worker:
     def __exit__(self, *exception: object) -> None:
         self.close()
         self._log.close()
+
+
+@contextlib.contextmanager
+def failing(
+    name: str, workers: dict[str, Worker], failures: dict[str, WorkerFailed]
+) -> Iterator[None]:
+    """Who fails inside is out of the workers, and among the failures; the others go on."""
+    try:
+        yield
+    except WorkerFailed as failure:
+        failures[name] = failure
+        if (worker := workers.pop(name, None)) is not None:
+            worker.close()

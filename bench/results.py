@@ -116,7 +116,15 @@ def _is_record(read: object) -> bool:
         return isinstance(read.get("settings"), dict)
     entries = read.get("backends")
     return isinstance(read.get("model"), str) and (
-        isinstance(entries, dict) and all(isinstance(entry, dict) for entry in entries.values())
+        isinstance(entries, dict) and all(map(_is_entry, entries.values()))
+    )
+
+
+def _is_entry(read: object) -> bool:
+    """Whether what a line says is of a backend; its times are milliseconds."""
+    times = read.get("ms", []) if isinstance(read, dict) else None
+    return isinstance(times, list) and all(
+        isinstance(ms, float | int) and 0 < ms < math.inf for ms in times
     )
 
 

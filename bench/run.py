@@ -10,12 +10,12 @@ import dataclasses
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bench.backends import BACKENDS
 from bench.peers import python_of
-from bench.processes import Worker, WorkerFailed
+from bench.processes import Worker, WorkerFailed, environment_of, failing
 from bench.results import Record
 from bench.worker import GOLDEN, Task
 
@@ -64,6 +64,7 @@ class ModelRun:
         self.task, self.limits, self.say = task, limits, say
         self.rows: dict[str, Record] = {name: {} for name in backends}
         self.workers: dict[str, Worker] = {}
+        self.failures: dict[str, WorkerFailed] = {}
 
     def measure(self, rounds: int, seconds: float) -> Record:
         """What each backend takes on the inputs of this task."""
@@ -79,6 +80,8 @@ class ModelRun:
                 with self._failing(name):
                     facts = worker.ask("facts", self.limits.seconds)
                     self.rows[name].update({"status": "ok", **facts})
+        for name, failure in self.failures.items():
+            self.rows[name].update(status=failure.status, message=str(failure)[:500])
         return {**dataclasses.asdict(self.task), "backends": self.rows}
 
     def _golden(self, folder: pathlib.Path) -> pathlib.Path | None:
@@ -123,13 +126,8 @@ class ModelRun:
         worker.ask("prepare", self.limits.seconds, task=task, backend=backend, **more)
 
     def _worker(self, folder: pathlib.Path, python: str) -> Worker:
-        threads = str(self.task.threads)
-        environment = {
-            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),  # a warm one would hide its time
-            "OMP_NUM_THREADS": threads,
-            "HF_HUB_OFFLINE": "1",
-            "PJRT_DEVICE": os.environ.get("PJRT_DEVICE", "CPU"),  # torch_xla asks for it
-        }
+        environment = environment_of(self.task.threads, folder / "inductor")
+        environment["PJRT_DEVICE"] = os.environ.get("PJRT_DEVICE", "CPU")  # torch_xla asks for it
         return Worker(environment=environment, python=python, memory_gb=self.limits.memory_gb)
 
     def _time(self, rounds: int, seconds: float) -> None:
@@ -145,12 +143,5 @@ class ModelRun:
                     if round_:
                         self.rows[name].setdefault("ms", []).append(reply["seconds"] * 1e3)
 
-    @contextlib.contextmanager
-    def _failing(self, name: str) -> Iterator[None]:
-        """A worker that fails is out, and says why; the others go on."""
-        try:
-            yield
-        except WorkerFailed as failure:
-            self.rows[name].update(status=failure.status, message=str(failure)[:500])
-            if (worker := self.workers.pop(name, None)) is not None:
-                worker.close()
+    def _failing(self, name: str) -> contextlib.AbstractContextManager[None]:
+        return failing(name, self.workers, self.failures)

@@ -11,13 +11,12 @@ import argparse
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.processes import Worker, WorkerFailed
+from bench.processes import Worker, WorkerFailed, environment_of, failing
 from bench.timing import above_zero, add_limits, add_settings, positive
 
 BACKENDS = ("eager", "inductor", "openxla")
@@ -96,11 +95,7 @@ class _Loops:
         return columns
 
     def _start(self, backend: str, caches: str, stack: contextlib.ExitStack) -> float:
-        environment = {
-            "TORCHINDUCTOR_CACHE_DIR": f"{caches}/{backend}",  # a warm one would hide its time
-            "OMP_NUM_THREADS": str(self.options.threads),
-            "HF_HUB_OFFLINE": "1",
-        }
+        environment = environment_of(self.options.threads, f"{caches}/{backend}")
         limit = self.options.memory_limit
         worker = Worker(environment=environment, memory_gb=limit, module="bench.server")
         self._workers[backend] = stack.enter_context(worker)
@@ -112,14 +107,8 @@ class _Loops:
     def _ask(self, name: str, what: str, /, **arguments: Any) -> dict[str, Any]:
         return self._workers[name].ask(what, self.options.time_limit, **arguments)
 
-    @contextlib.contextmanager
-    def _failing(self, backend: str) -> Iterator[None]:
-        """Who fails is out, and the others go on."""
-        try:
-            yield
-        except WorkerFailed as failure:
-            self.failures[backend] = failure
-            self._workers.pop(backend).close()
+    def _failing(self, backend: str) -> contextlib.AbstractContextManager[None]:
+        return failing(backend, self._workers, self.failures)
 
 
 def centile(samples: list[float], number: int) -> float:

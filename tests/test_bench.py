@@ -331,6 +331,8 @@ def test_a_line_without_an_end_is_measured_again(tmp_path):
         '{"model": "one"}',
         '{"model": ["one"], "backends": {}}',
         '{"model": "one", "backends": {"eager": 5}}',
+        '{"model": "one", "backends": {"eager": {"status": "ok", "ms": [1.0, NaN]}}}',
+        '{"model": "one", "backends": {"eager": {"status": "ok", "ms": 1.0}}}',
     ],
 )
 def test_lines_that_are_none(line, tmp_path):
@@ -405,7 +407,7 @@ def test_backends_serve_in_turns(capsys):
 def test_a_server_that_fails_is_told(capsys):
     asked = ["serve", "--size", "tiny", "--backends", "eager", "--memory-limit", "0.05"]
     assert command_line.main(asked) == 1
-    assert "eager: memory: more than 0.1 GB in prepare" in capsys.readouterr().out
+    assert "eager: memory: more than 0.05 GB in prepare" in capsys.readouterr().out
 
 
 def test_clients_tell_what_the_server_raised():
