@@ -53,16 +53,18 @@ def test_import_torch_imports_neither_jax_nor_dynamo():
 
 
 def test_import_torch_is_not_slower():
-    """What our entry point adds to `import torch`, by itself: well under 5 ms of the processor."""
-    out = python("""
+    """What our entry point adds to `import torch`: well under 5 ms, of the processor and in all."""
+    script = """
         import time
         import importlib.metadata, difflib, typing, types  # torch has these already
-        start = time.process_time()
+        start = time.perf_counter(), time.process_time()
         from xla_dynamo.registration import claim_openxla
         claim_openxla()
-        print(time.process_time() - start)
-    """)
-    assert float(out) < 0.005
+        print(time.perf_counter() - start[0], time.process_time() - start[1])
+    """
+    runs = [tuple(map(float, python(script).split())) for _ in range(3)]
+    assert max(busy for _, busy in runs) < 0.005
+    assert min(passed for passed, _ in runs) < 0.005  # the least: other tests have the cores, too
 
 
 def test_the_entry_point_imports_only_its_own():
