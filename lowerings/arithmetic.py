@@ -8,6 +8,7 @@ import torch
 from jax.extend.mlir.dialects import chlo
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.errors import UnsupportedOperator
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import (
     Number,
@@ -39,6 +40,8 @@ def add(ctx: Context, x: Value, other: Value | Number, alpha: Number = 1) -> Val
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
 def sub(ctx: Context, x: Value, other: Value | Number, alpha: Number = 1) -> Value:
+    if ctx.out.dtype is torch.bool:  # a mask and a number; of two masks Dynamo says so
+        raise UnsupportedOperator("eager torch subtracts no booleans: use `^` or logical_xor")
     x, other = promote(ctx, x, other, rounds_numbers=_rounds_numbers(ctx))
     return cast(hlo.subtract(x, _scaled(ctx, other, alpha)), ctx.out.dtype)
 

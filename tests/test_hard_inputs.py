@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 
@@ -214,3 +215,13 @@ def test_operators_on_nothing():
     result = compiled(lambda x: x.atan().amax(-1))(nothing)
     assert result.shape == (0,)
     assert result.dtype is torch.complex64
+
+
+@pytest.mark.parametrize("f", [lambda mask: mask - True, lambda mask: True - mask])
+def test_a_mask_and_a_number_are_not_subtracted(f):
+    mask = torch.tensor([True, False])
+    with pytest.raises(RuntimeError, match="xor"):
+        f(mask)
+    with pytest.raises(BackendCompilerFailed, match=r"(?s:xor.*)test_hard_inputs\.py") as raised:
+        compiled(f)(mask)
+    assert isinstance(raised.value.inner_exception, errors.UnsupportedOperator)
