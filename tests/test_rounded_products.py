@@ -20,6 +20,7 @@ CASES = {
     "gathered": lambda a: (a * 0.7)[:, [3, 3, 5]] - a[:, [3, 3, 5]] * 0.7,
     "gathered by a tensor": lambda a: (a * 0.7)[i := a[:, 0].long().abs()] - a[i] * 0.7,
     "chosen": lambda a: torch.where(a > 0, a * 0.7, 0.0) - a.relu() * 0.7,
+    "of two": lambda a: torch.cat([a[:3] * 3.3, a[3:]]) - a[:, torch.arange(99, -1, -1)],
     "joined": lambda a: torch.cat([a * 0.7, a]) - torch.cat([a * 0.7, a]) * a.new_ones(100),
     "padded": lambda a: F.pad(a * 0.7, (0, 1)) - F.pad(a, (0, 1)) * 0.7,
     "a part": lambda a: (a * 0.7)[2:].flip(0) - a[2:].flip(0) * 0.7,

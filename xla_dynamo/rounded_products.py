@@ -21,6 +21,11 @@ _VIEWS = {
     "stablehlo." + name
     for name in ("broadcast_in_dim", "negate", "reshape", "reverse", "slice", "transpose")
 }
+# What else gives on a product as it is, in one loop with the sum that reads it.
+_CHOICES = {
+    "stablehlo." + name
+    for name in ("concatenate", "dynamic_slice", "dynamic_update_slice", "gather", "pad", "select")
+}
 NOTHING = torch.tensor(-0.0)
 
 
@@ -65,14 +70,14 @@ def round_products(module: ir.Module, nothing: ir.Value) -> None:
 
 
 def _is_summed(product: ir.Value) -> bool:
-    """Whether a sum or a difference reads a product, or a view of it."""
+    """Whether a sum or a difference reads a product, or what gives it on."""
     waiting, seen = [product], {product}
     while waiting:
         for use in waiting.pop().uses:
             op = use.owner
             if op.name in _SUMS:
                 return True
-            if op.name in _VIEWS and op.results[0] not in seen:
+            if op.name in _VIEWS | _CHOICES and op.results[0] not in seen:
                 seen.add(op.results[0])
                 waiting.append(op.results[0])
     return False
