@@ -37,6 +37,7 @@ from xla_dynamo.lowerings.values import (
     full_like,
     highest,
     iota,
+    is_known,
     is_value,
     lowest,
     normalize_dim,
@@ -147,7 +148,7 @@ def divide(x: Value, y: Value) -> Value:
 
 def _shared(y: Value) -> bool:
     made_by = getattr(y.owner, "name", None)  # a block has none
-    return made_by in ("stablehlo.constant", "stablehlo.broadcast_in_dim")
+    return made_by == "stablehlo.broadcast_in_dim" or is_known(y)
 
 
 def _is_power_of_two(y: Value) -> bool:

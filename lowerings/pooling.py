@@ -258,7 +258,7 @@ def _avg_pool_backward_rule(rank: int) -> Rule:
         promised = torch.empty(build.shape_of(grad), device="meta")
         windows = _windows(promised, x, rank, kernel_size, stride, padding)
         grad = build.cast(grad, computed_in(grad))
-        grad = hlo.divide(grad, _divisor(grad, windows, count_include_pad, divisor_override))
+        grad = build.divide(grad, _divisor(grad, windows, count_include_pad, divisor_override))
         for dim, window in enumerate(windows, build.rank_of(x) - rank):
             grad = _spread_over_windows(grad, window, dim)
         return build.cast(grad, ctx.out.dtype)

@@ -41,6 +41,13 @@ def is_value(x: Any) -> bool:
     return isinstance(x, ir.Value)
 
 
+def is_known(x: Value, depth: int = 8) -> bool:
+    """Whether XLA knows a value: it depends on no argument, as far as `depth` operations tell."""
+    if isinstance(x.owner, ir.Block) or depth == 0:
+        return False
+    return all(is_known(operand, depth - 1) for operand in x.owner.operands)
+
+
 def normalize_dim(dim: int, rank: int) -> int:
     """A non-negative dimension; 0-d tensors accept 0 and -1, as in torch."""
     return dim % max(rank, 1)

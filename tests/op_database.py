@@ -51,7 +51,7 @@ ROUNDING = frozenset(
         "matmul", "matrix_exp", "native_layer_norm", "nn.functional.conv2d", "nn.functional.conv3d",
         "nn.functional.conv_transpose3d", "nn.functional.grid_sample", "nn.functional.layer_norm",
         "nn.functional.multi_head_attention_forward", "nn.functional.scaled_dot_product_attention",
-        "pow", "stft", "svd",
+        "pow", "stft", "svd", "svd_lowrank",
     }
 )  # fmt: skip
 

@@ -11,6 +11,7 @@ from jax.interpreters.mlir import make_ir_context
 from xla_dynamo.aot_metadata import IS_VIEW_OF_INPUT
 from xla_dynamo.channels_last import put_channels_last
 from xla_dynamo.freeze import freeze
+from xla_dynamo.kept_results import NOTHING, keep_results
 from xla_dynamo.known_nan import guard_exponentials
 from xla_dynamo.layouts import Finish, OutputLayout, input_layout, output_layout
 from xla_dynamo.lower_nodes import GraphLowering
@@ -25,7 +26,6 @@ from xla_dynamo.output_views import memory_of, outputs_of_one_memory, replayed
 from xla_dynamo.own_functions import separate
 from xla_dynamo.partial_reductions import reduce_in_parts
 from xla_dynamo.program import Effect, Input, Mutation, Output, Program
-from xla_dynamo.rounded_products import NOTHING, round_products
 from xla_dynamo.saved_results import choose_strides, saved_layout
 from xla_dynamo.shared_values import make_once
 from xla_dynamo.signatures import checked, no_rule
@@ -91,7 +91,7 @@ class _ProgramLowering(GraphLowering):
             inputs = [i for node in fresh if (i := self.placeholder(node))]
             statics = [i for node in static if (i := self.placeholder(node))]
             self.lower_nodes()
-            nothing = builder.constant_argument(NOTHING) if builder.platform == "cpu" else None
+            nothing = builder.constant_argument(NOTHING)
             self.shared = outputs_of_one_memory(nodes[-1].args[0], self.values)
             outputs = [self.output(value) for value in nodes[-1].args[0]]
             mutations = [
@@ -101,18 +101,18 @@ class _ProgramLowering(GraphLowering):
             ]
             self.results += [self.new_value(node) for node in donated]
             func.ReturnOp(self.results)
-        if nothing is not None:
-            round_products(builder.module, nothing)
+        on_cpu = builder.platform == "cpu"
+        keep_results(builder.module, nothing, fuses=on_cpu)
         frozen = None
         if known is not None and not mutations and statics:
             first = len(given) + len(inputs)
-            constants = {} if nothing is None else {nothing: NOTHING}
+            constants = {nothing: NOTHING}
             statics, frozen = freeze(
                 builder.main, statics, first, constants, known, builder.platform
             )
-        if nothing is not None:
-            if not any(True for _ in nothing.uses):
-                builder.drop_constant(nothing)
+        if not any(True for _ in nothing.uses):
+            builder.drop_constant(nothing)
+        if on_cpu:
             put_channels_last(builder.main)
         effects = [a for e in self.effects for a in (*e.args, *e.kwargs.values())]
         others = [*(mutation.output for mutation in mutations), *effects]
@@ -120,7 +120,7 @@ class _ProgramLowering(GraphLowering):
         builder.finish()
         builder.main.arg_attrs = self.aliases(len(donated))
         for module in [builder.module, *([frozen.module] if frozen and frozen.module else [])]:
-            if builder.platform == "cpu":
+            if on_cpu:
                 guard_exponentials(module)
                 reduce_in_parts(module)
                 separate(module)

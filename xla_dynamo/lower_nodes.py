@@ -9,13 +9,13 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.decompositions import traced
 from xla_dynamo.errors import LoweringError, UnsupportedOperator
+from xla_dynamo.kept_results import mark_results
 from xla_dynamo.lowerings import Context, build, find_refusal, find_rule
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.random import key_of_step
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.module_builder import ModuleBuilder
 from xla_dynamo.nodes import attribute_of, generator_of, is_index
-from xla_dynamo.rounded_products import mark_products
 from xla_dynamo.signatures import checked, location, no_rule, refused, signature
 from xla_dynamo.sizes import values_at
 from xla_dynamo.source_lines import describe
@@ -94,8 +94,7 @@ class GraphLowering:
         kwargs = torch.fx.map_arg(node.kwargs, self.env.__getitem__)
         result = checked(node, self.values, lambda: rule(ctx, *args, **kwargs))
         self.check_type(node, result, promised)
-        if builder.platform == "cpu":
-            mark_products(result)
+        mark_results(result)
         if node.kwargs.get("check_errors"):
             self.check_errors(node, result[-1])
         return result
