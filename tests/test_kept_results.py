@@ -27,6 +27,12 @@ PRODUCTS = {
     "padded": lambda a: F.pad(a * 0.7, (0, 1)) - F.pad(a, (0, 1)) * 0.7,
     "a part": lambda a: (a * 0.7)[2:].flip(0) - a[2:].flip(0) * 0.7,
     "turned": lambda a: (a * 0.7).t() - (a.t() * 0.7),
+    "sorted by a function": lambda a: (a * 0.7).sort()[0] - a.sort()[0] * 0.7,
+    "the largest": lambda a: (a * 0.7).topk(3)[0] - a.topk(3)[0] * 0.7,
+    "power": lambda a: ((p := a.pow(torch.tensor(2.0))).amax() - p).sqrt(),
+    "zeros and a product": lambda a: (
+        (p := torch.addmm(a.new_zeros(100), a[:, :1], a[:1])).amax() - p
+    ).sqrt(),
 }
 
 
@@ -54,6 +60,33 @@ def test_in_a_branch_and_in_a_loop():
     a = torch.randn(64, 100)
     for f in (branch, loop):
         torch.testing.assert_close(torch.compile(f, backend="openxla")(a), f(a), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("trips", [1, 3])
+def test_into_a_loop_and_out_of_it(trips):
+    def f(x):
+        p = x * 0.1
+        first = (torch.tensor(0), x + 1e8, p)
+        _, sums, differences = torch.while_loop(
+            lambda i, *_: i < trips,
+            lambda i, s, p: (i + 1, s - 1e8, (p.amax() - p) * 0.1),
+            first,
+        )
+        return sums + 1e8 - 1e8, differences.amax() - differences
+
+    x = torch.arange(-50.0, 50)
+    torch.testing.assert_close(torch.compile(f, backend="openxla")(x), f(x), rtol=0, atol=0)
+
+
+def test_out_of_a_branch_that_is_known():
+    def f(x):
+        yes = torch.ones(()) > 0
+        s = torch.cond(yes, lambda x: x + 1e8, lambda x: x * 2, (x,))
+        p = torch.cond(yes, lambda x: x * 0.1, lambda x: x + 2, (x,))
+        return s - 1e8, p.amax() - p
+
+    x = torch.arange(-50.0, 50)
+    torch.testing.assert_close(torch.compile(f, backend="openxla")(x), f(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("freeze", [False, True])
@@ -87,6 +120,7 @@ PAIRS = {
     "by numbers": lambda x, y: (x / BIG) / SMALL,
     "by a power": lambda x, y: x / y**3.5,
     "by an exponential": lambda x, y: x / y.exp(),
+    "exponentials multiplied": lambda x, y: (x.exp() * (-x).exp(), x.exp().t() * y.exp()),
     "exponentials": lambda x, y: x.exp() / y.exp(),
     "power of an exponential": lambda x, y: x.exp() ** y,
     "log of an exponential": lambda x, y: x.exp().log(),
@@ -98,6 +132,7 @@ PAIRS = {
     "root of a sum of one": lambda x, y: x.square().sum(1).sqrt(),
     "reciprocal root": lambda x, y: (x**-2).rsqrt(),
     "root of a reciprocal": lambda x, y: (1 / x.abs()).rsqrt(),
+    "area of a difference": lambda x, y: (x - 1e7).acosh(),
     "complex": lambda x, y: torch.view_as_real((torch.complex(x, x) * BIG) * SMALL),
     "complex sum": lambda x, y: torch.view_as_real((torch.complex(x, x) + 1e8) - 1e8),
     "no less than zero": lambda x, y: (x.abs() >= 0, x * x >= 0, x.exp() >= 0),

@@ -35,7 +35,7 @@ def _names(names: str) -> frozenset[str]:
 _JOINED = {
     "stablehlo.add": _names("add multiply subtract"),
     "stablehlo.subtract": _names("add multiply subtract"),
-    "stablehlo.multiply": _names("multiply"),
+    "stablehlo.multiply": _names("exponential multiply"),
     "stablehlo.divide": _names("divide exponential power"),
     "stablehlo.log": _names("exponential power rsqrt sqrt"),
     "stablehlo.power": _names("exponential multiply power"),
@@ -45,8 +45,11 @@ _JOINED = {
     "stablehlo.compare": _names("abs exponential maximum minimum multiply power select"),
 }
 _SUMS = _names("add subtract")
-_PRODUCTS = {*_names("divide dot_general exponential multiply"), "chlo.erf_inv", "func.call"}
+# What ends in a product, as far as LLVM sees, some of it under conditions (`_ends_in_product`).
+_PRODUCTS = {*_names("divide dot_general exponential multiply power"), "chlo.erf_inv", "func.call"}
 _KEPT = _PRODUCTS.union(*_JOINED.values())
+# Within these, or behind them, anything may read what they are given: XLA puts it in their place.
+_INLINED = {*_names("case if return while"), "func.call"}
 _VIEWS = _names("broadcast_in_dim negate reshape reverse slice transpose")
 # What else gives on a product as it is, in one loop with the sum that reads it.
 _CHOICES = _names(
@@ -61,11 +64,16 @@ def mark_results(result: Any) -> None:
     for value in result if isinstance(result, tuple | list) else [result]:
         while (op := _made_by(value)) is not None:
             name = op.name
-            if name in _KEPT and len(op.results) == 1 and isinstance(_element(op), _INEXACT):
+            view = _is_view(op, name)
+            if view and _MARK in op.attributes:
+                break
+            if view or (
+                name in _KEPT and len(op.results) == 1 and isinstance(_element(op), _INEXACT)
+            ):
                 op.attributes[_MARK] = ir.UnitAttr.get()
             if name == "stablehlo.complex":
                 mark_results(list(op.operands))
-            if not _is_view(op, name):
+            if not view:
                 break
             value = op.operands[0]
 
@@ -76,67 +84,88 @@ def keep_results(module: ir.Module, nothing: ir.Value, fuses: bool) -> None:
     `fuses` tells that a product and a sum become a fused multiply-add on the platform.
     """
     marked: list[ir.Operation] = []
+    sums: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
+        name = op.name
+        if name in _SUMS or _is_opaque(name):
+            sums.append(op)
         if _MARK in op.attributes:
             del op.attributes[_MARK]
-            marked.append(op)
+            if not _is_view(op, name):
+                marked.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
+    summed = _given_to(sums) if fuses else set()
     for op in marked:
-        if _is_joined(op, fuses):
+        fused = op.results[0] in summed and _ends_in_product(op)
+        if fused or any(_joins(reader, op) for reader in _readers(op)):
             _keep(op, nothing)
 
 
-def _is_joined(op: ir.Operation, fuses: bool) -> bool:
-    """Whether an operation may be made one with what reads its result."""
-    name = "stablehlo.multiply" if _is_outer_product(op) else op.name
-    fuses = fuses and isinstance(_element(op), ir.F32Type | ir.F64Type) and _ends_in_product(op)
-    for reader, outer, near in _readers(op):
-        if fuses and outer in _SUMS:
-            return True
-        if near and name in _JOINED.get(outer, ()) and _joins(reader, outer, op):
-            return True
-    return False
+def _is_opaque(name: str) -> bool:
+    """Whether what an operation does with its operands is not to be seen yet."""
+    return name in _INLINED or name.startswith("chlo.")
+
+
+def _given_to(sums: list[ir.Operation]) -> set[ir.Value]:
+    """The operands of sums, and what they are views of, or chosen from."""
+    waiting = [operand for op in sums for operand in op.operands]
+    summed: set[ir.Value] = set()
+    while waiting:
+        value = waiting.pop()
+        if value not in summed:
+            summed.add(value)
+            maker = _made_by(value)
+            if maker is not None and (maker.name in _CHOICES or _is_view(maker, maker.name)):
+                waiting += maker.operands
+    return summed
 
 
 def _ends_in_product(op: ir.Operation) -> bool:
     """Whether the last that an operation does may be a product, as far as LLVM sees."""
+    if not isinstance(_element(op), ir.F32Type | ir.F64Type):
+        return False
     if op.name == "stablehlo.divide":  # XLA multiplies by what is one number for many elements
         maker = _made_by(op.operands[1])
         shared = maker is not None and maker.name == "stablehlo.broadcast_in_dim"
         return shared or is_known(op.operands[1])
     if op.name == "stablehlo.dot_general":
         return _is_outer_product(op)
+    if op.name in _SUMS:  # with zeros, in whose place XLA puts the product
+        makers = [_made_by(operand) for operand in op.operands]
+        return _has_constant(op) and any(m and m.name in _PRODUCTS for m in makers)
     return op.name in _PRODUCTS
 
 
-def _joins(reader: ir.Operation, outer: str, op: ir.Operation) -> bool:
-    """Whether XLA makes an operation one with the `op` that it reads, by `_JOINED`."""
+def _joins(reader: ir.Operation, op: ir.Operation) -> bool:
+    """Whether XLA makes an operation one with the `op` that it reads, as `_JOINED` tells."""
+    outer, inner = reader.name, "stablehlo.multiply" if _is_outer_product(op) else op.name
+    if _is_opaque(outer):
+        return True
+    if inner not in _JOINED.get(outer, ()):
+        return False
     if outer == "stablehlo.compare":
         return _has_constant(reader)
     if outer in _SUMS:  # (a + 1) + 2, and a * 2 + b * 2
-        return _has_constant(op) and (op.name not in _SUMS or _has_constant(reader))
+        return _has_constant(op) and (inner not in _SUMS or _has_constant(reader))
+    if inner == "stablehlo.exponential":
+        return outer != "stablehlo.multiply" or all(map(_is_exponential, reader.operands))
     if outer == "stablehlo.multiply":  # of the factors the scalars are multiplied first
         return _has_constant(op) and (_has_scalar(reader) or not _shape(reader))
     return True
 
 
-def _readers(op: ir.Operation) -> Iterator[tuple[ir.Operation, str, bool]]:
-    """What reads a result, with its name; true: as it is or a view, false: after a choice."""
-    waiting, seen = [(op.results[0], True)], {op.results[0]}
+def _readers(op: ir.Operation) -> Iterator[ir.Operation]:
+    """What reads a result, or a view of it."""
+    waiting = [op.results[0]]
     while waiting:
-        value, near = waiting.pop()
-        for use in value.uses:
+        for use in waiting.pop().uses:
             reader = use.owner
-            name = reader.name
-            yield reader, name, near
-            if ((view := _is_view(reader, name)) or name in _CHOICES) and (
-                reader.results[0] not in seen
-            ):
-                seen.add(reader.results[0])
-                waiting.append((reader.results[0], near and view))
+            yield reader
+            if _is_view(reader, reader.name):
+                waiting.append(reader.results[0])
 
 
 def _is_view(op: ir.Operation, name: str) -> bool:
@@ -153,6 +182,17 @@ def _is_outer_product(op: ir.Operation) -> bool:
     numbers = hlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     shape = ir.RankedTensorType(op.operands[0].type).shape
     return all(shape[d] == 1 for d in numbers.lhs_contracting_dimensions)
+
+
+def _is_exponential(value: ir.Value) -> bool:
+    """Whether a value is an exponential, or a view of one."""
+    while (op := _made_by(value)) is not None:
+        if op.name == "stablehlo.exponential":
+            return True
+        if not _is_view(op, op.name):
+            return False
+        value = op.operands[0]
+    return False
 
 
 def _has_constant(op: ir.Operation) -> bool:
