@@ -8,6 +8,7 @@ from xla_dynamo.lowerings.table import TABLE, Context, find_refusal, find_rule, 
 FAMILIES = (
     "pointwise",
     "arithmetic",
+    "three_operands",
     "rounding",
     "comparisons",
     "bitwise",

@@ -62,6 +62,17 @@ def test_in_a_branch_and_in_a_loop():
         torch.testing.assert_close(torch.compile(f, backend="openxla")(a), f(a), rtol=0, atol=0)
 
 
+def test_products_are_rounded_before_a_reduction():
+    def sums(x, y):
+        products = torch.stack([x * x, y], -1)
+        return products.sum(-1), products.mean(-1), products.cumsum(-1)
+
+    x, y = torch.tensor([1e30, 0.7, 3.3]), torch.tensor([-math.inf, -0.49, -10.89])
+    torch.testing.assert_close(
+        torch.compile(sums, backend="openxla")(x, y), sums(x, y), rtol=0, atol=0, equal_nan=True
+    )
+
+
 @pytest.mark.parametrize("trips", [1, 3])
 def test_into_a_loop_and_out_of_it(trips):
     def f(x):

@@ -22,6 +22,8 @@ _TAPS = "one table of places and weights a dimension, shared with the gradient"
 
 _ENDS = "torch's pieces keep the fractions of integers' ends, and count in float32"
 
+_ROUNDED_ONCE = "eager rounds the product and the sum once, pieces each"
+
 # Left whole, because one rule says it better than the pieces would.
 _KEPT: dict[Any, str] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: (
@@ -36,6 +38,10 @@ _KEPT: dict[Any, str] = {
     aten.vdot.default: "a dot, not a product and a sum",
     aten.baddbmm.default: "widens half types once around the whole",
     aten.baddbmm.dtype: "widens half types once around the whole",
+    aten.addcmul.default: _ROUNDED_ONCE,
+    aten.addcdiv.default: "eager's order, value * y / z, where torch's pieces divide first",
+    aten.lerp.Scalar: _ROUNDED_ONCE,
+    aten.lerp.Tensor: _ROUNDED_ONCE,
     **dict.fromkeys(whole_resampling.overloads(), _TAPS),
     aten.linspace.default: _ENDS,
     aten.linspace.Tensor_Tensor: _ENDS,

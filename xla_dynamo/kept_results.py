@@ -4,14 +4,15 @@ Eager's operators leave their results in memory, rounded, infinite or NaN. In on
 what it may by the rules of real numbers: (x + 1e8) - 1e8 is x, (x * 1e30) * 1e-30 is x,
 (a / b) / c is a / (b * c), sqrt(x * x) is |x|, log(exp(x)) is x (no option forbids it: its
 algebraic simplifier is one pass). On the CPU LLVM besides makes one operation of a product and the
-sum that follows, rounded once (a fused multiply-add): `p - p.amax()` of `p = a * 0.1`, 0 at the
-maximum, then is the rounding error of the product, of either sign, and its square root a NaN.
+sum that follows, or the reduction, rounded once (a fused multiply-add): `p - p.amax()` of
+`p = a * 0.1`, 0 at the maximum, then is the rounding error of the product, of either sign, and its
+square root a NaN.
 
 So to a node's result that is read by what it could be joined with, a -0.0 is added that is an
 argument of the program: exact for every number, and XLA cannot know it. LLVM makes one operation
 of a product and this sum, which rounds the product and nothing else. (Times a one would do, did XLA
-not multiply scalars first.) Operations of one operator, and products that a reduction sums, are
-joined as XLA and LLVM like.
+not multiply scalars first.) Operations of one operator are joined as XLA and LLVM like, and so are
+those of eager's own kernels.
 """
 
 import math
@@ -50,6 +51,7 @@ _PRODUCTS = {*_names("divide dot_general exponential multiply power"), "chlo.erf
 _KEPT = _PRODUCTS.union(*_JOINED.values())
 # Within these, or behind them, anything may read what they are given: XLA puts it in their place.
 _INLINED = {*_names("case if return while"), "func.call"}
+_REDUCTIONS = _names("reduce reduce_window")
 _VIEWS = _names("broadcast_in_dim negate reshape reverse slice transpose")
 # What else gives on a product as it is, in one loop with the sum that reads it.
 _CHOICES = _names(
@@ -88,7 +90,7 @@ def keep_results(module: ir.Module, nothing: ir.Value, fuses: bool) -> None:
 
     def visit(op: ir.Operation) -> ir.WalkResult:
         name = op.name
-        if name in _SUMS or _is_opaque(name):
+        if name in _SUMS or _is_opaque(name) or _sums_up(op, name):
             sums.append(op)
         if _MARK in op.attributes:
             del op.attributes[_MARK]
@@ -102,6 +104,11 @@ def keep_results(module: ir.Module, nothing: ir.Value, fuses: bool) -> None:
         fused = op.results[0] in summed and _ends_in_product(op)
         if fused or any(_joins(reader, op) for reader in _readers(op)):
             _keep(op, nothing)
+
+
+def _sums_up(op: ir.Operation, name: str) -> bool:
+    """Whether an operation is a reduction, or one of windows, by sums."""
+    return name in _REDUCTIONS and op.regions[0].blocks[0].operations[0].name in _SUMS
 
 
 def _is_opaque(name: str) -> bool:

@@ -213,3 +213,19 @@ def test_factors_of_a_product_times_nothing(alpha, size, dtype):
     if dtype is not torch.bfloat16:  # where eager reads or does not, as its kernels please
         equal(lambda a, x: torch.addbmm(a, x, x, alpha=alpha), added, stack)
         equal(lambda a, x: torch.baddbmm(a, x, x, alpha=alpha), added, stack)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_of_three_operands_are_rounded_as_in_eager(dtype):
+    torch.manual_seed(0)
+    x, y, z = torch.randn(3, 1000, dtype=dtype)
+    for f in (
+        torch.addcmul,
+        lambda x, y, z: torch.addcmul(x, y, z, value=0.3),
+        lambda x, y, z: torch.ops.aten.addcdiv(x, y, z, value=-0.3),
+        lambda x, y, z: torch.lerp(x, y, 0.1),
+        lambda x, y, z: torch.lerp(x, y, 0.9),
+        lambda x, y, z: torch.lerp(x, y, z),
+        lambda x, y, z: torch.addcmul(x * 0.1, y * 0.1, z) * 0.1 - x,
+    ):
+        equal(f, x, y, z)
