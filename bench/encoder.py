@@ -13,6 +13,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -67,8 +68,21 @@ def products() -> dict[str, Callable[[], object]]:
     return calls
 
 
-def latencies() -> tuple[dict[str, float], float, dict[str, float]]:
-    """Median seconds a call of eager and both backends, our relative error, shares of the peak."""
+class Measured(NamedTuple):
+    """What `measure` finds, by backend."""
+
+    seconds: dict[str, float]
+    """The median of a call."""
+    error: float
+    """Of ours, relative to eager."""
+    shares: dict[str, float]
+    """Of the machine's peak of products, that a call reaches."""
+    products: dict[str, float]
+    """FLOPS of the fastest product, by "torch" and "XLA"."""
+
+
+def measure() -> Measured:
+    """The encoder in eager and by both backends, and products, in turn."""
     model, inputs = encoder()
     with torch.no_grad():
         with FlopCounterMode(display=False) as counter:
@@ -80,11 +94,14 @@ def latencies() -> tuple[dict[str, float], float, dict[str, float]]:
             calls[backend] = lambda f=compiled: f(**inputs)
         error = relative_error(model(**inputs), result)
         seconds = interleave({**calls, **products()}, rounds=11, seconds=1.0)
-    peak = max(
-        2 * size**3 / seconds[f"{who} {size}"] for who in ("torch", "XLA") for size in SQUARES
-    )
+    speeds = {
+        who: max(2 * size**3 / seconds[f"{who} {size}"] for size in SQUARES)
+        for who in ("torch", "XLA")
+    }
     latency = {name: seconds[name] for name in calls}
-    return latency, error, {n: counter.get_total_flops() / s / peak for n, s in latency.items()}
+    flops, peak = counter.get_total_flops(), max(speeds.values())
+    shares = {name: flops / s / peak for name, s in latency.items()}
+    return Measured(latency, error, shares, speeds)
 
 
 def main() -> None:
@@ -99,20 +116,23 @@ def main() -> None:
         print(first_call(options.first_call))
         return
     compile_seconds = {b: cold_compile(b) for b in ("aot_eager", *BACKENDS)}
-    latency, error, shares = latencies()
+    measured = measure()
     batch, length = SHAPE
     size = f"{batch} x {length} tokens"
     table = Table(title=f"BERT-base encoder, {size}, {options.threads} torch threads")
     for column in ("", "eager", "inductor", "openxla", "openxla / inductor"):
         table.add_column(column, justify="right" if column else "left")
-    ratio = latency["openxla"] / latency["inductor"]
-    table.add_row("latency, ms", *(f"{s * 1e3:.1f}" for s in latency.values()), f"{ratio:.2f}")
+    ratio = measured.seconds["openxla"] / measured.seconds["inductor"]
+    latencies = [f"{s * 1e3:.1f}" for s in measured.seconds.values()]
+    table.add_row("latency, ms", *latencies, f"{ratio:.2f}")
     ratio = compile_seconds["openxla"] / compile_seconds["inductor"]
     seconds = [f"{s:.1f}" for s in compile_seconds.values()]
     seconds[0] = f"{seconds[0]} (aot_eager)"  # Dynamo and AOTAutograd alone, which all share
     table.add_row("cold first call, s", *seconds, f"{ratio:.2f}")
-    table.add_row("share of peak", *(f"{share:.0%}" for share in shares.values()), "")
-    table.add_row("error against eager", "-", "-", f"{error:.0e}", "")
+    table.add_row("share of peak", *(f"{share:.0%}" for share in measured.shares.values()), "")
+    ours, torchs = (f"{measured.products[who] / 1e9:.0f}" for who in ("XLA", "torch"))
+    table.add_row("products, GFLOPS", torchs, "", ours, "")
+    table.add_row("error against eager", "-", "-", f"{measured.error:.0e}", "")
     Console(width=None if sys.stdout.isatty() else 100).print(table)
 
 
