@@ -128,13 +128,18 @@ class Tally:
     refused: int = 0
 
 
+def values_of(program: Program, args: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The inputs, and what every step makes."""
+    values = list(args)
+    for step in program[1]:
+        values.append(step.function(*[values[p] for p in step.places]))
+    return values
+
+
 def run_program(program: Program, args: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The outputs of a program on its inputs."""
-    _, steps, outputs = program
-    values = list(args)
-    for step in steps:
-        values.append(step.function(*[values[p] for p in step.places]))
-    return tuple(values[place] for place in outputs)
+    values = values_of(program, args)
+    return tuple(values[place] for place in program[2])
 
 
 def values_and_inputs(program: Program, backend: str | None, dynamic: bool | None) -> Any:
@@ -152,7 +157,11 @@ def gradients(program: Program, backend: str | None, dynamic: bool | None) -> An
     if not losses:
         return []
     wanted = [a for a in args if a.requires_grad]
-    return torch.autograd.grad(sum(losses), wanted, allow_unused=True)  # type: ignore[arg-type]
+    found = torch.autograd.grad(sum(losses), wanted, allow_unused=True)  # type: ignore[arg-type]
+    # A gradient in float64 is not more precise than the steps that it comes through.
+    made = values_of(program, copies(program[0]))
+    single = any(v.dtype in (torch.float32, torch.complex64) for v in made)
+    return [g.float() if single and g is not None else g for g in found]
 
 
 def _through(backend: str | None, dynamic: bool | None, run: Callable[..., Any]) -> Any:
