@@ -38,7 +38,7 @@ DRAWN = frozenset(
 ROUNDING = frozenset(
     {
         "nn.Conv3d", "nn.ConvTranspose3d", "nn.LazyConv3d", "nn.LazyConvTranspose3d",
-        "nn.MultiheadAttention", "nn.TransformerEncoderLayer",
+        "nn.MultiheadAttention", "nn.TransformerEncoder", "nn.TransformerEncoderLayer",
     }
 )  # fmt: skip
 # Large scores, by which a gradient's rounding is multiplied: up to 5 times eager's error, or a
