@@ -9,9 +9,7 @@ from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.matrix_decompositions import diagonal, lu_factor
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # Arguments keep the names of the schemas, which are those of the mathematics.
 # ruff: noqa: N803
