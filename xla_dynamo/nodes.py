@@ -76,9 +76,15 @@ def writes_input(node: Node) -> bool:
     return isinstance(target, torch.fx.Node) and target.op == "placeholder"
 
 
+_REPLACING = ("aten.set_.source_Tensor", "aten.shallow_copy_data_.default")
+
+
 def replaces_input(node: Node) -> bool:
-    """Whether a node is one of the closing `set_` that give an input other memory."""
-    return node.target is aten.set_.source_Tensor and node.args[0].op == "placeholder"  # type: ignore[union-attr]
+    """Whether a node is one of those at the end that give an input other memory, as `x.data = y`.
+
+    It is a `set_` up to torch 2.13, and an operator of its own from 2.14.
+    """
+    return str(node.target) in _REPLACING and node.args[0].op == "placeholder"  # type: ignore[union-attr]
 
 
 def call_of(node: Node) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
