@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-SUPPORTED = "torch 2.11 to 2.14"
+SUPPORTED = "torch 2.11 to 2.15"
 
 # Our name: where it is in torch, and what it does for us.
 PLACES: dict[str, tuple[str, str]] = {
