@@ -145,8 +145,9 @@ def test_optimizers():
     p = torch.nn.Parameter(torch.randn(2))
     p.grad = torch.ones(2)
     optimizer = torch.optim.AdamW([p])
+    hooks = sum(map(len, torch_private.step_hooks(optimizer)))
     optimizer.register_step_post_hook(lambda *_: None)
-    assert sum(map(len, torch_private.step_hooks(optimizer))) == 1, MOVED
+    assert sum(map(len, torch_private.step_hooks(optimizer))) == hooks + 1, MOVED
     torch_private.init_group(optimizer)(optimizer.param_groups[0], *([] for _ in range(6)))
     assert "exp_avg" in optimizer.state[p], MOVED
     scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
@@ -165,6 +166,8 @@ def test_scaler():
 COME_AND_GO = {
     "aten._upsample_lanczos2d_aa.default": "not in 2.11",
     "aten._upsample_lanczos2d_aa_backward.default": "not in 2.11",
+    "aten.linalg_matrix_sqrth.default": "from 2.14",
+    "aten.linalg_polar.default": "from 2.14",
     "aten.cholesky.default": "not in 2.14 and later",
 }
 
