@@ -41,7 +41,13 @@ def no_rule(node: Node, values: Mapping[Node, Any]) -> UnsupportedOperator:
     """The error of an operator that is not in the table."""
     from torch._decomp import decomposition_table
 
-    if node.target in decomposition_table:
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None and schema.is_mutable:
+        advice = (
+            "the operator changes its argument, and graphs must be functional: call "
+            ".run_decompositions() on an exported program first"
+        )
+    elif node.target in decomposition_table:
         advice = "PyTorch has a decomposition: add it to xla_dynamo/decompositions.py"
     else:
         advice = "give it a rule with @xla_dynamo.lowers(op)"
