@@ -1,6 +1,9 @@
 """What torch's users write around a compiled model: docs/torch-features.md is the list."""
 
+import ast
 import copy
+import pathlib
+import re
 import types
 
 import pytest
@@ -112,7 +115,7 @@ def test_stance_eager_on_recompile(executables):
 
 @pytest.mark.parametrize("stance", ["eager_then_compile", "aot_eager_then_compile"])
 def test_stances_that_compile_later(stance, executables):
-    code = affine.__code__.replace(co_name=stance)  # torch notes what code has run
+    code = affine.__code__.replace(co_filename=stance)  # torch notes which lines have run
     with torch.compiler.set_stance(stance):
         f = compiled(types.FunctionType(code, globals()))
         check(f, torch.randn(3))
@@ -312,3 +315,32 @@ def test_compiled_autograd(how, executables):
     torch.testing.assert_close([p.grad for p in model.parameters()], expected)
     assert torch._dynamo.utils.counters["compiled_autograd"]["captures"] == 1
     assert executables() == (2 if how == "whole step" else 1)
+
+
+FILES = (
+    "test_torch_features",
+    "test_worker_processes",
+    "test_jagged",
+    "test_wrapper_subclasses",
+)
+PAGE = pathlib.Path(__file__).parent.parent / "docs" / "torch-features.md"
+
+
+def test_the_page_names_every_test_and_each_exists():
+    """docs/torch-features.md: feature, whether it works, tests, remark."""
+    rows = [row for row in PAGE.read_text().splitlines() if row.startswith("|")][2:]
+    named = set()
+    for row in rows:
+        _, feature, works, tests, _, _ = row.split("|")
+        assert works.strip() in {"yes", "no", "eager", "error", "local part"}, feature
+        links = re.findall(r"\[(test_\w+)\]\(\.\./tests/(test_\w+)\.py\)", tests)
+        assert links, f"no test of {feature}"
+        named.update(links)
+    written = {
+        (node.name, file)
+        for file in FILES
+        for node in ast.parse((PAGE.parent.parent / "tests" / f"{file}.py").read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+    this = "test_the_page_names_every_test_and_each_exists"
+    assert named == written - {(this, "test_torch_features")}
