@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def compare(expected: Any, actual: Any, *, values: bool, strides: bool = True) -> None:
@@ -139,3 +140,32 @@ def same_strides(e: torch.Tensor, a: torch.Tensor) -> bool:
         return True
     pairs = zip(e.shape, e.stride(), a.stride(), strict=True)
     return all(n == 1 or s == t for n, s, t in pairs)
+
+
+def parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The plain tensors of a tensor, by their path."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return {"": tensor}
+    names, _ = tensor.__tensor_flatten__()
+    below = {name: parts(getattr(tensor, name)) for name in names}
+    return {f".{name}{rest}": t for name in names for rest, t in below[name].items()}
+
+
+def compare_wrappers(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Raise AssertionError unless two tensors agree, and the tensors inside of wrappers.
+
+    Compared are types, layouts, dtypes, sizes, strides and values.
+    """
+    assert type(actual) is type(expected)
+    assert actual.layout == expected.layout
+    assert actual.dtype == expected.dtype
+    assert actual.requires_grad == expected.requires_grad
+    if not expected.is_nested:  # whose sizes have a symbol of their own, unless offsets are shared
+        assert actual.shape == expected.shape
+        assert actual.stride() == expected.stride()
+    ours, eagers = parts(actual), parts(expected)
+    # torch caches the longest and shortest length at the tensor, once it has computed them.
+    computed = {"._max_seqlen_tensor", "._min_seqlen_tensor"}
+    assert ours.keys() - computed == eagers.keys() - computed
+    for path in ours.keys() & eagers.keys():
+        torch.testing.assert_close(ours[path], eagers[path], check_stride=True)

@@ -80,6 +80,8 @@ def _views_of_inputs(gm: torch.fx.GraphModule, results: list[Any]) -> dict[int, 
     inputs = gm.graph.find_nodes(op="placeholder")[first:]
     written: dict[Node, Any] = {n.args[0]: n.args[1] for n in gm.graph.nodes if writes_input(n)}
     outside = metadata.mutated_inp_runtime_indices
+    if len(results) < first + len(outside) + len(metadata.output_info):
+        return {}  # torch 2.13 leaves out a wrapper's size that it finds constant, and then fails
     written |= {inputs[index]: results[first + i] for i, index in enumerate(outside)}
     return {
         index: (target := inputs[info.base_idx], written.get(target, target))

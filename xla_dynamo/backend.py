@@ -30,17 +30,20 @@ def openxla(
     example_inputs: Sequence[Any],
     *,
     options: dict[str, Any] | None = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
-    """The Dynamo backend behind `torch.compile(model, backend="openxla", options=...)`.
+    """The Dynamo backend behind `torch.compile(model, backend="openxla", options=..., mode=...)`.
+
+    `torch.compile` takes either options or a mode; called directly, options come before the mode.
 
     Raises:
-        OptionError: an option is unknown or has the wrong type.
+        OptionError: an option or the mode is unknown, or an option has the wrong type.
         UnsupportedTensor: an input is sparse, quantized or on a device without a PJRT plugin, or
             the inputs are on several devices.
         UnsupportedOperator: the graph has an operator without a rule, or drops between the layers
             of a recurrent network.
     """
-    return compile_torch_graph(gm, example_inputs, Options.parse(options))
+    return compile_torch_graph(gm, example_inputs, Options.parse(options, mode))
 
 
 def compile_torch_graph(

@@ -1,9 +1,10 @@
 """Refuse, before any work is done, tensors that XLA has no form for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
 from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
@@ -15,8 +16,20 @@ def _name(node: torch.fx.Node) -> str:
     return source.name if source is not None and isinstance(source.name, str) else node.name
 
 
+def _plain_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """A tensor, or the tensors inside of a wrapper such as a jagged one: no others reach XLA."""
+    if is_traceable_wrapper_subclass(value):
+        names, _ = value.__tensor_flatten__()
+        for name in names:
+            yield from _plain_tensors(getattr(value, name))
+    elif isinstance(value, torch.Tensor):
+        yield value
+
+
 def check_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
     """Check layout, dtype and device of every tensor that enters a graph.
+
+    AOTAutograd takes wrapper subclasses apart, so their inner tensors are checked.
 
     Raises:
         UnsupportedTensor: a tensor is sparse or quantized, or the tensors are on several devices
@@ -26,26 +39,25 @@ def check_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Non
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     devices: dict[torch.device, torch.fx.Node] = {}
     for node, value in zip(placeholders, example_inputs, strict=True):
-        if not isinstance(value, torch.Tensor):
-            continue
-        user = next(iter(node.users), node)
-        if value.is_quantized:
-            raise UnsupportedTensor(
-                f"input {_name(node)} is quantized ({value.dtype}); call .dequantize() on it first"
-                f"{describe(user)}"
-            )
-        if value.layout is not torch.strided:
-            raise UnsupportedTensor(
-                f"input {_name(node)} has layout {value.layout}; call .to_dense() on it first"
-                f"{describe(user)}"
-            )
-        if value.dtype not in SUPPORTED_DTYPES:
-            raise UnsupportedDtype(
-                f"input {_name(node)} has dtype {value.dtype}, which StableHLO has no type for; "
-                f"cast it first{describe(user)}"
-            )
-        if value.ndim or value.device.type != "cpu":
-            devices.setdefault(value.device, node)
+        user, name = next(iter(node.users), node), _name(node)
+        for tensor in _plain_tensors(value):
+            if tensor.is_quantized:
+                raise UnsupportedTensor(
+                    f"input {name} is quantized ({tensor.dtype}); call .dequantize() on it first"
+                    f"{describe(user)}"
+                )
+            if tensor.layout is not torch.strided:
+                raise UnsupportedTensor(
+                    f"input {name} has layout {tensor.layout}; call .to_dense() on it first"
+                    f"{describe(user)}"
+                )
+            if tensor.dtype not in SUPPORTED_DTYPES:
+                raise UnsupportedDtype(
+                    f"input {name} has dtype {tensor.dtype}, which StableHLO has no type for; "
+                    f"cast it first{describe(user)}"
+                )
+            if tensor.ndim or tensor.device.type != "cpu":
+                devices.setdefault(tensor.device, node)
     if len(devices) > 1:
         listed = ", ".join(f"{_name(node)} on {device}" for device, node in devices.items())
         user = next(iter(list(devices.values())[1].users), list(devices.values())[1])

@@ -15,6 +15,16 @@ CHOICES = {
 }
 LIBRARIES = ("onednn", "torch")
 
+# What each `torch.compile(mode=...)` sets. "reduce-overhead" asks for CUDA graphs: a call is one
+# executable here as it is. "max-autotune" allows work that pays at run time alone.
+MODES: Mapping[str | None, Mapping[str, Any]] = {
+    None: {},
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {"freeze": True},
+    "max-autotune-no-cudagraphs": {"freeze": True},
+}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
@@ -52,15 +62,18 @@ class Options:
     freeze: bool = False
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any] | None) -> "Options":
-        """Check the user's dictionary.
+    def parse(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> "Options":
+        """Check the user's dictionary, and the mode, whose settings the dictionary overrides.
 
         Raises:
-            OptionError: a key is unknown or a value has the wrong type.
+            OptionError: a key or the mode is unknown, or a value has the wrong type.
         """
+        if not isinstance(mode, str | None) or mode not in MODES:
+            valid = ", ".join(repr(name) for name in MODES if name is not None)
+            raise OptionError(f"unknown mode {mode!r} for backend 'openxla': use one of {valid}")
         if options is not None and not isinstance(options, Mapping):
             raise OptionError(f"options must be a dict, not {type(options).__name__}: {options!r}")
-        given = dict(options or {})
+        given = {**MODES[mode], **(options or {})}
         fields = {f.name: f for f in dataclasses.fields(cls)}
         for key, value in given.items():
             if key not in fields:

@@ -9,7 +9,7 @@ from jax.extend.mlir import ir
 from xla_dynamo.errors import LoweringError, UnsupportedDtype, UnsupportedOperator, XlaDynamoError
 from xla_dynamo.lowerings.dtypes import dtype_name
 from xla_dynamo.source_lines import describe, source_line
-from xla_dynamo.torch_private import decomposition_table
+from xla_dynamo.torch_private import OpOverload, decomposition_table, schema
 
 Node: TypeAlias = torch.fx.Node
 
@@ -40,7 +40,12 @@ def signature(node: Node, values: Mapping[Node, Any]) -> str:
 
 def no_rule(node: Node, values: Mapping[Node, Any]) -> UnsupportedOperator:
     """The error of an operator that is not in the table."""
-    if node.target in decomposition_table:
+    if isinstance(node.target, OpOverload) and schema(node.target).is_mutable:
+        advice = (
+            "the operator changes its argument, and graphs must be functional: call "
+            ".run_decompositions() on an exported program first"
+        )
+    elif node.target in decomposition_table:
         advice = "PyTorch has a decomposition: add it to xla_dynamo/decompositions.py"
     else:
         advice = "give it a rule with @xla_dynamo.lowers(op)"

@@ -52,6 +52,13 @@ NO_LOSS = (
     "tuple that begins with it"
 )
 
+NO_NESTED = (
+    "train_step cannot trace nested tensors, whose sizes are symbols of their own. Hand it values "
+    "and offsets, and call torch.nested.nested_tensor_from_jagged in the loss function; or call "
+    "loss.backward() and optimizer.step() in eager on a model compiled with "
+    "torch.compile(model, backend='openxla')"
+)
+
 
 class StepTrace:
     """A step as a graph.
@@ -84,6 +91,8 @@ class StepTrace:
         self.created: list[Place] = []
         self.guards: list[tuple[Name, Callable[[Any], bool], bool]] = []
         self.without_gradient: list[Tensor] = []
+        if any(isinstance(a, torch.Tensor) and a.is_nested for a in args):
+            raise UnsupportedError(NO_NESTED)
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         vector = torch.empty(len(self.numbers), dtype=torch.float64)
         self.fakes = [
