@@ -5,13 +5,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all lint format bench examples docs clean
+# What the tests were written on; `make constraints` pins all the rest around it.
+CHOSEN := torch==2.13.0 jax==0.10.2 jaxlib==0.10.2
+# The oldest releases that pyproject.toml allows.
+OLDEST := torch==2.11.0 jax==0.10.0 jaxlib==0.10.0 numpy==2.0.0 rich==13.0.0 \
+  transformers==5.0.0 diffusers==0.38.0
 
+# Makes a virtual environment, if there is none. Names no release of pip: Python brings its own.
+define environment
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || (echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1)
+test -d $(1) || $(PYTHON) -m venv $(1)
+endef
+
+.PHONY: demo test test-all test-latest test-oldest lint format bench examples docs constraints dist clean
+
+# setuptools first, and no environment of its own to build in: pip would take the newest there.
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || (echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(call environment,$(VENV))
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation \
+	  --editable '.[dev]'
 	@touch $(READY)
 
 demo: $(READY)  ## six real models: checked against eager, timed against eager and Inductor
@@ -23,6 +37,18 @@ test: $(READY)  ## the test suite without the exhaustive sweeps
 # A sweep may take its time: what writes the stacks of a hanging test may crash one that goes on.
 test-all: $(READY)  ## everything, the exhaustive sweeps included (hours)
 	$(BIN)/python -m pytest -n 2 -o faulthandler_timeout=7200
+
+# Never up to date: the index may have something newer since the last time.
+test-latest:  ## the tests that are not slow, on the newest releases that our ranges allow
+	$(call environment,.venv-latest)
+	.venv-latest/bin/python -m pip install --quiet --upgrade --upgrade-strategy eager \
+	  --editable '.[dev]'
+	.venv-latest/bin/python -m pytest -n 2 -m 'not slow'
+
+test-oldest:  ## the tests that are not slow, on the oldest releases that our ranges allow
+	$(call environment,.venv-oldest)
+	.venv-oldest/bin/python -m pip install --quiet $(OLDEST) --editable '.[dev]'
+	.venv-oldest/bin/python -m pytest -n 2 -m 'not slow'
 
 lint: $(READY)  ## style, format and types
 	$(BIN)/ruff check .
@@ -51,5 +77,18 @@ examples: $(READY)  ## a convolutional net on digits and a GPT on Python, traine
 docs: $(READY)  ## the generated pages
 	$(BIN)/python -m docs.supported_ops
 
+# A CPU build of torch calls itself 2.13.0+cpu: the pin is the release, whichever build it is.
+constraints:  ## pin anew everything that .venv gets
+	rm -rf .venv-constraints
+	$(call environment,.venv-constraints)
+	.venv-constraints/bin/python -m pip install --quiet $(CHOSEN) '.[dev]'
+	( echo '# Written by `make constraints`: what the other targets install, on $(CHOSEN).'; \
+	  .venv-constraints/bin/python -m pip freeze --all --exclude pip --exclude xla-dynamo \
+	  | sed 's/+cpu$$//' ) > constraints.txt
+	rm -rf .venv-constraints
+
+dist: $(READY)  ## a source distribution, and a wheel built from it, in dist/
+	$(BIN)/python -m build --no-isolation
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

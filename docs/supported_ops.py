@@ -20,6 +20,7 @@ from tests.op_database import full_name, operators
 from xla_dynamo.lowerings import FAMILIES
 from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES, dtype_name
 from xla_dynamo.lowerings.table import REGISTERED_IN, TABLE
+from xla_dynamo.torch_private import OpOverload, all_operator_names, schema
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE, README = ROOT / "docs" / "supported-ops.md", ROOT / "README.md"
@@ -34,10 +35,10 @@ def by_family() -> dict[str, list[str]]:
     return {family: sorted(names) for family, names in families.items()}
 
 
-def core_overloads() -> list[torch._ops.OpOverload]:
+def core_overloads() -> list[OpOverload]:
     """Every ATen overload that this PyTorch tags `core`."""
     ops = []
-    for name in torch._C._dispatch_get_all_op_names():
+    for name in all_operator_names():
         namespace, _, rest = name.partition("::")
         packet, _, overload = rest.partition(".")
         if namespace == "aten" and hasattr(torch.ops.aten, packet):
@@ -143,8 +144,8 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _why_not(op: torch._ops.OpOverload) -> str:
-    name = op._schema.name.removeprefix("aten::")
+def _why_not(op: OpOverload) -> str:
+    name = schema(op).name.removeprefix("aten::")
     if name.startswith("sym_"):
         return "a size of the graph, which lowering knows as a number"
     if "out" in op._overloadname or name.endswith("_"):

@@ -2,15 +2,12 @@
 
 import math
 
-import torch
 from jax.extend.mlir.dialects import chlo
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.build import Number, Value, cast, compare, full_like, where
 from xla_dynamo.lowerings.promotion import promote, spread
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 def _positive(x: Value) -> Value:

@@ -16,9 +16,7 @@ from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.gather_scatter import gather_rows
 from xla_dynamo.lowerings.pooling import max_pool
 from xla_dynamo.lowerings.promotion import computed_in
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 @dataclasses.dataclass(slots=True)

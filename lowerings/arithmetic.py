@@ -27,9 +27,7 @@ from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.pointwise import reciprocal, sqrt
 from xla_dynamo.lowerings.promotion import KIND, pointwise, pointwise_in_jax, promote, spread
 from xla_dynamo.lowerings.rounding import truncate
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar)

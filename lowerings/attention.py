@@ -13,9 +13,7 @@ from xla_dynamo.lowerings import build, torch_calls
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.matmul import product
 from xla_dynamo.lowerings.promotion import computed_in, spread
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 def scale_of(query: Value, scale: float | None) -> float:

@@ -14,9 +14,7 @@ from xla_dynamo.lowerings.normalization import (
     scale_and_shift,
     widened,
 )
-from xla_dynamo.lowerings.table import Context, lowers, refuses
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers, refuses
 
 
 def _batch_norm(

@@ -13,12 +13,10 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.special as jsp
 import numpy as np
-import torch
 
 from xla_dynamo.lowerings.promotion import KIND, pointwise_in_jax
-from xla_dynamo.lowerings.table import lowers
+from xla_dynamo.lowerings.table import aten, lowers
 
-aten = torch.ops.aten
 Array: TypeAlias = jax.Array
 
 _SWITCH = 4.0  # series below, integral above

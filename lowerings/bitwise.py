@@ -1,13 +1,10 @@
 """Bitwise logic and shifts of whole numbers and booleans."""
 
-import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.build import Value, dtype_of
 from xla_dynamo.lowerings.promotion import pointwise
-from xla_dynamo.lowerings.table import lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import aten, lowers
 
 lowers(aten.bitwise_not.default)(pointwise(hlo.not_))
 

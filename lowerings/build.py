@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
-from torch._prims_common import get_computation_dtype
 
 from xla_dynamo.lowerings.dtypes import element_type, real_dtype, tensor_type
 from xla_dynamo.lowerings.shapes import (
@@ -46,6 +45,7 @@ from xla_dynamo.lowerings.values import (
     scalar,
     shape_of,
 )
+from xla_dynamo.torch_private import get_computation_dtype
 
 # --- types and shapes --------------------------------------------------------------------------
 

@@ -21,10 +21,7 @@ from xla_dynamo.lowerings.build import (
     where,
 )
 from xla_dynamo.lowerings.promotion import KIND, pointwise, spread
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
-
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _packet = getattr(aten, _name)

@@ -19,9 +19,7 @@ from xla_dynamo.lowerings.build import (
     where,
 )
 from xla_dynamo.lowerings.promotion import KIND, pointwise
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 def conjugate(x: Value) -> Value:

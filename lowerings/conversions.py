@@ -8,9 +8,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.build import Value, broadcast_to, cast, dtype_of, reshape, shape_of
 from xla_dynamo.lowerings.complex_numbers import join_parts, split_parts
 from xla_dynamo.lowerings.dtypes import real_dtype, tensor_type
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 @lowers(

@@ -14,9 +14,7 @@ from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.convolution_window import Pairs, Window
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.promotion import computed_in
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # The batch and feature dimensions of an image, and the feature dimensions of a kernel: as torch
 # has them, and as a gradient reads them.

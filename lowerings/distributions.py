@@ -31,10 +31,7 @@ from xla_dynamo.lowerings.random import (
     working_dtype,
 )
 from xla_dynamo.lowerings.sorting import order_of
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
-
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # --- normal ------------------------------------------------------------------------------------
 

@@ -11,9 +11,7 @@ from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
 from xla_dynamo.lowerings.promotion import computed_in
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 @lowers(aten.embedding.default)

@@ -15,9 +15,7 @@ from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
 from xla_dynamo.lowerings.known_integers import known_integers
 from xla_dynamo.lowerings.promotion import computed_in
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 _SUM, _MEAN, _MAX = range(3)
 

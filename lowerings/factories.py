@@ -18,9 +18,7 @@ from xla_dynamo.lowerings.build import (
     is_value,
     where,
 )
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 @lowers(aten.full.default)

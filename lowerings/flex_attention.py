@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from xla_dynamo.lowerings.build import is_value
 from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.torch_private import DispatchKey
 
 
 @lowers("flex_attention")
@@ -32,4 +33,4 @@ def flex_attention(ctx: Context, *args: Any) -> Any:
 def dense_form() -> Any:
     """The function with which torch runs flex_attention where it has no kernel for it."""
     op = torch.ops.higher_order.flex_attention
-    return op.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+    return op.py_kernels[DispatchKey.CompositeExplicitAutograd]

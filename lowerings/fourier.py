@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.build import (
@@ -16,9 +15,7 @@ from xla_dynamo.lowerings.build import (
     transpose,
 )
 from xla_dynamo.lowerings.strides import inverse
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 _DIMS_A_PASS = 3  # of one stablehlo.fft
 

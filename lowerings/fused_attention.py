@@ -11,9 +11,7 @@ from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.attention import attend, attention_gradients, attention_scores
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.random import bits_of_key
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 def _kept(key: Value, scores: Value, dropout_p: float) -> Value:

@@ -13,9 +13,7 @@ from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Number, Value
 from xla_dynamo.lowerings.dtypes import tensor_type
 from xla_dynamo.lowerings.promotion import computed_in
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 def at_least_1d(x: Value) -> Value:

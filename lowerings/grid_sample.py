@@ -6,15 +6,12 @@ import math
 
 import jax
 import jax.numpy as jnp
-import torch
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.promotion import computed_in
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 _ZEROS, _BORDER, _REFLECTION = range(3)
 _LINEAR, _NEAREST, _CUBIC = range(3)

@@ -6,15 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import torch
 
 from xla_dynamo.lowerings.build import Value, cast, product, reshape, shape_of
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.promotion import computed_in
 from xla_dynamo.lowerings.searching import search
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 def _histc(x: jax.Array, bins: int, low: float, high: float) -> jax.Array:

@@ -16,9 +16,7 @@ from xla_dynamo.lowerings.gather_scatter import (
     scatter_rows,
     wrap_negative,
 )
-from xla_dynamo.lowerings.table import Context, lowers, refuses
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers, refuses
 
 _MASKS = (torch.bool, torch.uint8)
 

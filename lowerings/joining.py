@@ -1,12 +1,8 @@
 """Joining and splitting: cat, stack, split, unbind."""
 
-import torch
-
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 @lowers(aten.cat.default)

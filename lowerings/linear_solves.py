@@ -2,15 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-import torch
 from jax.lax import linalg
 
 from xla_dynamo.lowerings.build import Value, broadcast_to, rank_of, shape_of
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.matrix_decompositions import lu_factor, permutation_of
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # Arguments keep the names of the schemas, which are those of the mathematics.
 # ruff: noqa: N803

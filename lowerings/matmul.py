@@ -6,10 +6,8 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings import build, onednn
 from xla_dynamo.lowerings.build import Number, Value
 from xla_dynamo.lowerings.promotion import computed_in, spread
-from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.table import Context, aten, lowers
 from xla_dynamo.lowerings.values import source_of
-
-aten = torch.ops.aten
 
 _HALF = (torch.float16, torch.bfloat16)
 _OF_BLAS = (torch.float32, torch.float64, torch.complex64, torch.complex128)

@@ -9,9 +9,7 @@ from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.matrix_decompositions import diagonal, lu_factor
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # Arguments keep the names of the schemas, which are those of the mathematics.
 # ruff: noqa: N803
@@ -118,3 +116,24 @@ def linalg_pinv(
     given = [t for t in (atol, rtol) if t is not None]
     flags = {"has_atol": atol is not None, "has_rtol": rtol is not None, "hermitian": hermitian}
     return call_jax(ctx, _pinv, self, *given, **flags)
+
+
+def _matrix_sqrth(a: jax.Array) -> jax.Array:
+    vectors, values = linalg.eigh(a, lower=True, symmetrize_input=False)
+    roots = jnp.sqrt(jnp.maximum(values, 0))  # torch's kernel takes rounding errors for zeros
+    return (vectors * roots[..., None, :].astype(a.dtype)) @ vectors.mT.conj()
+
+
+def _polar(a: jax.Array) -> tuple[jax.Array, jax.Array]:
+    u, values, vh = linalg.svd(a, full_matrices=False)
+    return u @ vh, (vh.mT.conj() * values[..., None, :].astype(a.dtype)) @ vh
+
+
+@lowers(aten.linalg_matrix_sqrth.default)
+def linalg_matrix_sqrth(ctx: Context, self: Value) -> Value:
+    return call_jax(ctx, _matrix_sqrth, self)
+
+
+@lowers(aten.linalg_polar.default)
+def linalg_polar(ctx: Context, A: Value) -> tuple[Value, Value]:
+    return call_jax(ctx, _polar, A)

@@ -7,16 +7,13 @@ the graph promises for it: statistics of half inputs may be half or float32.
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.promotion import computed_in
 from xla_dynamo.lowerings.reductions import mean_over
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 def widened(*values: Value | None) -> list[Value | None]:

@@ -11,14 +11,13 @@ from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-import torch
 
 from xla_dynamo.lowerings.build import Number, Value, cast
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.promotion import KIND, promote
-from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.table import Context, aten, lowers
+from xla_dynamo.torch_private import OpOverloadPacket
 
-aten = torch.ops.aten
 Array: TypeAlias = jax.Array
 
 
@@ -111,7 +110,7 @@ for _kind, (_linear, _closed, _above, _above_shifted) in _CHEBYSHEV.items():
     )
 
 
-def _register(packet: torch._ops.OpOverloadPacket, polynomial: Polynomial) -> None:
+def _register(packet: OpOverloadPacket, polynomial: Polynomial) -> None:
     @lowers(packet.default, packet.x_scalar, packet.n_scalar)
     def rule(ctx: Context, x: Value | Number, n: Value | Number) -> Value:
         x, n = promote(ctx, x, n, kind=KIND.INT_TO_FLOAT)

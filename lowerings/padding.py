@@ -2,15 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Number, Value
 from xla_dynamo.lowerings.promotion import computed_in
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 @lowers(aten.constant_pad_nd.default)

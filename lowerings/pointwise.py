@@ -4,16 +4,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from jax.extend.mlir.dialects import chlo
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.build import Value, compare, dtype_of, full_like, where
 from xla_dynamo.lowerings.promotion import KIND, pointwise
 from xla_dynamo.lowerings.rounding import copysign
-from xla_dynamo.lowerings.table import lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import aten, lowers
 
 
 def reciprocal(x: Value) -> Value:

@@ -18,9 +18,7 @@ from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Number, Value
 from xla_dynamo.lowerings.gather_scatter import scatter_rows
 from xla_dynamo.lowerings.promotion import computed_in
-from xla_dynamo.lowerings.table import Context, Rule, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, Rule, aten, lowers
 
 
 def _per_dim(numbers: int | Sequence[int], rank: int) -> list[int]:

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
-from torch._prims_common import elementwise_dtypes, get_computation_dtype
 
 from xla_dynamo.lowerings.build import (
     Value,
@@ -19,6 +17,8 @@ from xla_dynamo.lowerings.build import (
 )
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.table import Context, Rule
+from xla_dynamo.torch_private import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from xla_dynamo.torch_private import elementwise_dtypes, get_computation_dtype
 
 
 def promote(

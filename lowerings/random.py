@@ -29,9 +29,7 @@ from xla_dynamo.lowerings.build import (
 )
 from xla_dynamo.lowerings.dtypes import real_dtype, tensor_type
 from xla_dynamo.lowerings.promotion import spread
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # Bits of the significand, the implied one included: torch's uniform numbers are k / 2**digits.
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}

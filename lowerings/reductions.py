@@ -30,10 +30,8 @@ from xla_dynamo.lowerings.build import (
     where,
 )
 from xla_dynamo.lowerings.promotion import computed_in
-from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.table import Context, aten, lowers
 from xla_dynamo.lowerings.values import refuse_nothing
-
-aten = torch.ops.aten
 
 Dims = int | Sequence[int] | None
 

@@ -18,9 +18,7 @@ from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.gather_scatter import gather_rows
 from xla_dynamo.lowerings.promotion import computed_in
-from xla_dynamo.lowerings.table import Context, Rule, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, Rule, aten, lowers
 
 
 @dataclasses.dataclass(slots=True)
@@ -304,8 +302,8 @@ for _name, _mode in {
     "_upsample_bicubic2d_aa": "cubic_aa",
     "_upsample_lanczos2d_aa": "lanczos_aa",
 }.items():
-    if hasattr(aten, _name):  # one of them is newer than the oldest torch we support
-        _rule = lowers(getattr(aten, _name).default)(_forward(_mode))
-        if hasattr(getattr(aten, _name), "vec"):
-            lowers(getattr(aten, _name).vec)(_vec(_rule))
-        lowers(getattr(aten, f"{_name}_backward").default)(_backward(_mode))
+    _packet = getattr(aten, _name)
+    _rule = lowers(_packet.default)(_forward(_mode))
+    if not isinstance(_packet.vec, str):  # some have no such overload in any torch
+        lowers(_packet.vec)(_vec(_rule))
+    lowers(getattr(aten, f"{_name}_backward").default)(_backward(_mode))

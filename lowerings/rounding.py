@@ -9,9 +9,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.build import Value, cast, compare, dtype_of, full_like, where
 from xla_dynamo.lowerings.comparisons import is_inf, sign_bit
 from xla_dynamo.lowerings.promotion import KIND, pointwise, promote
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 def _of_floats(build: Callable[[Value], Value]) -> Callable[[Value], Value]:

@@ -15,10 +15,7 @@ from xla_dynamo.lowerings.build import (
     scalar,
 )
 from xla_dynamo.lowerings.from_jax import call_jax
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
-
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # --- searches ----------------------------------------------------------------------------------
 

@@ -9,9 +9,7 @@ import torch
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Number, Value
 from xla_dynamo.lowerings.from_jax import call_jax
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 _SEGMENT = {
     "sum": (jax.ops.segment_sum, jnp.add, 0.0),

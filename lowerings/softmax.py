@@ -1,13 +1,10 @@
 """Softmax and its logarithm."""
 
-import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.build import Value, cast, normalize_dims, rank_of, reduce
 from xla_dynamo.lowerings.reductions import spread_back, widened
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 def _less_its_maximum(x: Value, dims: list[int]) -> Value:

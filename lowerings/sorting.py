@@ -9,15 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import torch
 from jax import lax
 
 from xla_dynamo.lowerings.build import Value, rank_of, reshape
 from xla_dynamo.lowerings.from_jax import call_jax
-from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.table import Context, aten, lowers
 from xla_dynamo.lowerings.values import refuse_nothing
-
-aten = torch.ops.aten
 
 Pair = tuple[jax.Array, jax.Array]
 

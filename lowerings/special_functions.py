@@ -7,16 +7,13 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import jax.scipy.special as jsp
-import torch
 from jax.extend.mlir.dialects import chlo
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.build import Value, cast, compare, full_like, where
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.promotion import KIND, pointwise, pointwise_in_jax, promote
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 def digamma(x: Value) -> Value:
@@ -124,10 +121,12 @@ for _op, _build in {
 for _op, _function in {
     aten.igamma.default: _igamma,
     aten.igammac.default: _igammac,
-    aten.special_erfcx.default: jsp.erfcx,
     aten.special_ndtri.default: jsp.ndtri,
     aten.special_zeta.default: _zeta,
     aten.special_zeta.self_scalar: _zeta,
     aten.special_zeta.other_scalar: _zeta,
 }.items():
     lowers(_op)(pointwise_in_jax(_function, KIND.INT_TO_FLOAT))
+
+if hasattr(jsp, "erfcx"):  # jax 0.10.0 has none: the operator is left to eager torch there
+    lowers(aten.special_erfcx.default)(pointwise_in_jax(jsp.erfcx, KIND.INT_TO_FLOAT))

@@ -21,10 +21,8 @@ from xla_dynamo.lowerings.strides import (
     row_major_order,
     storage_length,
 )
-from xla_dynamo.lowerings.table import Context, lowers
+from xla_dynamo.lowerings.table import Context, aten, lowers
 from xla_dynamo.lowerings.windows import windows
-
-aten = torch.ops.aten
 
 
 @lowers(aten.as_strided.default, aten.as_strided_copy.default)

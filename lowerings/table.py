@@ -8,7 +8,42 @@ from typing import Any, TypeVar
 import torch
 from jax.extend.mlir import ir
 
+from xla_dynamo.torch_private import OpOverload
+
 Rule = Callable[..., Any]
+
+
+class _Packet:
+    """An operator's overloads: `aten.add.Tensor`, or its name where this torch has none such."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._packet = name, getattr(torch.ops.aten, name, None)
+
+    def __getattr__(self, overload: str) -> Any:
+        if overload.startswith("__"):
+            raise AttributeError(overload)
+        return getattr(self._packet, overload, f"aten.{self._name}.{overload}")
+
+    def __repr__(self) -> str:
+        return f"aten.{self._name}"
+
+
+class _Aten:
+    """`torch.ops.aten`, where an overload that this version of torch lacks is its name.
+
+    Operators come and go between versions of torch. A rule of one that is not there must be no
+    error: `lowers` takes names, and no graph will have the operator.
+    """
+
+    def __getattr__(self, name: str) -> _Packet:
+        if name.startswith("__") and not hasattr(torch.ops.aten, name):
+            raise AttributeError(name)  # Python's own, not an operator as aten.__lshift__
+        packet = _Packet(name)
+        setattr(self, name, packet)
+        return packet
+
+
+aten: Any = _Aten()
 _R = TypeVar("_R", bound=Rule)
 
 # By `str(overload)`, so that operators of libraries that are not imported have their place too.
@@ -62,7 +97,7 @@ def find_refusal(op: Any) -> Callable[..., str | None] | None:
     return _REFUSALS.get(str(op))
 
 
-def refuses(*ops: torch._ops.OpOverload | str) -> Callable[[_R], _R]:
+def refuses(*ops: OpOverload | str) -> Callable[[_R], _R]:
     """Register what tells, from the arguments' fake values, why a rule cannot lower a call.
 
     The function returns the reason, or None. Such calls run in eager torch.
@@ -75,7 +110,7 @@ def refuses(*ops: torch._ops.OpOverload | str) -> Callable[[_R], _R]:
     return register
 
 
-def lowers(*ops: torch._ops.OpOverload | str) -> Callable[[_R], _R]:
+def lowers(*ops: OpOverload | str) -> Callable[[_R], _R]:
     """Register a rule for one or more operator overloads.
 
     An operator of a library that may not be imported yet is given by name, as in
@@ -96,7 +131,7 @@ def lowers(*ops: torch._ops.OpOverload | str) -> Callable[[_R], _R]:
     """
     module = sys._getframe(1).f_globals.get("__name__", "?")
     for op in ops:
-        if not isinstance(op, torch._ops.OpOverload | str):
+        if not isinstance(op, OpOverload | str):
             raise TypeError(
                 f"lowers() takes operator overloads, not {op!r}: name one, such as {op}.default"
             )

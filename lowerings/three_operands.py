@@ -4,14 +4,11 @@ Eager's kernels are compiled to fused multiply-adds, which LLVM makes of one ope
 sum, too; torch's pieces are operators of their own, of which each is rounded.
 """
 
-import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.build import Number, Value, cast, compare, full_like, is_value, where
 from xla_dynamo.lowerings.promotion import promote
-from xla_dynamo.lowerings.table import Context, lowers
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 @lowers(aten.addcmul.default)

@@ -8,9 +8,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings import build
 from xla_dynamo.lowerings.build import Value
 from xla_dynamo.lowerings.strides import inverse
-from xla_dynamo.lowerings.table import Context, lowers, refuses
-
-aten = torch.ops.aten
+from xla_dynamo.lowerings.table import Context, aten, lowers, refuses
 
 
 @lowers(

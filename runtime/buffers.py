@@ -14,11 +14,12 @@ from xla_dynamo.runtime.jaxlib_private import (
     dlpack_from_buffer,
     donatable_buffer_from_dlpack,
 )
+from xla_dynamo.torch_private import from_dlpack, to_dlpack
 
 # The C functions behind torch.utils.dlpack, which make a capsule of a tensor that requires
 # gradients too (0.2 µs and 0.5 µs).
-capsule_of: Callable[[torch.Tensor], Any] = torch._C._to_dlpack
-tensor_of_capsule: Callable[[Any], torch.Tensor] = torch._C._from_dlpack
+capsule_of: Callable[[torch.Tensor], Any] = to_dlpack
+tensor_of_capsule: Callable[[Any], torch.Tensor] = from_dlpack
 
 
 def import_tensor(tensor: torch.Tensor, device: jax.Device, stream: int | None = None) -> Buffer:

@@ -24,6 +24,8 @@ class Limitation:
     reason: str
 
 
+# What torch's newer releases do is no limitation there.
+_TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 _F32, _I64, _C64 = torch.float32, torch.int64, torch.complex64
 _FLOATS = (_F32, torch.float64, torch.bfloat16)
 _REAL = (_F32, _I64, torch.float64, torch.bfloat16, torch.int32, torch.bool)
@@ -49,7 +51,7 @@ _NO_GRADIENT_RULE = "the gradient has no rule: it runs in eager torch"
 _VALUES = [
     Limitation("argwhere", _EVERY, _BY_VALUE),
     Limitation("bincount", (_I64, torch.int32), _BY_VALUE),
-    Limitation("combinations", _EVERY, _BY_VALUE),
+    Limitation("combinations", _EVERY if _TORCH < (2, 14) else (), _BY_VALUE),
     Limitation("masked_select", _EVERY, _BY_VALUE),
     Limitation("nonzero", _EVERY, _BY_VALUE),
     Limitation("repeat_interleave", _EVERY, _BY_VALUE + " (repeats given as a tensor)"),

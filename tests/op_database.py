@@ -52,6 +52,7 @@ ROUNDING = frozenset(
         "nn.functional.conv_transpose3d", "nn.functional.grid_sample", "nn.functional.layer_norm",
         "nn.functional.multi_head_attention_forward", "nn.functional.scaled_dot_product_attention",
         "pow", "stft", "svd", "svd_lowrank",
+        "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu",
     }
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ import torch
 
 import xla_dynamo
 from xla_dynamo import dynamo_trace
+from xla_dynamo.torch_private import current_region
 
 
 class Model(torch.nn.Module):
@@ -276,7 +277,7 @@ def test_what_other_backends_compile_is_not_reported():
     report = explained(torch.ones(5))
     assert len(report.graphs) == 4
     assert len(report.graph_breaks) == 1
-    assert len(report.recompiles) == (2 if dynamo_trace._region() is not None else 3)
+    assert len(report.recompiles) == (2 if current_region() is not None else 3)
 
 
 def test_a_break_in_torchs_own_code_is_the_users_line():

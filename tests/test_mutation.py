@@ -310,6 +310,18 @@ def test_data_replaced_within():
     assert x.tolist() == [1] * 8
 
 
+def test_data_of_a_parameter_replaced_within():
+    def f(p, y):
+        p.data = y * 2
+        return (p * y).sum()
+
+    p, y = torch.nn.Parameter(torch.zeros(8)), torch.ones(8)
+    with torch.no_grad():
+        assert compiled(f)(p, y) == 16
+    assert p.tolist() == [2] * 8
+    assert p.requires_grad
+
+
 def test_inputs_are_left_alone_when_a_check_fails():
     def f(x, a):
         b = torch.linalg.inv(a)

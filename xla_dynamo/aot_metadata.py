@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import torch
-from torch._functorch._aot_autograd.schemas import OutputType
 
 from xla_dynamo.nodes import writes_input
 from xla_dynamo.output_views import views_under
 from xla_dynamo.program import Strides
+from xla_dynamo.torch_private import OutputType, TracingContext
 
 Node: TypeAlias = torch.fx.Node
 
@@ -20,7 +20,7 @@ IS_VIEW_OF_INPUT = "is a view of an input"
 
 
 def _metadata() -> Any:
-    return getattr(torch._guards.TracingContext.try_get(), "fw_metadata", None)
+    return getattr(TracingContext.try_get(), "fw_metadata", None)
 
 
 def static_input_indices() -> frozenset[int]:
@@ -36,7 +36,7 @@ def results_for_backward(gm: torch.fx.GraphModule) -> frozenset[int]:
 
 def report_strides(gm: torch.fx.GraphModule, chosen: Strides) -> None:
     """Tell AOTAutograd in which strides some results of a forward graph come."""
-    context = torch._guards.TracingContext.try_get()
+    context = TracingContext.try_get()
     strides = getattr(context, "output_strides", None)
     if strides is not None and chosen:
         strides.extend(chosen.get(index) for index in range(_number_of_results(gm)))

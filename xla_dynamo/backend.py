@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo.backends.common import aot_autograd
-from torch._inductor import config as inductor_config
 
 from xla_dynamo.aot_metadata import (
     note_views_of_inputs,
@@ -23,6 +21,7 @@ from xla_dynamo.forward_backward import forward_backward
 from xla_dynamo.options import Options
 from xla_dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.saved_results import note_saved
+from xla_dynamo.torch_private import aot_autograd, inductor_config
 from xla_dynamo.whole_resampling import resampling_is_whole
 
 

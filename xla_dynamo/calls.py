@@ -20,6 +20,7 @@ from xla_dynamo.runtime.deferred_signals import after_signals
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
 from xla_dynamo.source_lines import describe
+from xla_dynamo.torch_private import in_forward_mode, mark_boxed
 
 Call = Callable[[list[Any]], list[Any]]
 
@@ -36,7 +37,7 @@ class BoxedGraph:
         self.call, self.chosen_strides = call, chosen_strides
         # The mark of the boxed convention. On the function, since the wrapper that Dynamo puts
         # around a backward graph copies its __dict__.
-        self.call._boxed_call = True  # type: ignore[attr-defined]
+        mark_boxed(self.call)
 
     def __call__(self, *args: Any) -> list[Any]:
         """Run the graph on its inputs."""
@@ -136,7 +137,7 @@ def _runner(
     def run(args: list[Any]) -> list[torch.Tensor]:
         if forks.forked:
             raise ExecutionError(forks.MESSAGE)
-        if forward_ad._current_level >= 0:
+        if in_forward_mode():
             _refuse_tangents(args)
         stream = torch.cuda.current_stream(device).cuda_stream if cuda else None
         changing: list[torch.Tensor] = []

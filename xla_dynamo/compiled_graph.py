@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from xla_dynamo.aot_metadata import static_input_indices
 from xla_dynamo.calls import BoxedGraph, Call, bind
@@ -37,6 +36,7 @@ from xla_dynamo.sizes import (
 )
 from xla_dynamo.source_lines import describe
 from xla_dynamo.subgraphs import inline_subgraphs
+from xla_dynamo.torch_private import unset_fake_temporarily
 
 log = logging.getLogger("xla_dynamo")
 

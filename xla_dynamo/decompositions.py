@@ -5,14 +5,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from xla_dynamo import nll_loss, torch_draws, whole_resampling
 from xla_dynamo.foreach import foreach_decompositions
 from xla_dynamo.sizes import fake_like
+from xla_dynamo.torch_private import (
+    FakeTensorMode,
+    OpOverload,
+    core_aten_decompositions,
+    get_decompositions,
+    suggest_memory_format,
+)
 
 aten = torch.ops.aten
 
@@ -84,7 +89,7 @@ def _in_input_layout(decomposition: Callable[..., Any]) -> Callable[..., Any]:
 
     def decompose(x: torch.Tensor, *args: Any) -> torch.Tensor:
         result = decomposition(x, *args)
-        return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
+        return result.contiguous(memory_format=suggest_memory_format(x))
 
     return decompose
 
@@ -112,7 +117,7 @@ def _roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> t
 
 
 @functools.cache
-def decompositions(rng: str = "xla") -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+def decompositions(rng: str = "xla") -> dict[OpOverload, Callable[..., Any]]:
     """The core ATen decompositions less the ones the table does better, and some more.
 
     With `rng="torch"`, random operators are left as eager runs them.

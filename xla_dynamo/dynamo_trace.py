@@ -11,10 +11,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from xla_dynamo.events import Event, Frame, GraphBreak, Observer, log, log_event
 from xla_dynamo.source_lines import SourceLine, innermost_user_frame, name_of
+from xla_dynamo.torch_private import current_region
 
 _TRACE = logging.getLogger("torch.__trace")
 _REASON = re.compile(r"(?P<id>\d+/\d+): (?P<reason>.*)")
@@ -37,7 +36,7 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         thread = threading.get_ident()
-        if self._thread not in (None, thread) or self._region not in (None, _region()):
+        if self._thread not in (None, thread) or self._region not in (None, current_region()):
             return
         try:
             event = self._event(thread, record.metadata, getattr(record, "payload", ""))  # type: ignore[attr-defined]
@@ -61,18 +60,6 @@ class _Listener(logging.Handler):
 
 # Writes the log.
 _LOG = _Listener(log_event)
-
-
-def _region() -> int | None:
-    """The `torch.compile(isolate_recompiles=True)` that runs in this thread; None before 2.13."""
-    get = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_isolate_recompiles_id", None)
-    return get() if get else None
-
-
-def region_of(compiled: Any) -> int | None:
-    """The region of what `torch.compile` returned."""
-    context = getattr(compiled, "dynamo_ctx", compiled)  # of a module
-    return getattr(context, "_isolate_recompiles_id", None)
 
 
 def read_reasons(payload: str) -> dict[str | None, str]:

@@ -16,6 +16,7 @@ from xla_dynamo.nodes import is_number, operator_of
 from xla_dynamo.program import Program
 from xla_dynamo.runtime.executables import Cost, Executable
 from xla_dynamo.source_lines import SourceLine, source_line
+from xla_dynamo.torch_private import CompileContext
 
 log = logging.getLogger("xla_dynamo")
 _numbers = itertools.count(1)
@@ -105,7 +106,7 @@ class Graph:
     def __init__(self, gm: torch.fx.GraphModule, kind: str, observer: "Observer") -> None:
         """Begin a graph whose events `observer` is told."""
         self.number, self.kind, self.tell = next(_numbers), kind, observer
-        current = torch._guards.CompileContext.current_compile_id()
+        current = CompileContext.current_compile_id()
         self.compile_id = None if current is None else str(current)
         self.parts, self.start, self.seconds = 1, time.perf_counter(), 0.0
         self._gm, self._eager = gm, dict[torch.fx.Node, str]()

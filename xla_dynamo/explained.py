@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from xla_dynamo.backend import compile_torch_graph
-from xla_dynamo.dynamo_trace import listening, region_of
+from xla_dynamo.dynamo_trace import listening
 from xla_dynamo.errors import OptionError
 from xla_dynamo.events import Event, Observer, log_event
 from xla_dynamo.options import Options
 from xla_dynamo.report import Report
+from xla_dynamo.torch_private import region_of, uncompiled
 from xla_dynamo.training import TrainStep
 
 
@@ -63,7 +64,7 @@ class Explained:
     ) -> None:
         if not callable(fn):
             raise TypeError(f"explain needs a function or a module, not {type(fn).__name__}")
-        self.report = Report(getattr(fn, "__qualname__", None) or type(_uncompiled(fn)).__name__)
+        self.report = Report(getattr(fn, "__qualname__", None) or type(uncompiled(fn)).__name__)
         observer = _observer(weakref.ref(self.report))
         if isinstance(fn, TrainStep):
             if dynamic is not None or options is not None:
@@ -71,7 +72,7 @@ class Explained:
             fn.observe(observer)
             self._run: Callable[..., Any] = fn
         else:
-            self._run = _compiled(_uncompiled(fn), dynamic, Options.parse(options), observer)
+            self._run = _compiled(uncompiled(fn), dynamic, Options.parse(options), observer)
 
     @torch.compiler.disable
     def __call__(self, *args: Any, **kwargs: Any) -> Report:
@@ -105,12 +106,3 @@ def _compiled(
     known = "isolate_recompiles" in inspect.signature(torch.compile).parameters
     apart = {"isolate_recompiles": True} if known else {}
     return torch.compile(fn, backend=backend, dynamic=dynamic, **apart)
-
-
-def _uncompiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What `torch.compile` was called with to get `fn`, or `fn`."""
-    if isinstance(fn, torch._dynamo.eval_frame.OptimizedModule):
-        fn = fn._orig_mod
-    if isinstance(fn, torch.nn.Module) and fn._compiled_call_impl is not None:  # module.compile()
-        return fn._call_impl
-    return torch._dynamo.eval_frame.innermost_fn(fn)

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-from torch._dynamo.exc import TensorifyScalarRestartAnalysis
-from torch._dynamo.symbolic_convert import TensorifyState
+
+from xla_dynamo.torch_private import TensorifyScalarRestartAnalysis, TensorifyState
 
 T = TypeVar("T")
 

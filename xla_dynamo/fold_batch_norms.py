@@ -7,7 +7,8 @@ depend on parameters and buffers alone, so `freeze` has them computed once.
 from typing import Any, TypeAlias
 
 import torch
-from torch._guards import detect_fake_mode
+
+from xla_dynamo.torch_private import detect_fake_mode
 
 Node: TypeAlias = torch.fx.Node
 aten = torch.ops.aten

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from xla_dynamo.torch_private import OpOverload, all_operator_names, schema
+
 aten = torch.ops.aten
 _PREFIX = "aten::_foreach_"
 
@@ -50,12 +52,12 @@ _RENAMED: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def _one_by_one(
-    single: Callable[..., torch.Tensor], op: torch._ops.OpOverload
+    single: Callable[..., torch.Tensor], op: OpOverload
 ) -> Callable[..., list[torch.Tensor]]:
     """Call `single` on the elements of all lists; what is no list is the same for each."""
     lists = {
         index
-        for index, argument in enumerate(op._schema.arguments)
+        for index, argument in enumerate(schema(op).arguments)
         if isinstance(argument.type, torch.ListType) or argument.name == "scalars"
     }
 
@@ -71,10 +73,10 @@ def _one_by_one(
 
 
 @functools.cache
-def foreach_decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+def foreach_decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """Every functional `aten._foreach_*` overload, in operators of one tensor."""
     table = {}
-    qualified = torch._C._dispatch_get_all_op_names()
+    qualified = all_operator_names()
     for name in {q.split(".")[0] for q in qualified if q.startswith(_PREFIX)}:
         base = name.removeprefix(_PREFIX)
         single = _RENAMED.get(base) or getattr(aten, base, None)
@@ -82,6 +84,6 @@ def foreach_decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
         if single is None or packet is None or base.endswith("_"):
             continue
         for overload in (getattr(packet, overload) for overload in packet.overloads()):
-            if not overload._schema.is_mutable:
+            if not schema(overload).is_mutable:
                 table[overload] = _one_by_one(single, overload)
     return table

@@ -3,11 +3,10 @@
 from typing import Any, TypeAlias
 
 import torch
-from torch._functorch.partitioners import default_partition, must_recompute
-from torch._guards import detect_fake_mode
 from torch.utils.checkpoint import CheckpointPolicy
 
 from xla_dynamo.nodes import call_of, is_random, run_and_save_rng_state, run_with_rng_state
+from xla_dynamo.torch_private import default_partition, detect_fake_mode, must_recompute
 
 Node: TypeAlias = torch.fx.Node
 GraphModule: TypeAlias = torch.fx.GraphModule

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.overrides import TorchFunctionMode
 
+from xla_dynamo.torch_private import set_compiling
+
 Tensor: TypeAlias = torch.Tensor
 # The group's index, the hyperparameter's name, and its place where it is one of several (betas).
 Name: TypeAlias = tuple[int, str, int | None]
@@ -47,12 +49,11 @@ def with_values(index: int, group: dict[str, Any], values: Mapping[Name, Any]) -
 @contextlib.contextmanager
 def as_if_compiling() -> Iterator[None]:
     """Make torch's optimizers take no number out of a tensor."""
-    before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
+    before = set_compiling(True)
     try:
         yield
     finally:
-        torch.compiler._is_compiling_flag = before
+        set_compiling(before)
 
 
 class NumbersAsTensors(TorchFunctionMode):

@@ -17,6 +17,7 @@ import torch
 from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.runtime.buffers import import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
+from xla_dynamo.torch_private import is_zero_tensor
 
 _addresses_of = torch.Tensor.data_ptr
 Prepare = Callable[[torch.Tensor], torch.Tensor] | None
@@ -111,7 +112,7 @@ def ready(tensor: torch.Tensor, address: int, prepare: Prepare) -> torch.Tensor:
 
 def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with memory for one that has none: zeros, or an error."""
-    if tensor._is_zerotensor():
+    if is_zero_tensor(tensor):
         empty = torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
         )

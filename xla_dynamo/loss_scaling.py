@@ -12,13 +12,6 @@ import torch
 Tensor: TypeAlias = torch.Tensor
 
 
-def scaler_tensors(scaler: torch.amp.GradScaler, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The scaler's own scale (f32) and count of steps without overflow (i32), 0-d each."""
-    if scaler._scale is None:
-        scaler._lazy_init_scale_growth_tracker(device)
-    return scaler._scale, scaler._growth_tracker  # type: ignore[return-value]
-
-
 def unscale(grads: Sequence[Tensor | None], scale: Tensor) -> Tensor:
     """Divide gradients by the scale, in place, and say whether one is not finite (bool, 0-d)."""
     inverse = scale.double().reciprocal().float()

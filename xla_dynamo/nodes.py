@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.torch_private import HigherOrderOperator, OpOverload, schema
+
 Node: TypeAlias = torch.fx.Node
 aten = torch.ops.aten
 while_loop_stack_output = torch.ops.higher_order.while_loop_stack_output
@@ -27,7 +29,7 @@ def operator_of(node: Node) -> Any:
 def is_plain_effect(node: Node) -> bool:
     """Whether a `with_effects` node runs an operator that gives nothing: a check, a print."""
     op = node.args[1]
-    return isinstance(op, torch._ops.OpOverload) and not op._schema.returns
+    return isinstance(op, OpOverload) and not schema(op).returns
 
 
 def through_storage(gm: torch.fx.GraphModule) -> Iterator[Node]:
@@ -74,9 +76,15 @@ def writes_input(node: Node) -> bool:
     return isinstance(target, torch.fx.Node) and target.op == "placeholder"
 
 
+_REPLACING = ("aten.set_.source_Tensor", "aten.shallow_copy_data_.default")
+
+
 def replaces_input(node: Node) -> bool:
-    """Whether a node is one of the closing `set_` that give an input other memory."""
-    return node.target is aten.set_.source_Tensor and node.args[0].op == "placeholder"  # type: ignore[union-attr]
+    """Whether a node is one of those at the end that give an input other memory, as `x.data = y`.
+
+    It is a `set_` up to torch 2.13, and an operator of its own from 2.14.
+    """
+    return str(node.target) in _REPLACING and node.args[0].op == "placeholder"  # type: ignore[union-attr]
 
 
 def call_of(node: Node) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
@@ -90,18 +98,15 @@ def call_of(node: Node) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
 def _arguments(node: Node) -> dict[str, Any]:
     """The arguments of a node by the names of its operator's schema; defaults are left out."""
     op, args, kwargs = call_of(node)
-    return {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
+    return {**dict(zip((a.name for a in schema(op).arguments), args, strict=False)), **kwargs}
 
 
 def is_random(node: Node) -> bool:
     """Whether a node draws random numbers."""
     op = call_of(node)[0] if node.op == "call_function" else None
-    if (
-        not isinstance(op, torch._ops.OpOverload)
-        or torch.Tag.nondeterministic_seeded not in op.tags
-    ):
+    if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
         return False
-    given = {a.name: a.default_value for a in op._schema.arguments} | _arguments(node)
+    given = {a.name: a.default_value for a in schema(op).arguments} | _arguments(node)
     return all(given.get(name, "") != nothing for name, nothing in _DRAWS_NOTHING.items())
 
 
@@ -117,7 +122,7 @@ def attribute_of(node: Node) -> Any:
 
 def bodies(node: Node) -> list[torch.fx.GraphModule]:
     """The graphs that a higher-order operator runs: branches of a cond, the body of a loop."""
-    if not isinstance(node.target, torch._ops.HigherOrderOperator):
+    if not isinstance(node.target, HigherOrderOperator):
         return []
     attributes = [attribute_of(n) for n in node.all_input_nodes if n.op == "get_attr"]
     return [a for a in attributes if isinstance(a, torch.fx.GraphModule)]

@@ -6,7 +6,6 @@ is: its `state_dict` is true after every step, and schedulers change its `param_
 
 import copy
 import inspect
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -16,9 +15,9 @@ import torch
 from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.frozen_inputs import note_step
 from xla_dynamo.hyperparameters import Name, NumbersAsTensors, as_if_compiling, with_values
+from xla_dynamo.torch_private import has_gradient_hooks, init_group, step_hooks, storage_id
 
 Optimizer: TypeAlias = torch.optim.Optimizer
-_all_optimizers = sys.modules[torch.optim.Optimizer.__module__]  # torch.optim deletes its name
 Tensor: TypeAlias = torch.Tensor
 # Where a tensor of the state is: the position of its parameter, and its name.
 Place: TypeAlias = tuple[int, str]
@@ -69,19 +68,14 @@ def check_hooks(optimizer: Optimizer) -> None:
     Raises:
         UnsupportedError: the optimizer, all optimizers, or one of its parameters have hooks.
     """
-    hooks = (
-        optimizer._optimizer_step_pre_hooks,
-        optimizer._optimizer_step_post_hooks,
-        _all_optimizers._global_optimizer_pre_hooks,
-        _all_optimizers._global_optimizer_post_hooks,
-    )
-    if any(hook is not note_step for each in hooks for hook in each.values()):
+    hooks = [hook for each in step_hooks(optimizer) for hook in each.values()]
+    if any(hook is not note_step for hook in hooks):
         raise UnsupportedError(
             "train_step does not run step hooks of optimizers: remove them, and do what they do "
             "around step(...)"
         )
     for p in owned_parameters(optimizer):
-        if p._backward_hooks or p._post_accumulate_grad_hooks:
+        if has_gradient_hooks(p):
             raise UnsupportedError(
                 f"a parameter of shape {tuple(p.shape)} has hooks on its gradient, which "
                 "train_step does not run: change gradients with clip_gradients=..., which gets the "
@@ -101,9 +95,10 @@ def initialise_state(optimizer: Optimizer, params: Iterable[Tensor]) -> list[Ten
             p.grad = None
         for p in new:
             p.grad = torch.zeros((), dtype=p.dtype, device=p.device).expand_as(p)
-        lists = len(inspect.signature(optimizer._init_group).parameters) - 1
+        initialise = init_group(optimizer)
+        lists = len(inspect.signature(initialise).parameters) - 1
         for group in optimizer.param_groups:
-            optimizer._init_group(group, *([] for _ in range(lists)))
+            initialise(group, *([] for _ in range(lists)))
             if isinstance(optimizer, torch.optim.SGD):
                 _initialise_momentum(optimizer, group)
     finally:
@@ -160,14 +155,14 @@ def trace_optimizer(
     stand_in.param_groups = [dict(group) for group in groups]
     stand_in.state = defaultdict(dict, {p: dict(entries) for p, entries in before.items()})
     others = _copies({k: v for k, v in stand_in.__dict__.items() if k not in _TRACED})
-    memory = [p.untyped_storage()._cdata for p in traced]
+    memory = [storage_id(p) for p in traced]
     step = type(optimizer).step
     if getattr(step, "hooked", False):  # by torch's profiler, whose operators would be traced
         step = step.__wrapped__  # type: ignore[attr-defined]
     with as_if_compiling(), mode, torch.no_grad():
         step(stand_in)
     _check_left_alone(optimizer, groups, stand_in, others)
-    if [p.untyped_storage()._cdata for p in traced] != memory:
+    if [storage_id(p) for p in traced] != memory:
         raise UnsupportedError(
             f"{type(optimizer).__name__}.step() assigns to the .data of a parameter; change the "
             "parameter in place instead, with p.copy_(...) or p.sub_(...)"

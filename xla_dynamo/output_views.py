@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.lowerings.strides import row_major_order
+from xla_dynamo.torch_private import OpOverload, schema
 
 Node: TypeAlias = torch.fx.Node
 
@@ -23,9 +24,9 @@ def _viewed(node: Node) -> Node | None:
     if node.target is operator.getitem:  # one of several views: a piece of split() or unbind()
         source = node.args[0]
         return source if isinstance(source, torch.fx.Node) and _viewed(source) else None
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return None
-    returns = node.target._schema.returns
+    returns = schema(node.target).returns
     alias = returns[0].alias_info if returns else None
     first = node.args[0] if node.args else None
     is_view = alias is not None and not alias.is_write and isinstance(first, torch.fx.Node)

@@ -33,6 +33,7 @@ from xla_dynamo.nodes import (
 )
 from xla_dynamo.options import Options
 from xla_dynamo.output_views import views_under
+from xla_dynamo.torch_private import OpOverload, schema
 
 Node: TypeAlias = torch.fx.Node
 aten = torch.ops.aten
@@ -73,7 +74,7 @@ def _obstacle(node: Node) -> str | None:
         return None
     if replaces_input(node):
         return "it gives an input other memory"
-    if isinstance(op, torch._ops.OpOverload) and op._schema.is_mutable:
+    if isinstance(op, OpOverload) and schema(op).is_mutable:
         return None  # nothing here keeps the order of writes and reads: lowering refuses it
     for value in (node, *node.all_input_nodes):
         for tensor in tensors_of(value):

@@ -8,6 +8,7 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.layouts import Finish, InputLayout
+from xla_dynamo.torch_private import OpOverload
 
 # Strides of some results, by their number.
 Strides: TypeAlias = Mapping[int, tuple[int, ...]]
@@ -56,7 +57,7 @@ class Mutation:
 class Effect:
     """An operator that torch runs on results when the program is over: a check, a print."""
 
-    op: torch._ops.OpOverload
+    op: OpOverload
     args: list[Output]
     kwargs: dict[str, Output]
 

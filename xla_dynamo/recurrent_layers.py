@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from xla_dynamo.errors import UnsupportedOperator
 from xla_dynamo.source_lines import describe
+from xla_dynamo.torch_private import set_mkldnn
 
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
@@ -55,9 +56,8 @@ def lstm(*args: Any) -> Any:
     tensors = [t for t in pytree.tree_leaves(args) if isinstance(t, torch.Tensor)]
     if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
         return torch.lstm(*args)
-    enabled = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)  # `backends.mkldnn.flags` sets other things, and warns
+    enabled = set_mkldnn(False)
     try:
         return torch.lstm(*args)
     finally:
-        torch._C._set_mkldnn_enabled(enabled)
+        set_mkldnn(enabled)

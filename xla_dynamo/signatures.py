@@ -9,6 +9,7 @@ from jax.extend.mlir import ir
 from xla_dynamo.errors import LoweringError, UnsupportedDtype, UnsupportedOperator, XlaDynamoError
 from xla_dynamo.lowerings.dtypes import dtype_name
 from xla_dynamo.source_lines import describe, source_line
+from xla_dynamo.torch_private import decomposition_table
 
 Node: TypeAlias = torch.fx.Node
 
@@ -39,8 +40,6 @@ def signature(node: Node, values: Mapping[Node, Any]) -> str:
 
 def no_rule(node: Node, values: Mapping[Node, Any]) -> UnsupportedOperator:
     """The error of an operator that is not in the table."""
-    from torch._decomp import decomposition_table
-
     if node.target in decomposition_table:
         advice = "PyTorch has a decomposition: add it to xla_dynamo/decompositions.py"
     else:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from xla_dynamo.nodes import attribute_of, through_storage
 from xla_dynamo.output_views import memory_of
+from xla_dynamo.torch_private import FakeTensor, FakeTensorMode
 
 Node: TypeAlias = torch.fx.Node
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch
+from xla_dynamo.torch_private import dynamo_config
 
 _LEVELS = (
     "debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log",
@@ -23,7 +23,7 @@ def logging_is_skipped() -> dict[str, Any]:
     in the trace nor in the graph: Dynamo drops them with their arguments. What the user has told
     Dynamo to ignore stays ignored.
     """
-    ignored = torch._dynamo.config.ignore_logging_functions
+    ignored = dynamo_config.ignore_logging_functions
     return {"ignore_logging_functions": ignored | _that_tell()}
 
 

@@ -9,14 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch._higher_order_ops.scan import scan_op
-from torch._higher_order_ops.while_loop import while_loop_op
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from xla_dynamo.calls import Call
 from xla_dynamo.decompositions import traced
 from xla_dynamo.nodes import bodies
 from xla_dynamo.sizes import geometry
+from xla_dynamo.torch_private import FakeTensorMode, scan_op, while_loop_op
 
 CompileLoop: TypeAlias = Callable[[torch.fx.GraphModule], Call]
 

@@ -13,8 +13,8 @@ import torch
 
 from xla_dynamo.events import Observer, log_event
 from xla_dynamo.hyperparameters import Name, hyperparameters
-from xla_dynamo.loss_scaling import scaler_tensors
 from xla_dynamo.optimizer_trace import owned_parameters
+from xla_dynamo.torch_private import scaler_tensors
 from xla_dynamo.weight_averaging import averaged_tensors
 
 Tensor: TypeAlias = torch.Tensor

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.traceback import preserve_node_meta
@@ -17,12 +16,19 @@ from xla_dynamo.hyperparameters import Name, NumbersAsTensors, hyperparameters
 from xla_dynamo.loss_scaling import adapt_scale, keep_where, unscale
 from xla_dynamo.optimizer_trace import Place, trace_optimizer
 from xla_dynamo.step_inputs import Key, Recipe
+from xla_dynamo.torch_private import (
+    FakeTensorMode,
+    OpOverload,
+    allow_in_graph,
+    schema,
+    storage_id,
+)
 from xla_dynamo.weight_averaging import average_weights, averaged_tensors
 
 Tensor: TypeAlias = torch.Tensor
 
 
-@torch._dynamo.allow_in_graph
+@allow_in_graph
 def the_loss(loss: Tensor) -> Tensor:
     """Mark what the gradients are of."""
     return loss.clone()
@@ -231,10 +237,10 @@ class _Forward(torch.fx.Interpreter):
 
 
 def _clip(clip_gradients: Callable[[list[Tensor]], Any], params: list[Tensor]) -> None:
-    grads = [(p.grad, p.grad.untyped_storage()._cdata) for p in params if p.grad is not None]
+    grads = [(p.grad, storage_id(p.grad)) for p in params if p.grad is not None]
     if params:
         clip_gradients(params)
-    if any(grad.untyped_storage()._cdata != memory for grad, memory in grads):
+    if any(storage_id(grad) != memory for grad, memory in grads):
         raise UnsupportedError(
             "clip_gradients assigns to the .data of a gradient; change the gradient in place, or "
             "assign to the .grad of the parameter"
@@ -245,8 +251,8 @@ def _check_writes(gm: torch.fx.GraphModule) -> None:
     """Refuse writes to tensors that are no inputs: tracing has already done them once."""
     for node in gm.graph.find_nodes(op="get_attr"):
         for user in node.users:
-            schema = getattr(user.target, "_schema", None)
-            if schema is not None and schema.is_mutable and user.args[0] is node:
+            known = isinstance(user.target, OpOverload)
+            if known and schema(user.target).is_mutable and user.args[0] is node:
                 raise UnsupportedError(
                     f"{user.target} changes a tensor that clip_gradients, the optimizer or the "
                     "average holds on to, which train_step does not know of; keep it in the "

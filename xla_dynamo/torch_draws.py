@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from xla_dynamo.torch_private import OpOverload
+
 aten = torch.ops.aten
 
 _library = torch.library.Library("xla_dynamo", "FRAGMENT")
@@ -57,7 +59,7 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
     return x * (noise / (1 - p)), noise.bool()
 
 
-DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
+DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     aten.bernoulli.p: _bernoulli,
     aten.native_dropout.default: _native_dropout,
 }

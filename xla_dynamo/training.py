@@ -15,6 +15,7 @@ from xla_dynamo.options import Options
 from xla_dynamo.skipped_logging import logging_is_skipped
 from xla_dynamo.step_inputs import Recipe
 from xla_dynamo.step_trace import NO_LOSS, the_loss
+from xla_dynamo.torch_private import dynamo_config, mark_stepped
 from xla_dynamo.weight_averaging import check_average
 from xla_dynamo.whole_step import WholeStep
 
@@ -121,7 +122,7 @@ class TrainStep:
             if not recipe.ran:
                 raise UnsupportedError(NO_LOSS)
             self._accumulated = 0 if recipe.updates else self._accumulated + 1
-        recipe.optimizer._opt_called = True  # what a learning-rate scheduler looks for
+        mark_stepped(recipe.optimizer)
         return returned
 
     def observe(self, observer: Observer) -> None:
@@ -135,6 +136,6 @@ class TrainStep:
 def _capture_all() -> contextlib.AbstractContextManager[None]:
     """Let Dynamo trace recurrent layers, past logging, and (from 2.12) `torch.autograd.grad`."""
     wanted = {"allow_rnn": True, "trace_autograd_ops": True, **logging_is_skipped()}
-    return torch._dynamo.config.patch(
-        {name: value for name, value in wanted.items() if hasattr(torch._dynamo.config, name)}
+    return dynamo_config.patch(
+        {name: value for name, value in wanted.items() if hasattr(dynamo_config, name)}
     )

@@ -11,8 +11,14 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
-from torch._C import DispatchKey
-from torch._decomp.decompositions import upsample_compute_output_size
+
+from xla_dynamo.torch_private import (
+    DispatchKey,
+    OpOverload,
+    forget_kernels,
+    suggest_memory_format,
+    upsample_compute_output_size,
+)
 
 aten = torch.ops.aten
 
@@ -34,7 +40,7 @@ _Kernels: TypeAlias = dict[DispatchKey, Callable[..., Any]]
 _DECOMPOSING = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 
-def overloads() -> list[torch._ops.OpOverload]:
+def overloads() -> list[OpOverload]:
     """Those of the forward operators that a graph may have, as long as they are whole."""
     packets = [getattr(aten, name) for name in _OPERATORS]
     return [op for packet in packets for op in (packet.default, packet.vec)]
@@ -43,11 +49,11 @@ def overloads() -> list[torch._ops.OpOverload]:
 @contextmanager
 def resampling_is_whole() -> Iterator[None]:
     """What is traced inside has these operators as `.default`, and their backward ones."""
-    before: dict[torch._ops.OpOverload, _Kernels] = {}
+    before: dict[OpOverload, _Kernels] = {}
     try:
         for name in _OPERATORS:
             packet, backward = getattr(aten, name), getattr(aten, f"{name}_backward").default
-            changes: dict[torch._ops.OpOverload, _Kernels] = {
+            changes: dict[OpOverload, _Kernels] = {
                 packet.default: {},
                 packet.vec: dict.fromkeys(_DECOMPOSING, _with_sizes(packet.default)),
                 backward: {DispatchKey.Meta: _gradient_of(backward)},
@@ -62,14 +68,14 @@ def resampling_is_whole() -> Iterator[None]:
             _replace(op, kernels)
 
 
-def _replace(op: torch._ops.OpOverload, kernels: _Kernels) -> None:
+def _replace(op: OpOverload, kernels: _Kernels) -> None:
     """Make these the kernels of torch's Python dispatcher, which remembers what it has chosen."""
     op.py_kernels.clear()
     op.py_kernels.update(kernels)
-    op._dispatch_cache.clear()
+    forget_kernels(op)
 
 
-def _with_sizes(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
+def _with_sizes(op: OpOverload) -> Callable[..., torch.Tensor]:
     """The .vec overload, which is given sizes or factors; C++'s takes no sizes that are open."""
 
     def vec(x: torch.Tensor, output_size: Any, *settings: Any) -> torch.Tensor:
@@ -80,12 +86,12 @@ def _with_sizes(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
     return vec
 
 
-def _gradient_of(backward: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
+def _gradient_of(backward: OpOverload) -> Callable[..., torch.Tensor]:
     """What a gradient is like; C++'s takes no sizes that are open either."""
     keeps_format = backward is not aten.upsample_bicubic2d_backward.default  # as eager's kernels
 
     def like(grad: torch.Tensor, _: Any, input_size: Any, *__: Any) -> torch.Tensor:
-        last = torch._prims_common.suggest_memory_format(grad) if keeps_format else None
+        last = suggest_memory_format(grad) if keeps_format else None
         return grad.new_empty(input_size).contiguous(memory_format=last or torch.contiguous_format)
 
     return like

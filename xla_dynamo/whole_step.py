@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from xla_dynamo.backend import compile_torch_graph
@@ -32,6 +31,7 @@ from xla_dynamo.step_inputs import (
     tensors_beside,
 )
 from xla_dynamo.step_trace import StepTrace, index_of_loss
+from xla_dynamo.torch_private import DataDependentOutputException
 
 Tensor: TypeAlias = torch.Tensor
 

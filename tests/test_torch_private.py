@@ -1,0 +1,180 @@
+"""The parts of torch that are not public are where we left them, and do what we rely on."""
+
+import ast
+import inspect
+import pathlib
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+from tests.test_structure import SOURCES, by_path
+from xla_dynamo import torch_private
+from xla_dynamo.lowerings import TABLE
+
+MOVED = "torch changed: adapt xla_dynamo/torch_private.py"
+
+
+@pytest.mark.parametrize("name", torch_private.PLACES)
+def test_every_name_is_in_its_place(name):
+    where, purpose = torch_private.PLACES[name]
+    assert getattr(torch_private, name, None) is not None, f"{MOVED}: {where}, {purpose}"
+
+
+def test_a_name_that_moved_is_told(monkeypatch):
+    monkeypatch.setitem(torch_private.PLACES, "gone", ("torch._C:_gone", "does nothing"))
+    with pytest.raises(ImportError, match=r"has no torch\._C\._gone \(does nothing\).*torch 2\.11"):
+        torch_private.gone  # noqa: B018
+
+
+def test_every_name_is_used():
+    text = "".join(p.read_text() for p in SOURCES if p.name != "torch_private.py")
+    defined = ast.parse(pathlib.Path(torch_private.__file__).read_text()).body
+    functions = [n.name for n in defined if isinstance(n, ast.FunctionDef) and n.name[0] != "_"]
+    unused = [name for name in (*torch_private.PLACES, *functions) if name not in text]
+    # What the functions of the file itself look up.
+    assert set(unused) <= {"OptimizedModule", "innermost_fn"}
+
+
+def _private_chains(tree):
+    """Dotted names that begin with torch and have a private part, such as torch.compiler._flag."""
+    for node in ast.walk(tree):
+        parts, below = [], node
+        while isinstance(below, ast.Attribute):
+            parts.append(below.attr)
+            below = below.value
+        of_torch = isinstance(below, ast.Name) and below.id == "torch" and "ops" not in parts
+        if of_torch and any(p.startswith("_") and not p.endswith("__") for p in parts):
+            yield ".".join(["torch", *reversed(parts)])
+
+
+@by_path
+def test_private_parts_of_torch_live_in_one_file(path):
+    tree = ast.parse(path.read_text())
+    modules = [n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    modules += [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
+    private = {m for m in modules if m.startswith("torch._")} | set(_private_chains(tree))
+    assert not private or path.name == "torch_private.py", private
+
+
+def test_schema():
+    add = torch_private.schema(torch.ops.aten.add_.Tensor)
+    assert [a.name for a in add.arguments] == ["self", "other", "alpha"], MOVED
+    assert add.is_mutable, MOVED
+    assert not torch_private.schema(torch.ops.aten.add.Tensor).is_mutable, MOVED
+
+
+def test_kernels_are_chosen_anew():
+    op = torch.ops.aten.upsample_nearest1d.default
+    torch_private.forget_kernels(op)
+    assert isinstance(op.py_kernels, dict), MOVED
+
+
+def test_storage_and_zeros():
+    x = torch.randn(4)
+    assert torch_private.storage_id(x) == torch_private.storage_id(x[1:]), MOVED
+    assert torch_private.storage_id(x) != torch_private.storage_id(x.clone()), MOVED
+    assert torch_private.is_zero_tensor(torch._efficientzerotensor(4)), MOVED
+    assert not torch_private.is_zero_tensor(torch.zeros(4)), MOVED
+
+
+def test_hooks_of_a_gradient():
+    hooked, accumulated, plain = (torch.nn.Parameter(torch.randn(2)) for _ in range(3))
+    hooked.register_hook(lambda grad: grad)
+    accumulated.register_post_accumulate_grad_hook(lambda p: None)
+    assert torch_private.has_gradient_hooks(hooked), MOVED
+    assert torch_private.has_gradient_hooks(accumulated), MOVED
+    assert not torch_private.has_gradient_hooks(plain), MOVED
+
+
+def test_forward_mode_is_known():
+    assert not torch_private.in_forward_mode(), MOVED
+    with forward_ad.dual_level():
+        assert torch_private.in_forward_mode(), MOVED
+
+
+def test_what_was_compiled_is_found():
+    def f(x):
+        return x + 1
+
+    module = torch.nn.Linear(2, 2)
+    assert torch_private.uncompiled(torch.compile(f, backend="eager")) is f, MOVED
+    assert torch_private.uncompiled(torch.compile(module, backend="eager")) is module, MOVED
+    module.compile(backend="eager")
+    assert torch_private.uncompiled(module) == module._call_impl, MOVED
+    assert torch_private.uncompiled(f) is f
+
+
+def test_regions_of_torch_compile():
+    seen = []
+
+    def backend(gm, inputs):
+        seen.append(torch_private.current_region())
+        return gm
+
+    known = "isolate_recompiles" in inspect.signature(torch.compile).parameters
+    apart = {"isolate_recompiles": True} if known else {}
+    compiled = [torch.compile(lambda x: x + 1, backend=backend, **apart) for _ in range(2)]
+    regions = [torch_private.region_of(each) for each in compiled]
+    for each in compiled:
+        each(torch.randn(2))
+    if known:
+        assert seen == regions, MOVED
+        assert regions[0] != regions[1], MOVED
+    else:
+        assert set(seen) == set(regions) == {None}, MOVED
+
+
+def test_switches_are_put_back():
+    before = torch_private.set_compiling(True)
+    try:
+        assert not before, MOVED
+        assert torch.compiler.is_compiling(), MOVED
+    finally:
+        assert torch_private.set_compiling(before)
+    assert not torch.compiler.is_compiling()
+    enabled = torch_private.set_mkldnn(False)
+    try:
+        assert not torch.backends.mkldnn.enabled, MOVED
+    finally:
+        assert not torch_private.set_mkldnn(enabled)
+    assert torch.backends.mkldnn.enabled == enabled
+
+
+def test_optimizers():
+    p = torch.nn.Parameter(torch.randn(2))
+    p.grad = torch.ones(2)
+    optimizer = torch.optim.AdamW([p])
+    hooks = sum(map(len, torch_private.step_hooks(optimizer)))
+    optimizer.register_step_post_hook(lambda *_: None)
+    assert sum(map(len, torch_private.step_hooks(optimizer))) == hooks + 1, MOVED
+    torch_private.init_group(optimizer)(optimizer.param_groups[0], *([] for _ in range(6)))
+    assert "exp_avg" in optimizer.state[p], MOVED
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    torch_private.mark_stepped(optimizer)
+    scheduler.step()  # would warn that no step was made
+
+
+def test_scaler():
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scale, growth = torch_private.scaler_tensors(scaler, torch.device("cpu"))
+    assert (scale.item(), scale.dtype) == (8.0, torch.float32), MOVED
+    assert (growth.item(), growth.dtype) == (0, torch.int32), MOVED
+
+
+# Overloads with a rule that some version of torch we support does not have, and which do.
+COME_AND_GO = {
+    "aten._upsample_lanczos2d_aa.default": "not in 2.11",
+    "aten._upsample_lanczos2d_aa_backward.default": "not in 2.11",
+    "aten.linalg_matrix_sqrth.default": "from 2.14",
+    "aten.linalg_polar.default": "from 2.14",
+    "aten.cholesky.default": "not in 2.14 and later",
+}
+
+
+def test_every_rule_is_of_an_operator_that_torch_has():
+    """A misspelt overload would be a rule that nothing reaches."""
+    known = {name.replace("::", ".") for name in torch_private.all_operator_names()}
+    known = {n if n.count(".") == 2 else f"{n}.default" for n in known}
+    missing = {name for name in TABLE if name.startswith(("aten.", "prims."))} - known
+    assert missing <= set(COME_AND_GO), f"{missing} are not in torch {torch.__version__}"

@@ -1,0 +1,216 @@
+"""Every use of torch's private parts: names that torch may move, each with what we use it for.
+
+Where a name stands in torch is a row of `PLACES`, looked up at its first use, so that the import of
+this file costs nothing. What is private to one of torch's objects has a function here.
+`tests/test_torch_private.py` fails with a clear message when one of these moves.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+SUPPORTED = "torch 2.11 to 2.15"
+
+# Our name: where it is in torch, and what it does for us.
+PLACES: dict[str, tuple[str, str]] = {
+    # The dispatcher: operators and kernels.
+    "OpOverload": ("torch._ops:OpOverload", "an operator of a graph"),
+    "OpOverloadPacket": ("torch._ops:OpOverloadPacket", "all overloads of an operator"),
+    "HigherOrderOperator": ("torch._ops:HigherOrderOperator", "an operator on graphs"),
+    "scan_op": ("torch._higher_order_ops.scan:scan_op", "torch's scan in a graph"),
+    "while_loop_op": (
+        "torch._higher_order_ops.while_loop:while_loop_op",
+        "torch's while_loop in a graph",
+    ),
+    "DispatchKey": ("torch._C:DispatchKey", "names an operator's kernels"),
+    "all_operator_names": (
+        "torch._C:_dispatch_get_all_op_names",
+        "every overload that is registered, as in 'aten::add.Tensor'",
+    ),
+    # Decompositions and the rules of dtypes and layouts.
+    "core_aten_decompositions": ("torch._decomp:core_aten_decompositions", "torch's own table"),
+    "get_decompositions": ("torch._decomp:get_decompositions", "rows of torch's table"),
+    "decomposition_table": ("torch._decomp:decomposition_table", "all that torch can take apart"),
+    "upsample_compute_output_size": (
+        "torch._decomp.decompositions:upsample_compute_output_size",
+        "the size of a resampled image",
+    ),
+    "ELEMENTWISE_TYPE_PROMOTION_KIND": (
+        "torch._prims_common:ELEMENTWISE_TYPE_PROMOTION_KIND",
+        "torch's kinds of type promotion",
+    ),
+    "elementwise_dtypes": ("torch._prims_common:elementwise_dtypes", "type promotion"),
+    "get_computation_dtype": ("torch._prims_common:get_computation_dtype", "what half computes in"),
+    "suggest_memory_format": ("torch._prims_common:suggest_memory_format", "channels last or not"),
+    # Tensors without values.
+    "FakeTensor": ("torch._subclasses.fake_tensor:FakeTensor", "a tensor without values"),
+    "FakeTensorMode": ("torch._subclasses.fake_tensor:FakeTensorMode", "makes fake tensors"),
+    "unset_fake_temporarily": (
+        "torch._subclasses.fake_tensor:unset_fake_temporarily",
+        "runs real operators while a graph is traced",
+    ),
+    "DataDependentOutputException": (
+        "torch._subclasses.fake_tensor:DataDependentOutputException",
+        "a trace asked for a value",
+    ),
+    "detect_fake_mode": ("torch._guards:detect_fake_mode", "the mode that made fake tensors"),
+    # Dynamo and AOTAutograd.
+    "CompileContext": ("torch._guards:CompileContext", "the id of Dynamo's compilation"),
+    "TracingContext": ("torch._guards:TracingContext", "AOTAutograd's metadata of a graph"),
+    "aot_autograd": ("torch._dynamo.backends.common:aot_autograd", "makes ATen graphs"),
+    "default_partition": ("torch._functorch.partitioners:default_partition", "forward, backward"),
+    "must_recompute": ("torch._functorch.partitioners:must_recompute", "a checkpointed node"),
+    "OutputType": ("torch._functorch._aot_autograd.schemas:OutputType", "which results are views"),
+    "allow_in_graph": ("torch._dynamo:allow_in_graph", "a function that Dynamo does not enter"),
+    "dynamo_config": ("torch._dynamo:config", "Dynamo's switches"),
+    "inductor_config": ("torch._inductor:config", "whether a draw that nobody reads is dead"),
+    "OptimizedModule": ("torch._dynamo.eval_frame:OptimizedModule", "a compiled module"),
+    "innermost_fn": ("torch._dynamo.eval_frame:innermost_fn", "what torch.compile was given"),
+    "TensorifyScalarRestartAnalysis": (
+        "torch._dynamo.exc:TensorifyScalarRestartAnalysis",
+        "AOTAutograd asks Dynamo for another trace",
+    ),
+    "TensorifyState": ("torch._dynamo.symbolic_convert:TensorifyState", "what it asked for"),
+    # Memory.
+    "to_dlpack": ("torch._C:_to_dlpack", "a capsule of any tensor, gradients or not"),
+    "from_dlpack": ("torch._C:_from_dlpack", "a tensor of a capsule"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = PLACES[name][0].partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise _moved(f"{module}.{attribute} ({PLACES[name][1]})") from error
+    globals()[name] = found
+    return found
+
+
+def _moved(what: str) -> ImportError:
+    return ImportError(
+        f"torch {torch.__version__} has no {what}: xla_dynamo works with {SUPPORTED}; install one "
+        "of these, or adapt xla_dynamo/torch_private.py"
+    )
+
+
+# Operators
+
+
+def schema(op: Any) -> Any:
+    """An overload's schema: its arguments and returns with their aliases, and `is_mutable`."""
+    return op._schema
+
+
+def forget_kernels(op: Any) -> None:
+    """Make torch's Python dispatcher choose an overload's kernels anew, from `op.py_kernels`."""
+    op._dispatch_cache.clear()
+
+
+# Tensors
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """The address of a tensor's storage, which its views share; fake tensors have one, too."""
+    return tensor.untyped_storage()._cdata
+
+
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Whether it is one of autograd's zeros, which have no memory."""
+    return tensor._is_zerotensor()
+
+
+def has_gradient_hooks(parameter: torch.Tensor) -> bool:
+    """Whether something is to run when a tensor's gradient is known."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
+
+
+def in_forward_mode() -> bool:
+    """Whether a level of forward-mode automatic differentiation is entered."""
+    return forward_ad._current_level >= 0
+
+
+# Compiled functions
+
+
+def mark_boxed(call: Callable[..., Any]) -> None:
+    """Tell AOTAutograd that a function takes its arguments in one list, which it may empty."""
+    call._boxed_call = True  # type: ignore[attr-defined]
+
+
+def uncompiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What `torch.compile` was called with to get `fn`, or `fn`."""
+    this: Any = sys.modules[__name__]
+    if isinstance(fn, this.OptimizedModule):
+        fn = fn._orig_mod
+    if isinstance(fn, torch.nn.Module) and fn._compiled_call_impl is not None:  # module.compile()
+        return fn._call_impl
+    return this.innermost_fn(fn)
+
+
+def current_region() -> int | None:
+    """The `torch.compile(isolate_recompiles=True)` that runs in this thread; None before 2.13."""
+    get = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_isolate_recompiles_id", None)
+    return get() if get else None
+
+
+def region_of(compiled: Any) -> int | None:
+    """The region of what `torch.compile` returned."""
+    context = getattr(compiled, "dynamo_ctx", compiled)  # of a module
+    return getattr(context, "_isolate_recompiles_id", None)
+
+
+def set_compiling(flag: bool) -> bool:
+    """Set what `torch.compiler.is_compiling()` says, and return what it said."""
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = flag
+    return before
+
+
+def set_mkldnn(enabled: bool) -> bool:
+    """Set whether torch uses oneDNN, and return whether it did.
+
+    `torch.backends.mkldnn.flags` sets other things too, and warns.
+    """
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(enabled)
+    return before
+
+
+# Optimizers
+
+
+def step_hooks(optimizer: torch.optim.Optimizer) -> list[Mapping[int, Callable[..., Any]]]:
+    """The hooks before and after an optimizer's step, its own and those of all optimizers."""
+    everybodys = sys.modules[torch.optim.Optimizer.__module__]  # torch.optim deletes its name
+    return [
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        everybodys._global_optimizer_pre_hooks,
+        everybodys._global_optimizer_post_hooks,
+    ]
+
+
+def init_group(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+    """What makes the state of a parameter group: takes the group and lists to be filled."""
+    return optimizer._init_group  # type: ignore[attr-defined]
+
+
+def mark_stepped(optimizer: torch.optim.Optimizer) -> None:
+    """Tell learning-rate schedulers that the optimizer has made a step."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+def scaler_tensors(
+    scaler: torch.amp.GradScaler, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A scaler's own scale (f32) and count of steps without overflow (i32), 0-d each."""
+    if scaler._scale is None:
+        scaler._lazy_init_scale_growth_tracker(device)
+    return scaler._scale, scaler._growth_tracker  # type: ignore[return-value]
