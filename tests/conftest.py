@@ -1,9 +1,14 @@
 """Every test starts cold: no graph that Dynamo compiled for another test is left."""
 
 import collections
+import pathlib
+import sys
+import warnings
 
 import pytest
 import torch
+
+import bench  # noqa: F401  (before transformers is imported, see bench/torchvision_operators.py)
 
 # The suite runs in two processes on two cores; XLA brings a pool of threads of its own.
 torch.set_num_threads(1)
@@ -28,3 +33,28 @@ def cold():
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def others_may_warn():
+    """Warnings are errors only if the code that raises them is ours.
+
+    A filter cannot tell, as it sees the module that a warning is attributed to: with `stacklevel`,
+    a library's warning about itself is attributed to the test that calls the library.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = _raise_ours
+        yield
+
+
+_OURS = tuple(
+    str(pathlib.Path(__file__).parent.parent / folder)
+    for folder in ("bench", "docs", "lowerings", "runtime", "tests", "xla_dynamo")
+)
+
+
+def _raise_ours(message, category, filename, lineno, file=None, line=None):
+    """Runs inside `warnings.warn`, whose caller is two frames up, above one of `warnings`."""
+    if sys._getframe(2).f_code.co_filename.startswith(_OURS):
+        raise message

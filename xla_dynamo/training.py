@@ -12,6 +12,7 @@ from xla_dynamo.events import Observer
 from xla_dynamo.hyperparameters import hyperparameters
 from xla_dynamo.optimizer_trace import check_hooks, check_optimizer
 from xla_dynamo.options import Options
+from xla_dynamo.skipped_logging import logging_is_skipped
 from xla_dynamo.step_inputs import Recipe
 from xla_dynamo.step_trace import NO_LOSS, the_loss
 from xla_dynamo.torch_private import dynamo_config, mark_stepped
@@ -133,8 +134,8 @@ class TrainStep:
 
 
 def _capture_all() -> contextlib.AbstractContextManager[None]:
-    """Let Dynamo trace recurrent layers, and `torch.autograd.grad` where torch can (from 2.12)."""
-    wanted = {"allow_rnn": True, "trace_autograd_ops": True}
+    """Let Dynamo trace recurrent layers, past logging, and (from 2.12) `torch.autograd.grad`."""
+    wanted = {"allow_rnn": True, "trace_autograd_ops": True, **logging_is_skipped()}
     return dynamo_config.patch(
         {name: value for name, value in wanted.items() if hasattr(dynamo_config, name)}
     )

@@ -1,0 +1,124 @@
+"""Logging inside a model stops nothing: a training step skips it, `torch.compile` breaks there."""
+
+import functools
+import logging
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+from torch._dynamo.utils import counters
+
+import xla_dynamo
+from tests.libraries.recipes import run_recipe
+
+logger = logging.getLogger(__name__)
+adapter = logging.LoggerAdapter(logger, {})
+
+
+class Verbose(logging.Logger):
+    """A logger as libraries derive them."""
+
+    def warning_twice(self, message):
+        self.warning(message)
+        self.warning(message)
+
+
+verbose = Verbose("verbose")
+
+
+def ask_first(loss):
+    if logger.isEnabledFor(logging.ERROR):
+        logger.error("a loss of %s", loss)
+
+
+WAYS = {
+    "logger": lambda loss: logger.warning("a loss of %s in %s", loss, loss.shape),
+    "level": lambda loss: logger.log(logging.ERROR, f"{loss}"),
+    "subclass": lambda loss: verbose.warning_twice("two times"),
+    "patched": lambda loss: logger.warning_once("once"),
+    "adapter": lambda loss: adapter.error("a loss of %s", loss),
+    "module": lambda loss: logging.error("a loss of %s", loss),
+    "asked": ask_first,
+    "warnings": lambda loss: warnings.warn("a loss", UserWarning, stacklevel=2),
+}
+
+
+@pytest.fixture(autouse=True)
+def a_method_patched_on_all_loggers(monkeypatch):
+    """As transformers does it."""
+
+    @functools.lru_cache(None)
+    def warning_once(self, *args):
+        self.warning(*args)
+
+    monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
+
+
+def settings():
+    return torch._dynamo.config.ignore_logging_functions
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_training_step_skips_it(way):
+    def loss_fn(model, x):
+        loss = model(x).square().mean()
+        WAYS[way](loss)
+        return loss
+
+    model, reference = nn.Linear(3, 2), nn.Linear(3, 2)
+    reference.load_state_dict(model.state_dict())
+    before = set(settings())
+    step = xla_dynamo.train_step(model, loss_fn, optim.SGD(model.parameters(), lr=0.1))
+    optimizer = optim.SGD(reference.parameters(), lr=0.1)
+    for x in torch.randn(3, 4, 3):
+        optimizer.zero_grad()
+        expected = reference(x).square().mean()
+        expected.backward()
+        optimizer.step()
+        torch.testing.assert_close(step(x), expected.detach())
+    torch.testing.assert_close(model.weight, reference.weight)
+    assert settings() == before  # the user's configuration is as it was
+
+
+def test_what_the_user_has_dynamo_ignore_stays_ignored():
+    def tell(loss):
+        raise AssertionError("not called")
+
+    def loss_fn(model, x):
+        loss = model(x).square().mean()
+        tell(loss)
+        logger.warning("a loss")
+        return loss
+
+    model = nn.Linear(3, 2)
+    with torch._dynamo.config.patch(ignore_logging_functions={tell}):
+        step = xla_dynamo.train_step(model, loss_fn, optim.SGD(model.parameters(), lr=0.1))
+        assert step(torch.randn(4, 3)) > 0
+
+
+def logs(x):
+    hidden = F.relu(x) * 2
+    logger.warning("halfway")
+    return hidden.sum(-1)
+
+
+def test_a_compiled_model_logs_as_eager_does(monkeypatch):
+    """It breaks the graph there; nobody's configuration is changed."""
+    said = []
+    monkeypatch.setattr(logger, "handle", said.append)
+    counters.clear()
+    x = torch.randn(3, 4)
+    compiled = torch.compile(logs, backend="openxla")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), F.relu(x).mul(2).sum(-1))
+    assert [record.getMessage() for record in said] == ["halfway"] * 2
+    assert counters["stats"]["unique_graphs"] == 2
+
+
+def test_a_compiled_model_is_whole_if_dynamo_is_told_to_ignore_it():
+    x = torch.randn(3, 4)
+    with torch._dynamo.config.patch(ignore_logging_functions=set()):  # put back what is added
+        names = run_recipe("Logging", model=logs)
+        torch.testing.assert_close(names["fast"](x), F.relu(x).mul(2).sum(-1))
