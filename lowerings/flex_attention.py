@@ -7,11 +7,10 @@ at the sizes at hand, and XLA fuses the functions into what surrounds them.
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from xla_dynamo.lowerings.build import is_value
 from xla_dynamo.lowerings.table import Context, lowers
-from xla_dynamo.torch_private import DispatchKey
+from xla_dynamo.torch_private import DispatchKey, pytree
 
 
 @lowers("flex_attention")

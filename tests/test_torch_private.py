@@ -51,9 +51,11 @@ def _private_chains(tree):
 @by_path
 def test_private_parts_of_torch_live_in_one_file(path):
     tree = ast.parse(path.read_text())
-    modules = [n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    froms = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
+    modules = [f"{n.module}.{a.name}" for n in froms for a in n.names]
     modules += [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
-    private = {m for m in modules if m.startswith("torch._")} | set(_private_chains(tree))
+    private = {m for m in modules if m.startswith("torch") and "._" in m}
+    private |= set(_private_chains(tree))
     assert not private or path.name == "torch_private.py", private
 
 

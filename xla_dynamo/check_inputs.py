@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
 from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
 from xla_dynamo.source_lines import describe
+from xla_dynamo.torch_private import is_traceable_wrapper_subclass
 
 
 def _name(node: torch.fx.Node) -> str:

@@ -6,11 +6,10 @@ Dynamo leaves them to eager unless `torch._dynamo.config.allow_rnn` is set; `tra
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from xla_dynamo.errors import UnsupportedOperator
 from xla_dynamo.source_lines import describe
-from xla_dynamo.torch_private import set_mkldnn
+from xla_dynamo.torch_private import pytree, set_mkldnn
 
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 

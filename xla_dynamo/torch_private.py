@@ -58,6 +58,11 @@ PLACES: dict[str, tuple[str, str]] = {
         "a trace asked for a value",
     ),
     "detect_fake_mode": ("torch._guards:detect_fake_mode", "the mode that made fake tensors"),
+    "is_traceable_wrapper_subclass": (
+        "torch.utils._python_dispatch:is_traceable_wrapper_subclass",
+        "a tensor that AOTAutograd takes apart, as jagged ones",
+    ),
+    "pytree": ("torch.utils:_pytree", "tensors in lists, tuples and dicts"),
     # Dynamo and AOTAutograd.
     "CompileContext": ("torch._guards:CompileContext", "the id of Dynamo's compilation"),
     "TracingContext": ("torch._guards:TracingContext", "AOTAutograd's metadata of a graph"),
