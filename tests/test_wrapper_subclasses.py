@@ -33,6 +33,9 @@ class Packed(torch.Tensor):
     def __init__(self, packed, scale):
         self.packed, self.scale = packed, scale
 
+    def __repr__(self):
+        return f"Packed({self.packed}, {self.scale})"
+
     def __tensor_flatten__(self):
         return ["packed", "scale"], None
 
