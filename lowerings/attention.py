@@ -143,11 +143,12 @@ def _scaled_dot_product_flash_attention_for_cpu(
     if torch_calls.takes_attention(ctx, query, key, value, attn_mask):
         inputs = (query, key, value)
         output, sums = torch_calls.attention(ctx, inputs, attn_mask, is_causal, scale)
-        return output, sums
+        return output, build.cast(sums, ctx.out[1].dtype)
     output, logsumexp = attend(
         ctx, attention_scores(ctx, query, key, is_causal, attn_mask, scale), value
     )
-    return build.cast(output, build.dtype_of(query)), logsumexp
+    # For float64, torch 2.11 promises sums in float32.
+    return build.cast(output, build.dtype_of(query)), build.cast(logsumexp, ctx.out[1].dtype)
 
 
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
@@ -165,6 +166,7 @@ def _scaled_dot_product_flash_attention_for_cpu_backward(
     attn_mask: Value | None = None,
     scale: float | None = None,
 ) -> tuple[Value, ...]:
+    logsumexp = build.cast(logsumexp, computed_in(query))
     if torch_calls.takes_attention(ctx, query, key, value, attn_mask):
         inputs, results = (query, key, value), (out, logsumexp)
         settings = (attn_mask, is_causal, scale)

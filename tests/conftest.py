@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import bench  # noqa: F401  (before transformers is imported, see bench/torchvision_operators.py)
+from tests.older_releases import fault_of
 
 # The suite runs in two processes on two cores; XLA brings a pool of threads of its own.
 torch.set_num_threads(1)
@@ -25,6 +26,9 @@ def pytest_collection_modifyitems(items):
             if seen[group] % mark.args[0]:
                 item.add_marker(pytest.mark.slow)
             seen[group] += 1
+        if fault := fault_of(item.nodeid.removeprefix("tests/")):
+            reason = f"{fault.library} {fault.until} and older: {fault.reason}"
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True)
