@@ -1,0 +1,123 @@
+"""Operators that move tensors to the 'xla' device and from it, or ask for what is there."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
+from xla_dynamo.lazy import contents
+from xla_dynamo.lazy.contents import Value, cell_of, new_tensor, span, value_of
+from xla_dynamo.lazy.execution import device_that_computes, tensors_behind
+from xla_dynamo.lazy.records import record
+from xla_dynamo.lazy.signatures import Signature
+from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
+from xla_dynamo.runtime import metrics
+
+aten = torch.ops.aten
+Tensor: TypeAlias = torch.Tensor
+SPECIAL: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
+
+
+def _special(*ops: torch._ops.OpOverload) -> Callable[[Any], Any]:
+    def put(function: Callable[..., Any]) -> Callable[..., Any]:
+        SPECIAL.update(dict.fromkeys(ops, function))
+        return function
+
+    return put
+
+
+def to_device(tensor: Tensor) -> Tensor:
+    """A tensor of the 'xla' device with these elements, which become its own: not copied."""
+    return new_tensor(value_of(tensor))
+
+
+def uploaded(tensor: Tensor, dtype: torch.dtype, memory_format: Any = None) -> Tensor:
+    """A copy of a tensor of the host on the device that computes.
+
+    Raises:
+        UnsupportedTensor, UnsupportedDtype: XLA has no form for it.
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise UnsupportedTensor(
+            f"the 'xla' device has no tensors of layout {tensor.layout} and dtype {tensor.dtype}: "
+            "call .to_dense() or .dequantize() first"
+        )
+    if dtype not in SUPPORTED_DTYPES:
+        raise UnsupportedDtype(f"the 'xla' device has no tensors of {dtype}: cast it first")
+    if tensor.device.type == "meta":
+        raise NotImplementedError(
+            "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() "
+            "instead of torch.nn.Module.to() when moving module from meta to a different device."
+        )
+    device = device_that_computes()
+    form = torch.preserve_format if memory_format is None else memory_format
+    metrics.increment("TransferToDevice")
+    return torch.empty_like(tensor, dtype=dtype, device=device, memory_format=form).copy_(tensor)
+
+
+@_special(aten._to_copy.default)
+def _to_copy(
+    signature: Signature,
+    x: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
+    if x.device.type != "xla":
+        return to_device(uploaded(x, dtype or x.dtype, memory_format))
+    if device is None or device.type == "xla":
+        kwargs = {"dtype": dtype, "memory_format": memory_format}
+        return record(signature, (x,), kwargs, _never)
+    with tensors_behind([x]) as (shown,):
+        return aten._to_copy.default(
+            shown, dtype=dtype, device=device, memory_format=memory_format
+        )
+
+
+def _never(*args: Any) -> Any:
+    raise AssertionError("sizes of a copy do not depend on values")
+
+
+@_special(aten.copy_.default)
+def _copy(signature: Signature, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    if target.device.type != "xla":
+        with tensors_behind([source]) as (shown,):
+            return target.copy_(shown)
+    if source.device.type != "xla":
+        source = to_device(uploaded(source, source.dtype))
+    return record(signature, (target, source), {}, _never)
+
+
+@_special(aten._local_scalar_dense.default)
+def _item(signature: Signature, x: Tensor) -> Any:
+    with tensors_behind([x]) as (shown,):
+        return shown.item()
+
+
+@_special(aten.resize_.default)
+def _resize(
+    signature: Signature, x: Tensor, size: Any, *, memory_format: Any = None
+) -> Tensor:
+    """Elements keep their places in memory; more memory comes behind."""
+    form = torch.contiguous_format if memory_format is None else memory_format
+    stride = torch.empty(size, device="meta", memory_format=form).stride()
+    needed = x.storage_offset() + span(size, stride)
+    with contents.lock:
+        cell = cell_of(x)
+        dtype, old, old_stride, _ = cell.value.geometry
+        there = span(old, old_stride)
+        if needed > there:
+            base = contents.restrided(x, (there,), (1,), 0)
+            more = torch.empty(needed - there, dtype=dtype, device=x.device)
+            cell.value = cell_of(torch.cat([base, more])).value
+            cell.views.clear()
+        contents.set_geometry(x, size, stride, x.storage_offset())
+    return x
+
+
+__all__ = ["SPECIAL", "Value", "to_device", "uploaded"]
