@@ -28,8 +28,6 @@ def compiled(
 
 def on_device(program: Callable[..., Any], tensors: list[torch.Tensor]) -> Any:
     """On the lazy 'xla' device: there and back, which autograd does too."""
-    import xla_dynamo.lazy  # noqa: F401, what makes the device known
-
     torch.manual_seed(1)
     with torch.device("xla"):
         result = program([t.to("xla") for t in tensors])

@@ -106,6 +106,8 @@ def check_sample(
     A sample that eager refuses, or that `aot_eager` cannot run even in pieces, does not count. With
     rng="torch", torch's generator must also come out of both runs in the same state.
     """
+    if road == "device":
+        import xla_dynamo.lazy  # noqa: F401, before the first backward
     call = functools.partial(FORMS[form], op, sample)
     try:
         expected = call(eagerly)

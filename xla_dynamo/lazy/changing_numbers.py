@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.torch_private import OpOverload, schema
+
 aten = torch.ops.aten
 Tensor: TypeAlias = torch.Tensor
 
@@ -123,9 +125,9 @@ _LISTS: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
 }
 
 
-def _parts(op: torch._ops.OpOverload) -> tuple[str, bool, bool]:
+def _parts(op: OpOverload) -> tuple[str, bool, bool]:
     """The key in a table of forms, whether of lists, and whether in place."""
-    name, overload = op._schema.name.removeprefix("aten::"), op._schema.overload_name
+    name, overload = schema(op).name.removeprefix("aten::"), schema(op).overload_name
     lists = name.startswith("_foreach_")
     name = name.removeprefix("_foreach_")
     in_place = name.endswith("_")
@@ -134,7 +136,7 @@ def _parts(op: torch._ops.OpOverload) -> tuple[str, bool, bool]:
 
 
 @functools.cache
-def changing_numbers_of(op: torch._ops.OpOverload) -> frozenset[Any] | None:
+def changing_numbers_of(op: OpOverload) -> frozenset[Any] | None:
     """The arguments of an operator, by position and name, that may be a changing number."""
     if op.namespace != "aten":
         return None
@@ -144,14 +146,14 @@ def changing_numbers_of(op: torch._ops.OpOverload) -> frozenset[Any] | None:
 
 
 @functools.cache
-def form_of(op: torch._ops.OpOverload) -> Callable[..., Any]:
+def form_of(op: OpOverload) -> Callable[..., Any]:
     """What a graph calls for an operator whose changing numbers are 0-d tensors.
 
     It is called with the dtype of the result, or those of a list, as `out` beside the arguments.
     """
     key, lists, in_place = _parts(op)
     single = (_LISTS if lists else _FORMS)[key][0]
-    names = [a.name for a in op._schema.arguments]
+    names = [a.name for a in schema(op).arguments]
 
     def run(x: Any, *args: Any, out: Any, **kwargs: Any) -> Any:
         return _finished(x, single(x, *args, out=out, **kwargs), out, in_place)

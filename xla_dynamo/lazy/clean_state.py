@@ -9,22 +9,30 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+
+from xla_dynamo.torch_private import (
+    DisableAutocast,
+    DisableTorchFunction,
+    ForceDispatchKeys,
+    disable_current_modes,
+    excluded_keys,
+    included_keys,
+)
 
 # This module may be imported in any state.
 with concurrent.futures.ThreadPoolExecutor(1) as _thread:
-    _INCLUDED = _thread.submit(torch._C._dispatch_tls_local_include_set).result()
-    _EXCLUDED = _thread.submit(torch._C._dispatch_tls_local_exclude_set).result()
+    _INCLUDED = _thread.submit(included_keys).result()
+    _EXCLUDED = _thread.submit(excluded_keys).result()
 
 
 @contextlib.contextmanager
 def clean_state() -> Iterator[None]:
     """Set aside modes, autocast, inference mode and the keys that the dispatcher leaves out."""
     with (
-        torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED),
-        _disable_current_modes(),
-        torch._C.DisableTorchFunction(),
-        torch._C._DisableAutocast(),
+        ForceDispatchKeys(_INCLUDED, _EXCLUDED),
+        disable_current_modes(),
+        DisableTorchFunction(),
+        DisableAutocast(),
         torch.inference_mode(False),
         torch.no_grad(),
     ):

@@ -13,6 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from xla_dynamo.torch_private import (
+    DispatchKey,
+    DispatchKeySet,
+    OpOverload,
+    create_empty_tensor,
+    storage_id,
+)
+
 if TYPE_CHECKING:
     from xla_dynamo.lazy.records import Record
 
@@ -21,9 +29,8 @@ Tensor: TypeAlias = torch.Tensor
 # dtype, size, stride, storage offset: which elements of a cell a tensor shows.
 Geometry: TypeAlias = tuple[torch.dtype, torch.Size, tuple[int, ...], int]
 
-_META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
+_META = DispatchKeySet(DispatchKey.Meta)
 _set = aten.set_.source_Storage_storage_offset
-_make = torch._C._acc.create_empty_tensor
 _MOST_VIEWS = 1024
 
 # Held while values and cells change hands, so never for long: not while a program runs.
@@ -100,9 +107,13 @@ _cells: dict[int, Cell] = {}
 
 def cell_of(tensor: Tensor) -> Cell:
     """The cell behind a tensor of the device."""
-    storage = tensor.untyped_storage()
-    cell = _cells.get(storage._cdata)
-    return _adopt(tensor, storage) if cell is None else cell
+    cell = _cells.get(storage_id(tensor))
+    if cell is None:
+        raise NotImplementedError(
+            f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} has no contents: no "
+            "operator made it; make it on the CPU and move it with .to('xla')"
+        )
+    return cell
 
 
 def live_cells() -> list[Cell]:
@@ -115,7 +126,7 @@ def geometry_of(tensor: Tensor) -> Geometry:
     return (tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
-def bits_of(tensor: Tensor) -> tuple[torch._ops.OpOverload, ...]:
+def bits_of(tensor: Tensor) -> tuple[OpOverload, ...]:
     """The views, of the same elements, that a tensor's conjugate and negative bits stand for."""
     conjugate = (aten._conj.default,) if tensor.is_conj() else ()
     return (*conjugate, aten._neg_view.default) if tensor.is_neg() else conjugate
@@ -124,9 +135,9 @@ def bits_of(tensor: Tensor) -> tuple[torch._ops.OpOverload, ...]:
 def new_tensor(value: Value) -> Tensor:
     """A tensor of the device with this value, and a storage of its own."""
     dtype, size, stride, _ = value.geometry
-    tensor = _make((0,), dtype)
+    tensor = create_empty_tensor((0,), dtype)
     storage = tensor.untyped_storage()
-    _put(storage, Cell(value))
+    _put(tensor, storage, Cell(value))
     # So that the storage has as many bytes as its elements would take.
     try:
         return _set.redispatch(_META, tensor, storage, 0, size, stride)
@@ -158,8 +169,8 @@ def as_meta(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return op.redispatch(_META, *args, **kwargs)
 
 
-def _put(storage: torch.UntypedStorage, cell: Cell) -> None:
-    key = storage._cdata
+def _put(tensor: Tensor, storage: torch.UntypedStorage, cell: Cell) -> None:
+    key = storage_id(tensor)
 
     def forget(_: Any, cells: dict[int, Cell] = _cells) -> None:
         if (known := cells.get(key)) is not None and known.owner is reference:
@@ -168,14 +179,6 @@ def _put(storage: torch.UntypedStorage, cell: Cell) -> None:
     # The reference is the storage's, not the tensor's: autograd keeps tensors of its own.
     reference = cell.owner = weakref.ref(storage, forget)
     _cells[key] = cell
-
-
-def _adopt(tensor: Tensor, storage: torch.UntypedStorage) -> Cell:
-    """A cell of zeros for a storage that torch made by itself, or an error where it has memory."""
-    raise NotImplementedError(
-        f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} has no contents: it was not "
-        "made by an operator"
-    )
 
 
 def value_of(tensor: Tensor) -> Value:

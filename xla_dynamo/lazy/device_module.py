@@ -45,10 +45,15 @@ def set_device(device: Any) -> None:
     Raises:
         ValueError: it is none of ours.
     """
-    _index(device)
+    checked_index(device)
 
 
-def _index(device: Any) -> int:
+def checked_index(device: Any) -> int:
+    """The index of a device, or of its name.
+
+    Raises:
+        ValueError: it is none of ours.
+    """
     index = device if isinstance(device, int) else torch.device(device).index or 0
     if index > 0 or (not isinstance(device, int) and torch.device(device).type != "xla"):
         raise ValueError(f"there is one device, 'xla:0', and no {device!r}")
@@ -62,7 +67,7 @@ def device(device: Any) -> Iterator[None]:
     Raises:
         ValueError: it is none of ours.
     """
-    _index(device)
+    checked_index(device)
     yield
 
 

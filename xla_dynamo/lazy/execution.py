@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -18,6 +17,7 @@ from xla_dynamo.lazy.slices import Slice, cut
 from xla_dynamo.lazy.trace import trace
 from xla_dynamo.options import Options
 from xla_dynamo.runtime import metrics
+from xla_dynamo.torch_private import storage_id
 
 Tensor: TypeAlias = torch.Tensor
 _MOST_PROGRAMS = 1024
@@ -72,10 +72,10 @@ def _unfit(
     inputs: Sequence[Tensor], results: Sequence[Tensor], values: Sequence[Value]
 ) -> list[int]:
     """The results that cannot be the tensors of their values as they are."""
-    seen = {t.untyped_storage()._cdata for t in inputs}
+    seen = set(map(storage_id, inputs))
     found = []
     for index, (result, value) in enumerate(zip(results, values, strict=True)):
-        memory = result.untyped_storage()._cdata
+        memory = storage_id(result)
         if memory in seen or result.stride() != value.geometry[2] or result.storage_offset():
             found.append(index)
         seen.add(memory)
@@ -106,6 +106,17 @@ def compute(roots: Iterable[Value] | None = None) -> None:
         with contents.lock:
             for value, tensor in zip(part.outputs, tensors, strict=True):
                 value.tensor, value.record = tensor, None
+
+
+def sync() -> None:
+    """Compute all tensors of the 'xla' device that live, as one program.
+
+    Call it once a step: equal steps are then equal programs, of which one is compiled.
+
+    Raises:
+        XlaDynamoError: XLA cannot compile or run the program; see `xla_dynamo.errors`.
+    """
+    compute()
 
 
 def device_that_computes() -> torch.device:

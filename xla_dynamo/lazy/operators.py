@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.errors import UnsupportedOperator
-from xla_dynamo.lazy import contents
+from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import View, as_meta, cell_of, geometry_of
-from xla_dynamo.lazy.execution import tensors_behind
+from xla_dynamo.lazy.execution import device_that_computes, tensors_behind
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature, signature_of
 from xla_dynamo.lazy.transfers import SPECIAL, to_device
 from xla_dynamo.runtime import metrics
+from xla_dynamo.torch_private import OpOverload, all_operator_names, has_kernel, storage_id
 
 aten = torch.ops.aten
 # Torch's own kernels do: they make an alias, which must not become an object of Python's before
@@ -28,9 +28,9 @@ _LEFT_TO_TORCH = frozenset({"aten::detach", "aten::alias"})
 def register_kernels(library: torch.library.Library) -> None:
     """Give every ATen operator that is not made of others a kernel for the device."""
     composite = "CompositeImplicitAutograd"
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    for name in torch._C._dispatch_get_all_op_names():
-        if name.startswith("aten::") and name not in _LEFT_TO_TORCH and not has(name, composite):
+    for name in all_operator_names():
+        ours = name.startswith("aten::") and name not in _LEFT_TO_TORCH
+        if ours and not has_kernel(name, composite):
             library.impl(name.removeprefix("aten::"), _kernel(name), "PrivateUse1")
 
 
@@ -51,7 +51,7 @@ def _overload(name: str) -> Any:
     return getattr(getattr(aten, packet), overload or "default")
 
 
-def _kernel_of(op: torch._ops.OpOverload) -> Callable[..., Any]:
+def _kernel_of(op: OpOverload) -> Callable[..., Any]:
     signature = signature_of(op)
     if op in SPECIAL:
         return functools.partial(SPECIAL[op], signature)
@@ -63,8 +63,9 @@ def _kernel_of(op: torch._ops.OpOverload) -> Callable[..., Any]:
 
 
 def run(signature: Signature, *args: Any, **kwargs: Any) -> Any:
-    """Note a call, or run it at once where its results must be known."""
-    generator = signature.takes_generator and signature.argument("generator", args, kwargs)
+    """Note a call, or run it at once where its results must be known, or a generator draws."""
+    if signature.takes_generator and signature.argument("generator", args, kwargs) is not None:
+        return by_value(signature, args, kwargs)
     return record(signature, args, kwargs, by_value)
 
 
@@ -92,45 +93,50 @@ def _change_sizes(signature: Signature, *args: Any, **kwargs: Any) -> Any:
 def by_value(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator in torch, on computed values: its results depend on them.
 
-    Raises:
-        UnsupportedOperator: it writes into its arguments.
+    What it writes, it writes into copies, which are recorded as written afterwards.
     """
     metrics.increment(signature.name)
-    if signature.written:
-        raise UnsupportedOperator(
-            f"{signature.op} on the 'xla' device: what it writes depends on values; call it on "
-            ".cpu() tensors"
-        )
-    found: list[torch.Tensor] = []
+    every = _tensors([*args, *kwargs.values()])
+    found = [t for t in every if t.device.type == "xla"]
+    written = _tensors([signature.argument(name, args, kwargs) for _, name in signature.written])
+    with tensors_behind(found) as tensors, clean_state():
+        real = {id(t): shown for t, shown in zip(found, tensors, strict=True)}
+        real |= {id(t): real[id(t)].clone() for t in written}
+        known = {storage_id(t) for t in real.values()}
+        device = device_that_computes()
 
-    def collect(a: Any) -> Any:
-        if isinstance(a, torch.Tensor) and a.device.type == "xla":
-            found.append(a)
-            return a
-        return [collect(x) for x in a] if isinstance(a, list | tuple) else a
-
-    collect([*args, *kwargs.values()])
-    with tensors_behind(found) as tensors:
-        known = {id(t): real for t, real in zip(found, tensors, strict=True)}
-        device = tensors[0].device if tensors else torch.device("cpu")
-
-        def real(a: Any) -> Any:
-            if isinstance(a, torch.Tensor):
-                return known.get(id(a), a)
+        def put(a: Any) -> Any:
             if isinstance(a, list | tuple):
-                return [real(x) for x in a]
-            return device if isinstance(a, torch.device) else a
+                return [put(x) for x in a]
+            return device if isinstance(a, torch.device) else real.get(id(a), a)
 
-        result = signature.op(*map(real, args), **{k: real(a) for k, a in kwargs.items()})
-        return _returned(result)
+        result = signature.op(*map(put, args), **{k: put(a) for k, a in kwargs.items()})
+        moved = _to_device(result, known)
+    for tensor in written:
+        new = real[id(tensor)]
+        tensor.resize_(new.size()).copy_(to_device(new))
+    if not signature.written:
+        return moved
+    several = isinstance(moved, tuple)
+    names = signature.results
+    returned = [
+        signature.argument(name, args, kwargs) if name else one
+        for one, name in zip(moved if several else [moved], names, strict=True)
+    ]
+    return tuple(returned) if several else returned[0]
 
 
-def _returned(result: Any) -> Any:
+def _tensors(arguments: Any) -> list[torch.Tensor]:
+    """The tensors among arguments and in their lists."""
+    if isinstance(arguments, list | tuple):
+        return [t for a in arguments for t in _tensors(a)]
+    return [arguments] if isinstance(arguments, torch.Tensor) else []
+
+
+def _to_device(result: Any, known: set[int]) -> Any:
+    """What torch returned as tensors of the device; copies, where they share known memory."""
     if isinstance(result, torch.Tensor):
-        return to_device(result)
+        return to_device(result.clone() if storage_id(result) in known else result)
     if isinstance(result, tuple | list):
-        return type(result)(map(_returned, result))
+        return type(result)(_to_device(r, known) for r in result)
     return result
-
-
-__all__ = ["by_value", "contents", "register_kernels", "run"]

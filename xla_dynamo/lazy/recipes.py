@@ -7,16 +7,25 @@ numbers: eager's kernels for the CPU say what strides results have.
 import dataclasses
 import itertools
 import threading
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from xla_dynamo.decompositions import decompositions
 from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Geometry
 from xla_dynamo.lazy.signatures import Signature
+from xla_dynamo.torch_private import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+    unset_fake_temporarily,
+)
 
 Results: TypeAlias = list[Geometry | list[Geometry] | None]
 
@@ -24,12 +33,14 @@ _mode = FakeTensorMode()
 _lock = threading.Lock()
 # Asked of an operator whose results have sizes that depend on values, or are numbers.
 _DEPENDS_ON_VALUES = (
-    torch._subclasses.fake_tensor.DynamicOutputShapeException,
-    torch._subclasses.fake_tensor.DataDependentOutputException,
-    torch._subclasses.fake_tensor.UnsupportedOperatorException,
-    torch._subclasses.fake_tensor.UnsupportedFakeTensorException,
+    DynamicOutputShapeException,
+    DataDependentOutputException,
+    UnsupportedOperatorException,
+    UnsupportedFakeTensorException,
     NotImplementedError,
 )
+# Which elements of equal value are written, and how often, is all the same.
+_MAY_OVERLAP = frozenset({"aten::fill_", "aten::zero_"})
 # Where torch's fake kernels give other strides than eager, and our decompositions those of eager.
 _OTHER_STRIDES = {
     op: decompositions()[op]
@@ -86,22 +97,47 @@ def recipe_of(
     return recipe
 
 
-def _infer(
-    signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Recipe | None:
+def _infer(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
     if signature.by_value:
         return None
+    if signature.name not in _MAY_OVERLAP:
+        _refuse_overlaps(_written(signature, args, kwargs))
     with clean_state(), _mode:
         fakes, named = _faked(args), {k: _faked(a) for k, a in kwargs.items()}
         try:
             out = _OTHER_STRIDES.get(signature.op, signature.op)(*fakes, **named)
         except _DEPENDS_ON_VALUES:
             return None
+        except Exception as error:
+            raise _as_eager_says(error, signature, args, kwargs) from None
     outs = out if len(signature.results) > 1 else [out][: len(signature.results)]
     results = [None if n else _geometry(o) for o, n in zip(outs, signature.results, strict=True)]
     after = _written(signature, tuple(fakes), named)
     resizes = [a.size() for a in after] != [a.size() for a in _written(signature, args, kwargs)]
     return Recipe(next(_numbers), signature, results, list(map(_geometry, after)), resizes)
+
+
+def _refuse_overlaps(written: Iterable[torch.Tensor]) -> None:
+    """Raise eager's error for a write into a tensor that shows elements more than once."""
+    for tensor in written:
+        if any(n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True)):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to "
+                "a single memory location. Please clone() the tensor before performing the "
+                "operation."
+            )
+
+
+def _as_eager_says(
+    error: Exception, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Exception:
+    """The error of a call in the words of the kernel for the CPU, which fake kernels paraphrase."""
+    with unset_fake_temporarily():
+        try:
+            signature.op(*_faked(args), **{k: _faked(a) for k, a in kwargs.items()})
+        except Exception as eagers:
+            return eagers
+    return error
 
 
 def _written(

@@ -26,6 +26,7 @@ from xla_dynamo.lazy.contents import (
 from xla_dynamo.lazy.recipes import Recipe, recipe_of
 from xla_dynamo.lazy.signatures import Signature
 from xla_dynamo.lazy.user_lines import Place, place_of_caller
+from xla_dynamo.torch_private import OpOverload
 
 aten = torch.ops.aten
 Tensor: TypeAlias = torch.Tensor
@@ -54,7 +55,7 @@ class Arg:
 
     def __init__(self, value: Value, geometry: Geometry, view: View | None) -> None:
         self.value, self.geometry, self.view, self.written = value, geometry, view, -1
-        self.bits: Sequence[torch._ops.OpOverload] = ()
+        self.bits: Sequence[OpOverload] = ()
 
 
 class Number:
@@ -114,22 +115,19 @@ class _Call:
 
     __slots__ = ("args", "cells", "changing", "inputs", "key", "kwargs", "numbers")
 
-    def __init__(
-        self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.inputs: list[Arg] = []
         self.cells: list[Cell | None] = []
         self.numbers: list[float] = []
         key: list[Any] = [signature.op]
-        changing = changing_numbers_of(signature.op)
+        changing = changing_numbers_of(signature.op) or ()
         self.args = [
-            self._take(signature, a, key, changing is not None and place in changing)
-            for place, a in enumerate(args)
+            self._take(signature, a, key, place in changing) for place, a in enumerate(args)
         ]
         self.kwargs: dict[str, Any] = {}
         for name, a in kwargs.items():
             key.append(name)
-            self.kwargs[name] = self._take(signature, a, key, changing is not None and name in changing)
+            self.kwargs[name] = self._take(signature, a, key, name in changing)
         self.key = tuple(key)
 
     def _take(self, signature: Signature, a: Any, key: list[Any], changes: bool) -> Any:

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from xla_dynamo.torch_private import OpOverload, schema
+
 aten = torch.ops.aten
 
 # Their results share the operand's memory, though their schemas do not say so.
@@ -32,22 +34,19 @@ class Signature:
         by_value: a result is a number, so it must be known at once.
     """
 
-    def __init__(self, op: torch._ops.OpOverload) -> None:
-        schema = op._schema
-        aliases = {a.name: a.alias_info for a in schema.arguments if a.alias_info is not None}
-        self.op, self.name = op, schema.name
-        self.positions = {a.name: place for place, a in enumerate(schema.arguments)}
+    def __init__(self, op: OpOverload) -> None:
+        arguments, returns = schema(op).arguments, schema(op).returns
+        aliases = {a.name: a.alias_info for a in arguments if a.alias_info is not None}
+        self.op, self.name = op, schema(op).name
+        self.positions = {a.name: place for place, a in enumerate(arguments)}
         self.written = [(self.positions[n], n) for n, info in aliases.items() if info.is_write]
         self.changes_sizes = torch.Tag.inplace_view in op.tags
-        returns_alias = any(r.alias_info is not None for r in schema.returns)
-        self.is_view = (
-            returns_alias and bool(aliases) and not self.written
-        ) or op in _SHARE_MEMORY
-        self.results = [self._argument_of(r, aliases) for r in schema.returns]
+        returns_alias = any(r.alias_info is not None for r in returns)
+        self.is_view = (returns_alias and bool(aliases) and not self.written) or op in _SHARE_MEMORY
+        self.results = [self._argument_of(r, aliases) for r in returns]
         self.takes_generator = "generator" in self.positions
         self.draws = self.takes_generator or torch.Tag.nondeterministic_seeded in op.tags
-        self.by_value = any(str(r.type) in _NOT_TENSORS for r in schema.returns)
-        self.is_list = [isinstance(r.type, torch.ListType) for r in schema.returns]
+        self.by_value = any(str(r.type) in _NOT_TENSORS for r in returns)
 
     @staticmethod
     def _argument_of(result: Any, aliases: dict[str, Any]) -> str | None:
@@ -63,6 +62,6 @@ class Signature:
 
 
 @functools.cache
-def signature_of(op: torch._ops.OpOverload) -> Signature:
+def signature_of(op: OpOverload) -> Signature:
     """The signature of an overload."""
     return Signature(op)

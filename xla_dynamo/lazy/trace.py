@@ -5,7 +5,7 @@ cell's value, and AOTAutograd makes of it what is functional.
 """
 
 import operator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -13,9 +13,10 @@ from xla_dynamo.lazy.changing_numbers import form_of
 from xla_dynamo.lazy.contents import Geometry, Value, View
 from xla_dynamo.lazy.records import Arg, Number, Record
 from xla_dynamo.lazy.slices import Slice
+from xla_dynamo.torch_private import schema
 
 aten = torch.ops.aten
-Node = torch.fx.Node
+Node: TypeAlias = torch.fx.Node
 
 
 def trace(cut: Slice, device: torch.device) -> torch.fx.GraphModule:
@@ -168,4 +169,4 @@ def _dtypes(record: Record) -> Any:
         return [geometry[0] for geometry in new]
     if new is not None:
         return new[0]
-    return written if recipe.signature.op._schema.name.startswith("aten::_foreach") else written[0]
+    return written if schema(recipe.signature.op).name.startswith("aten::_foreach") else written[0]

@@ -7,19 +7,20 @@ import torch
 
 from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
 from xla_dynamo.lazy import contents
-from xla_dynamo.lazy.contents import Value, cell_of, new_tensor, span, value_of
+from xla_dynamo.lazy.contents import cell_of, new_tensor, span, value_of
 from xla_dynamo.lazy.execution import device_that_computes, tensors_behind
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature
 from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
 from xla_dynamo.runtime import metrics
+from xla_dynamo.torch_private import OpOverload
 
 aten = torch.ops.aten
 Tensor: TypeAlias = torch.Tensor
-SPECIAL: dict[torch._ops.OpOverload, Callable[..., Any]] = {}
+SPECIAL: dict[OpOverload, Callable[..., Any]] = {}
 
 
-def _special(*ops: torch._ops.OpOverload) -> Callable[[Any], Any]:
+def _special(*ops: OpOverload) -> Callable[[Any], Any]:
     def put(function: Callable[..., Any]) -> Callable[..., Any]:
         SPECIAL.update(dict.fromkeys(ops, function))
         return function
@@ -74,9 +75,7 @@ def _to_copy(
         kwargs = {"dtype": dtype, "memory_format": memory_format}
         return record(signature, (x,), kwargs, _never)
     with tensors_behind([x]) as (shown,):
-        return aten._to_copy.default(
-            shown, dtype=dtype, device=device, memory_format=memory_format
-        )
+        return aten._to_copy.default(shown, dtype=dtype, device=device, memory_format=memory_format)
 
 
 def _never(*args: Any) -> Any:
@@ -84,7 +83,9 @@ def _never(*args: Any) -> Any:
 
 
 @_special(aten.copy_.default)
-def _copy(signature: Signature, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+def _copy(
+    signature: Signature, target: Tensor, source: Tensor, non_blocking: bool = False
+) -> Tensor:
     if target.device.type != "xla":
         with tensors_behind([source]) as (shown,):
             return target.copy_(shown)
@@ -100,9 +101,7 @@ def _item(signature: Signature, x: Tensor) -> Any:
 
 
 @_special(aten.resize_.default)
-def _resize(
-    signature: Signature, x: Tensor, size: Any, *, memory_format: Any = None
-) -> Tensor:
+def _resize(signature: Signature, x: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
     """Elements keep their places in memory; more memory comes behind."""
     form = torch.contiguous_format if memory_format is None else memory_format
     stride = torch.empty(size, device="meta", memory_format=form).stride()
@@ -118,6 +117,3 @@ def _resize(
             cell.views.clear()
         contents.set_geometry(x, size, stride, x.storage_offset())
     return x
-
-
-__all__ = ["SPECIAL", "Value", "to_device", "uploaded"]
