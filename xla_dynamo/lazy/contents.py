@@ -147,6 +147,14 @@ def new_tensor(value: Value) -> Tensor:
         return _set.redispatch(_META, tensor, storage, 0, size, stride)
 
 
+def new_storage(value: Value) -> torch.UntypedStorage:
+    """A storage with this value, of no size until a tensor shows elements of it."""
+    tensor = create_empty_tensor((0,), value.geometry[0])
+    storage = tensor.untyped_storage()
+    _put(tensor, storage, Cell(value))
+    return storage
+
+
 def restrided(tensor: Tensor, size: Any, stride: Any, offset: int) -> Tensor:
     """Another tensor over the same storage."""
     return aten.as_strided.default.redispatch(_META, tensor, size, stride, offset)

@@ -39,8 +39,6 @@ _DEPENDS_ON_VALUES = (
     UnsupportedFakeTensorException,
     NotImplementedError,
 )
-# Which elements of equal value are written, and how often, is all the same.
-_MAY_OVERLAP = frozenset({"aten::fill_", "aten::zero_"})
 # Where torch's fake kernels give other strides than eager, and our decompositions those of eager.
 _OTHER_STRIDES = {
     op: decompositions()[op]
@@ -100,8 +98,7 @@ def recipe_of(
 def _infer(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
     if signature.by_value:
         return None
-    if signature.name not in _MAY_OVERLAP:
-        _refuse_overlaps(_written(signature, args, kwargs))
+    _refuse_overlaps(_written(signature, args, kwargs))
     with clean_state(), _mode:
         fakes, named = _faked(args), {k: _faked(a) for k, a in kwargs.items()}
         try:
@@ -120,7 +117,9 @@ def _infer(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def _refuse_overlaps(written: Iterable[torch.Tensor]) -> None:
     """Raise eager's error for a write into a tensor that shows elements more than once."""
     for tensor in written:
-        if any(n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True)):
+        if tensor.numel() and any(
+            n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True)
+        ):
             raise RuntimeError(
                 "unsupported operation: more than one element of the written-to tensor refers to "
                 "a single memory location. Please clone() the tensor before performing the "
@@ -133,8 +132,9 @@ def _as_eager_says(
 ) -> Exception:
     """The error of a call in the words of the kernel for the CPU, which fake kernels paraphrase."""
     with unset_fake_temporarily():
+        zeros, named = _faked(args), {k: _faked(a) for k, a in kwargs.items()}
         try:
-            signature.op(*_faked(args), **{k: _faked(a) for k, a in kwargs.items()})
+            signature.op(*zeros, **named)
         except Exception as eagers:
             return eagers
     return error
@@ -152,10 +152,10 @@ def _written(
 
 
 def _faked(value: Any) -> Any:
-    """The arguments of a call, with fake tensors of the CPU for tensors."""
+    """The arguments of a call, with zeros on the CPU for tensors; fake ones in a fake mode."""
     if isinstance(value, torch.Tensor):
         size, stride = value.size(), value.stride()
-        return torch.empty_strided(size, stride, dtype=value.dtype, device="cpu")
+        return torch.empty_strided(size, stride, dtype=value.dtype, device="cpu").zero_()
     if isinstance(value, tuple | list):
         return [_faked(v) for v in value]
     return torch.device("cpu") if isinstance(value, torch.device) else value

@@ -10,7 +10,9 @@ from xla_dynamo import torch_private
 from xla_dynamo.errors import XlaDynamoError
 from xla_dynamo.lazy import device_module
 from xla_dynamo.lazy.clean_state import clean_state
+from xla_dynamo.lazy.contents import new_storage, value_of
 from xla_dynamo.lazy.operators import register_kernels
+from xla_dynamo.lazy.transfers import uploaded
 
 
 class _Guard(torch_private.DeviceGuard):
@@ -43,6 +45,15 @@ def _start_autograd() -> None:
             )
 
 
+def _restored(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+    """What `torch.load(map_location="xla")` makes of a storage; torch would copy its memory."""
+    if not location.startswith("xla"):
+        return None
+    device_module.checked_index(location)
+    elements = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return new_storage(value_of(uploaded(elements, torch.uint8)))
+
+
 def _claim() -> torch.library.Library:
     """Take torch's place for a device of somebody else's, which is one for each process.
 
@@ -60,6 +71,7 @@ def _claim() -> torch.library.Library:
     torch_private.register_device_module("xla", device_module)
     torch_private.register_device_hooks(_Hooks())
     torch_private.register_device_guard(_Guard())
+    torch.serialization.register_package(5, lambda storage: None, _restored)
     library = torch.library.Library("aten", "IMPL")
     register_kernels(library)
     return library

@@ -94,6 +94,33 @@ def _copy(
     return record(signature, (target, source), {}, _never)
 
 
+@_special(aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default)
+def _fill(signature: Signature, x: Tensor, *value: Any) -> Tensor:
+    """Elements that an expanded tensor shows more than once are written once."""
+    size = [1 if s == 0 else n for n, s in zip(x.size(), x.stride(), strict=True)]
+    target = x.as_strided(size, x.stride()) if size != list(x.size()) and 0 not in x.size() else x
+    record(signature, (target, *value), {}, _never)
+    return x
+
+
+@_special(aten.native_batch_norm.default)
+def _batch_norm(
+    signature: Signature,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    *numbers: float,
+) -> Any:
+    """In training it writes the running statistics, which its schema does not say."""
+    if training and mean is not None and variance is not None:
+        op = aten._native_batch_norm_legit.default
+        return op(x, weight, bias, mean, variance, training, *numbers)
+    return record(signature, (x, weight, bias, mean, variance, training, *numbers), {}, _never)
+
+
 @_special(aten._local_scalar_dense.default)
 def _item(signature: Signature, x: Tensor) -> Any:
     with tensors_behind([x]) as (shown,):
