@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
+from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
 from xla_dynamo.torch_private import (
     DispatchKey,
     DispatchKeySet,
@@ -145,6 +147,25 @@ def new_tensor(value: Value) -> Tensor:
         length = span(size, stride)
         _set.redispatch(_META, tensor, storage, 0, (length,), (1,))
         return _set.redispatch(_META, tensor, storage, 0, size, stride)
+
+
+def refuse_other_forms(tensor: Tensor) -> None:
+    """Raise UnsupportedTensor or UnsupportedDtype for what XLA has no form for."""
+    refuse_dtype(tensor.dtype)
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise UnsupportedTensor(
+            f"the 'xla' device has no tensors of layout {tensor.layout} and dtype {tensor.dtype}: "
+            "call .cpu() before the operator that makes one, or .to_dense()"
+        )
+
+
+def refuse_dtype(dtype: torch.dtype) -> None:
+    """Raise UnsupportedDtype for a dtype that XLA lacks."""
+    if dtype not in SUPPORTED_DTYPES:
+        raise UnsupportedDtype(
+            f"the 'xla' device has no tensors of {dtype}: cast or .dequantize() them first, or "
+            "call .cpu() before the operator that makes one"
+        )
 
 
 def new_storage(value: Value) -> torch.UntypedStorage:

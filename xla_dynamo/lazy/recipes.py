@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.decompositions import decompositions
-from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.lazy.clean_state import clean_state
-from xla_dynamo.lazy.contents import Geometry
+from xla_dynamo.lazy.contents import Geometry, refuse_other_forms
 from xla_dynamo.lazy.signatures import Signature
 from xla_dynamo.torch_private import (
     DataDependentOutputException,
@@ -167,9 +166,5 @@ def _geometry(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_geometry(v) for v in value]
     assert isinstance(value, FakeTensor), value
-    if value.layout is not torch.strided or value.is_quantized:
-        raise UnsupportedTensor(
-            f"the 'xla' device has no tensors of layout {value.layout} and dtype {value.dtype}: "
-            "call .cpu() before the operator that makes one"
-        )
+    refuse_other_forms(value)
     return (value.dtype, value.size(), value.stride(), 0)

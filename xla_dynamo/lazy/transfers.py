@@ -5,13 +5,18 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
 from xla_dynamo.lazy import contents
-from xla_dynamo.lazy.contents import cell_of, new_tensor, span, value_of
+from xla_dynamo.lazy.contents import (
+    cell_of,
+    new_tensor,
+    refuse_dtype,
+    refuse_other_forms,
+    span,
+    value_of,
+)
 from xla_dynamo.lazy.execution import device_that_computes, tensors_behind
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature
-from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
 from xla_dynamo.runtime import metrics
 from xla_dynamo.torch_private import OpOverload
 
@@ -29,7 +34,12 @@ def _special(*ops: OpOverload) -> Callable[[Any], Any]:
 
 
 def to_device(tensor: Tensor) -> Tensor:
-    """A tensor of the 'xla' device with these elements, which become its own: not copied."""
+    """A tensor of the 'xla' device with these elements, which become its own: not copied.
+
+    Raises:
+        UnsupportedTensor, UnsupportedDtype: XLA has no form for it.
+    """
+    refuse_other_forms(tensor)
     return new_tensor(value_of(tensor))
 
 
@@ -39,13 +49,8 @@ def uploaded(tensor: Tensor, dtype: torch.dtype, memory_format: Any = None) -> T
     Raises:
         UnsupportedTensor, UnsupportedDtype: XLA has no form for it.
     """
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise UnsupportedTensor(
-            f"the 'xla' device has no tensors of layout {tensor.layout} and dtype {tensor.dtype}: "
-            "call .to_dense() or .dequantize() first"
-        )
-    if dtype not in SUPPORTED_DTYPES:
-        raise UnsupportedDtype(f"the 'xla' device has no tensors of {dtype}: cast it first")
+    refuse_dtype(dtype)
+    refuse_other_forms(tensor)
     if tensor.device.type == "meta":
         raise NotImplementedError(
             "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() "
