@@ -142,7 +142,5 @@ def test_modules_move_in_both_directions():
 def test_what_the_device_has_no_form_for_says_so():
     with pytest.raises(UnsupportedTensor, match=r"call .cpu\(\) before the operator"):
         torch.ones(2, 2, device=XLA).to_sparse()
-    with pytest.raises(UnsupportedDtype, match=r"no tensors of torch\.quint8"):
-        torch.quantize_per_tensor(torch.ones(2, device=XLA), 0.1, 0, torch.quint8)
     with pytest.raises(UnsupportedDtype, match=r"no tensors of torch\.bits8"):
         torch.ones(2, dtype=torch.uint8).view(torch.bits8).to(XLA)
