@@ -180,6 +180,8 @@ def main() -> None:
     parser.add_argument("--fallback", choices=("error", "eager"), default="error")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
+    if options.road == "device" and options.form in ("in-place", "out"):
+        parser.error("--road device copies its operands: use --form values or gradients")
     dtype = getattr(torch, options.dtype)
     index, count = map(int, options.shard.split("/"))
     database = operators(dtype, options.form)

@@ -20,6 +20,7 @@ VIEWS = {
     "diagonal": lambda x: x.diagonal(),
     "unfold": lambda x: x.unfold(1, 2, 2)[:, 1],
     "as_strided": lambda x: x.as_strided((3, 2), (5, 1), 1),
+    "of as_strided": lambda x: x.t().as_strided((3, 2), (5, 1), 1)[1:],
     "split": lambda x: x.split(2)[1],
     "chunk": lambda x: x.chunk(2, dim=1)[0],
     "unbind": lambda x: x.unbind(1)[2],
@@ -69,6 +70,17 @@ def test_views_of_views_of_complex_numbers():
         return z
 
     compare(program("cpu"), program(XLA).cpu(), values=True)
+
+
+def test_parts_of_complex_numbers_in_columns():
+    def program(device):
+        z = torch.complex(torch.ones(3, 2, device=device), torch.arange(2.0, device=device))
+        z = z.t().contiguous().t()
+        torch.view_as_real(z)[..., 1].add_(1)
+        values = torch.linalg.eig(torch.eye(2, device=device) * 3)[1]
+        return z, torch.view_as_real(values) * 2
+
+    compare(program("cpu"), tuple(t.cpu() for t in program(XLA)), values=True, strides=False)
 
 
 def test_a_read_sees_what_was_written_before_it_and_no_more():

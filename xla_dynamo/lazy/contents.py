@@ -188,6 +188,11 @@ def span(size: Sequence[int], stride: Sequence[int]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
+def as_dtype(memory: Tensor, dtype: torch.dtype) -> Tensor:
+    """The memory that a tensor spans, from its first element, as elements of another dtype."""
+    return memory.as_strided((span(memory.size(), memory.stride()),), (1,)).view(dtype)
+
+
 def set_geometry(tensor: Tensor, size: Any, stride: Any, offset: int) -> None:
     """Change what a tensor shows of its storage, which becomes larger if need be."""
     _set.redispatch(_META, tensor, tensor.untyped_storage(), offset, size, stride)

@@ -140,7 +140,7 @@ def tensors_behind(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 def _shown(tensor: Tensor, memory: Tensor | None) -> Tensor:
     assert memory is not None
     if tensor.dtype != memory.dtype:
-        memory = memory.view(tensor.dtype)
+        memory = contents.as_dtype(memory, tensor.dtype)
     shown = memory.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
     for op in bits_of(tensor):
         shown = op(shown)

@@ -136,7 +136,10 @@ def _tensors(arguments: Any) -> list[torch.Tensor]:
 def _to_device(result: Any, known: set[int]) -> Any:
     """What torch returned as tensors of the device; copies, where they share known memory."""
     if isinstance(result, torch.Tensor):
-        return to_device(result.clone() if storage_id(result) in known else result)
+        if storage_id(result) in known or result.storage_offset():
+            result = result.clone()
+        known.add(storage_id(result))
+        return to_device(result)
     if isinstance(result, tuple | list):
         return type(result)(_to_device(r, known) for r in result)
     return result

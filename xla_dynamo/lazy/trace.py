@@ -10,12 +10,13 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.lazy.changing_numbers import form_of
-from xla_dynamo.lazy.contents import Geometry, Value, View
+from xla_dynamo.lazy.contents import Geometry, Value, View, as_dtype
 from xla_dynamo.lazy.records import Arg, Number, Record
 from xla_dynamo.lazy.slices import Slice
 from xla_dynamo.torch_private import schema
 
 aten = torch.ops.aten
+as_strided = aten.as_strided.default
 Node: TypeAlias = torch.fx.Node
 
 
@@ -116,26 +117,32 @@ class _Trace:
         known = self._views.get((base, geometry))
         if known is None:
             laid_out = self._call(_laid_out, base, value.geometry)
-            known = self._views[base, geometry] = (
-                self._call(_by_place, laid_out, geometry)
-                if view is None
-                else self._replay(laid_out, view)
-            )
+            chain = _chain(view)
+            # AOTAutograd refuses writes through as_strided of a view and views of it.
+            if not chain or (len(chain) > 1 and any(v.op is as_strided for v in chain)):
+                known = self._call(_by_place, laid_out, geometry)
+            else:
+                known = self._replay(laid_out, chain)
+            self._views[base, geometry] = known
         return known
 
-    def _replay(self, base: Node, view: View) -> Node:
+    def _replay(self, base: Node, chain: list[View]) -> Node:
         """The view of a node that its operators make."""
-        chain: list[View] = []
-        step: View | None = view
-        while step is not None:
-            chain.append(step)
-            step = step.parent
         node = base
-        for step in reversed(chain):
+        for step in chain:
             node = self._call(step.op, node, *step.args, **step.kwargs)
             if step.index is not None:
                 node = self._call(operator.getitem, node, step.index)
         return node
+
+
+def _chain(view: View | None) -> list[View]:
+    """The views from the first of the base to this one; none if nobody knows."""
+    chain: list[View] = []
+    while view is not None:
+        chain.insert(0, view)
+        view = view.parent
+    return chain
 
 
 # These are called while AOTAutograd traces, where the strides that values really have are known.
@@ -157,7 +164,8 @@ def _laid_out(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
 def _by_place(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     """The elements at given places of a value's memory."""
     dtype, size, stride, offset = geometry
-    return (base if base.dtype == dtype else base.view(dtype)).as_strided(size, stride, offset)
+    base = base if base.dtype == dtype else as_dtype(base, dtype)
+    return base.as_strided(size, stride, offset)
 
 
 def _dtypes(record: Record) -> Any:
