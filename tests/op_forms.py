@@ -26,6 +26,26 @@ def compiled(
     return torch.compile(program, backend=backend, **how)(tensors)
 
 
+def on_device(program: Callable[..., Any], tensors: list[torch.Tensor]) -> Any:
+    """On the lazy 'xla' device: there and back, which autograd does too."""
+    torch.manual_seed(1)
+    with torch.device("xla"):
+        result = program([t.to("xla") for t in tensors])
+    return pytree.tree_map_only(torch.Tensor, _with_strides, result)
+
+
+def _with_strides(x: torch.Tensor) -> torch.Tensor:
+    """A tensor of the host with the elements and strides of one on the device."""
+    host = x.cpu()
+    if x.requires_grad or host.stride() == x.stride() or not x.numel():
+        return host
+    length = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    place = torch.arange(length).as_strided(x.shape, x.stride())
+    memory = torch.zeros(length, dtype=x.dtype)
+    memory[place.reshape(-1)] = host.reshape(-1)
+    return memory.as_strided(x.shape, x.stride())
+
+
 def _split(sample: SampleInput) -> tuple[list[torch.Tensor], Callable[[list[torch.Tensor]], Any]]:
     """Copies of a sample's tensors, and what puts such a list in their places again."""
     places: list[torch.Tensor] = []

@@ -37,7 +37,7 @@ from tests.op_database import (
     operators,
     samples,
 )
-from tests.op_forms import FORMS, compiled, eagerly
+from tests.op_forms import FORMS, compiled, eagerly, on_device
 
 
 @dataclasses.dataclass
@@ -97,12 +97,17 @@ def check_sample(
     form: str = "values",
     fallback: str = "error",
     rng: str = "xla",
+    road: str = "compile",
 ) -> Outcome:
     """Compare one sample with eager: as one graph, or in pieces where Dynamo itself needs them.
+
+    With road="device", on the lazy 'xla' device instead.
 
     A sample that eager refuses, or that `aot_eager` cannot run even in pieces, does not count. With
     rng="torch", torch's generator must also come out of both runs in the same state.
     """
+    if road == "device":
+        import xla_dynamo.lazy  # noqa: F401, before the first backward
     call = functools.partial(FORMS[form], op, sample)
     try:
         expected = call(eagerly)
@@ -110,11 +115,14 @@ def check_sample(
     except Exception:
         return Outcome("refused")
     try:
-        status, actual = whole_or_in_pieces(
-            lambda **how: call(functools.partial(compiled, **how)),
-            fallback=fallback,
-            rng=rng,
-        )
+        if road == "device":
+            status, actual = "pass", call(on_device)
+        else:
+            status, actual = whole_or_in_pieces(
+                lambda **how: call(functools.partial(compiled, **how)),
+                fallback=fallback,
+                rng=rng,
+            )
         same_state = torch.equal(state, torch.get_rng_state())
     except Exception as error:
         text = "".join(traceback.format_exception_only(error))
@@ -168,9 +176,12 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every sample, not the first few")
     parser.add_argument("--limit", type=int, default=4)
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th operator from the i-th")
+    parser.add_argument("--road", choices=("compile", "device"), default="compile")
     parser.add_argument("--fallback", choices=("error", "eager"), default="error")
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
+    if options.road == "device" and options.form in ("in-place", "out"):
+        parser.error("--road device copies its operands: use --form values or gradients")
     dtype = getattr(torch, options.dtype)
     index, count = map(int, options.shard.split("/"))
     database = operators(dtype, options.form)
@@ -178,7 +189,8 @@ def main() -> None:
     tally: collections.Counter[str] = collections.Counter()
     for op in itertools.islice(chosen, index, None, count):
         limit = None if options.all else options.limit
-        outcome = check(op, dtype, limit, form=options.form, fallback=options.fallback)
+        how = {"form": options.form, "fallback": options.fallback, "road": options.road}
+        outcome = check(op, dtype, limit, **how)
         tally[outcome.status] += 1
         if outcome.status != "pass" or options.verbose:
             lines = [line for line in outcome.detail.splitlines() if line.strip()]

@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import tomllib
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from docs import supported_ops
 from xla_dynamo.lowerings import FAMILIES, TABLE
 
 ROOT = pathlib.Path(__file__).parent.parent
-SOURCES = [p for d in ("xla_dynamo", "lowerings", "runtime") for p in (ROOT / d).glob("*.py")]
+FOLDERS = ("xla_dynamo", "xla_dynamo/lazy", "lowerings", "runtime")
+SOURCES = [p for folder in FOLDERS for p in (ROOT / folder).glob("*.py")]
 by_path = pytest.mark.parametrize("path", SOURCES, ids=lambda p: f"{p.parent.name}/{p.name}")
 
 
@@ -41,6 +43,20 @@ def test_imports_go_one_way(path):
     if layer in ALLOWED:
         outside = {n for n in ours if not n.startswith(ALLOWED[layer]) and n != "xla_dynamo"}
         assert not outside, f"{layer}/ must not know {outside}"
+
+
+def test_every_folder_of_the_package_is_under_these_rules_and_installed():
+    inner = {p.parent for p in (ROOT / "xla_dynamo").glob("*/__init__.py")}
+    assert {p.resolve() for p in inner} == {ROOT / folder for folder in FOLDERS[1:]}
+    installed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert set(installed["packages"]) == {"xla_dynamo", *(f"xla_dynamo.{p.name}" for p in inner)}
+    assert set(installed["package-dir"].values()) == set(FOLDERS)
+
+
+@by_path
+def test_nothing_knows_the_lazy_device(path):
+    lazy = {n for n in imported(path) if n.startswith("xla_dynamo.lazy")}
+    assert not lazy or path.parent.name == "lazy", "it claims a place of torch's when imported"
 
 
 @by_path
@@ -80,13 +96,16 @@ def test_public_names():
         "XlaDynamoError",
         "call_jax",
         "compile_graph",
+        "device",
         "explain",
         "lowers",
         "openxla",
         "refreeze",
+        "sync",
         "train_step",
     ]
-    for name in xla_dynamo.__all__:
+    # Those of the lazy device claim a place of torch's: tests/lazy/ looks at them.
+    for name in set(xla_dynamo.__all__) - {"device", "sync"}:
         public = getattr(xla_dynamo, name)
         assert public.__doc__, name
         assert callable(public), f"{name}: a module of that name hides it"

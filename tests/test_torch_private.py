@@ -164,6 +164,40 @@ def test_scaler():
     assert (growth.item(), growth.dtype) == (0, torch.int32), MOVED
 
 
+def test_a_thread_starts_with_the_same_keys():
+    before = torch_private.included_keys(), torch_private.excluded_keys()
+    with torch.no_grad(), torch_private.ForceDispatchKeys(*before):
+        x = torch.ones(2, requires_grad=True)
+        assert (x * 2).tolist() == [2, 2], MOVED
+    assert (torch_private.included_keys(), torch_private.excluded_keys()) == before, MOVED
+
+
+def test_kernels_of_an_operator_are_known():
+    composite = "CompositeImplicitAutograd"
+    assert torch_private.has_kernel("aten::matmul", composite), MOVED
+    assert not torch_private.has_kernel("aten::mm", composite), MOVED
+
+
+def test_kernels_for_tensors_without_memory_make_views():
+    keys = torch_private.DispatchKeySet(torch_private.DispatchKey.Meta)
+    x = torch.zeros(4)
+    shown = torch.ops.aten.slice.Tensor.redispatch(keys, x, 0, 1, 3)
+    assert torch_private.storage_id(shown) == torch_private.storage_id(x), MOVED
+    assert (shown.size(), shown.storage_offset()) == ((2,), 1), MOVED
+
+
+def test_the_users_modes_are_set_aside():
+    with torch_private.FakeTensorMode(), torch_private.disable_current_modes():
+        assert type(torch.ones(2)) is torch.Tensor, MOVED
+    with torch.autocast("cpu", torch.bfloat16), torch_private.DisableAutocast():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32, MOVED
+
+
+def test_nothing_has_taken_the_place_for_a_further_device():
+    assert torch_private.device_name() in ("privateuseone", "xla"), MOVED
+    assert torch_private.DeviceType.PrivateUse1, MOVED
+
+
 # Overloads with a rule that some version of torch we support does not have, and which do.
 COME_AND_GO = {
     "aten._upsample_lanczos2d_aa.default": "not in 2.11",

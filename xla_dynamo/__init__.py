@@ -21,9 +21,11 @@ _LAZY = {
     "lowers": "xla_dynamo.lowerings.table",
     "call_jax": "xla_dynamo.lowerings.from_jax",
     "compile_graph": "xla_dynamo.compiled_graph",
+    "device": "xla_dynamo.lazy",
     "explain": "xla_dynamo.explained",
     "openxla": "xla_dynamo.backend",
     "refreeze": "xla_dynamo.frozen_inputs",
+    "sync": "xla_dynamo.lazy",
     "train_step": "xla_dynamo.training",
 }
 
@@ -40,10 +42,12 @@ __all__ = [
     "XlaDynamoError",
     "call_jax",
     "compile_graph",
+    "device",
     "explain",
     "lowers",
     "openxla",
     "refreeze",
+    "sync",
     "train_step",
 ]
 

@@ -1,6 +1,8 @@
 """A program bound to an executable: what happens at every call, and nothing else."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -215,9 +217,24 @@ def _refuse_tangents(args: list[Any]) -> None:
             )
 
 
+_seeds = threading.local()
+
+
+@contextlib.contextmanager
+def seeds_from(generator: torch.Generator) -> Iterator[None]:
+    """Let this thread's calls take their seeds from another generator than torch's default one."""
+    before = getattr(_seeds, "generator", None)
+    _seeds.generator = generator
+    try:
+        yield
+    finally:
+        _seeds.generator = before
+
+
 def _seed(device: torch.device, pjrt_device: jax.Device, stream: int | None) -> Buffer:
     """A fresh seed from torch's default CPU generator, so that manual_seed repeats a run."""
-    seed = torch.empty(1, dtype=torch.int64, device="cpu").random_().view(torch.uint64)
+    seed = torch.empty(1, dtype=torch.int64, device="cpu")
+    seed = seed.random_(generator=getattr(_seeds, "generator", None)).view(torch.uint64)
     return import_tensor(seed.to(device), pjrt_device, stream)
 
 

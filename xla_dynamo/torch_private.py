@@ -31,6 +31,20 @@ PLACES: dict[str, tuple[str, str]] = {
         "torch._C:_dispatch_get_all_op_names",
         "every overload that is registered, as in 'aten::add.Tensor'",
     ),
+    "has_kernel": (
+        "torch._C:_dispatch_has_kernel_for_dispatch_key",
+        "whether an overload has a kernel of its own under a key",
+    ),
+    "DispatchKeySet": ("torch._C:DispatchKeySet", "says which kernels of an operator to call"),
+    "included_keys": ("torch._C:_dispatch_tls_local_include_set", "keys that a thread adds"),
+    "excluded_keys": ("torch._C:_dispatch_tls_local_exclude_set", "keys that a thread leaves out"),
+    "ForceDispatchKeys": ("torch._C:_ForceDispatchKeyGuard", "sets both for a block"),
+    "disable_current_modes": (
+        "torch.utils._python_dispatch:_disable_current_modes",
+        "sets aside the modes that the user entered",
+    ),
+    "DisableTorchFunction": ("torch._C:DisableTorchFunction", "sets aside __torch_function__"),
+    "DisableAutocast": ("torch._C:_DisableAutocast", "sets aside autocast"),
     # Decompositions and the rules of dtypes and layouts.
     "core_aten_decompositions": ("torch._decomp:core_aten_decompositions", "torch's own table"),
     "get_decompositions": ("torch._decomp:get_decompositions", "rows of torch's table"),
@@ -57,6 +71,18 @@ PLACES: dict[str, tuple[str, str]] = {
         "torch._subclasses.fake_tensor:DataDependentOutputException",
         "a trace asked for a value",
     ),
+    "DynamicOutputShapeException": (
+        "torch._subclasses.fake_tensor:DynamicOutputShapeException",
+        "sizes depend on values",
+    ),
+    "UnsupportedOperatorException": (
+        "torch._subclasses.fake_tensor:UnsupportedOperatorException",
+        "an operator has no kernel for fake tensors",
+    ),
+    "UnsupportedFakeTensorException": (
+        "torch._subclasses.fake_tensor:UnsupportedFakeTensorException",
+        "fake tensors of a kind that torch lacks",
+    ),
     "detect_fake_mode": ("torch._guards:detect_fake_mode", "the mode that made fake tensors"),
     "is_traceable_wrapper_subclass": (
         "torch.utils._python_dispatch:is_traceable_wrapper_subclass",
@@ -80,6 +106,24 @@ PLACES: dict[str, tuple[str, str]] = {
         "AOTAutograd asks Dynamo for another trace",
     ),
     "TensorifyState": ("torch._dynamo.symbolic_convert:TensorifyState", "what it asked for"),
+    # The device that torch leaves to others, PrivateUse1, from Python.
+    "DeviceGuard": ("torch._C._acc:DeviceGuard", "what torch asks for the current device"),
+    "DeviceHooks": ("torch._C._acc:PrivateUse1Hooks", "what torch asks of such a device"),
+    "DeviceType": ("torch._C._autograd:DeviceType", "torch's kinds of devices"),
+    "register_device_guard": (
+        "torch._C._acc:register_python_privateuseone_device_guard",
+        "makes the guard known",
+    ),
+    "register_device_hooks": (
+        "torch._C._acc:register_python_privateuseone_hook",
+        "makes the hooks known",
+    ),
+    "register_device_module": ("torch:_register_device_module", "makes torch.xla"),
+    "device_name": ("torch._C:_get_privateuse1_backend_name", "the name that the device has"),
+    "create_empty_tensor": (
+        "torch._C._acc:create_empty_tensor",
+        "a plain tensor of the device, with a storage of no memory",
+    ),
     # Memory.
     "to_dlpack": ("torch._C:_to_dlpack", "a capsule of any tensor, gradients or not"),
     "from_dlpack": ("torch._C:_from_dlpack", "a tensor of a capsule"),

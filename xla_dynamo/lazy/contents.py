@@ -1,0 +1,220 @@
+"""What lies behind a tensor of the 'xla' device: a cell for its storage, with the present value.
+
+A tensor of the device is a plain `torch.Tensor` without memory. All tensors that share a storage,
+a base and its views, share a cell; a write into any of them gives the cell another value. A value
+is never changed: it is what one operator made, pending until somebody reads it, or a tensor of the
+device that computes.
+"""
+
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+
+from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
+from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
+from xla_dynamo.torch_private import (
+    DispatchKey,
+    DispatchKeySet,
+    OpOverload,
+    create_empty_tensor,
+    storage_id,
+)
+
+if TYPE_CHECKING:
+    from xla_dynamo.lazy.records import Record
+
+aten = torch.ops.aten
+Tensor: TypeAlias = torch.Tensor
+# dtype, size, stride, storage offset: which elements of a cell a tensor shows.
+Geometry: TypeAlias = tuple[torch.dtype, torch.Size, tuple[int, ...], int]
+
+_META = DispatchKeySet(DispatchKey.Meta)
+_set = aten.set_.source_Storage_storage_offset
+_MOST_VIEWS = 1024
+
+# Held while values and cells change hands, so never for long: not while a program runs.
+lock = threading.RLock()
+
+
+class Value:
+    """The elements of a storage, as a tensor that is dense or made by one operator.
+
+    Attributes:
+        geometry: dtype, size, stride, and offset (0).
+        tensor: the elements, once they are computed, on the device that computes.
+        record, index: what makes them and which of its results they are, until then.
+    """
+
+    __slots__ = ("__weakref__", "geometry", "index", "record", "tensor")
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        tensor: Tensor | None = None,
+        record: "Record | None" = None,
+        index: int = 0,
+    ) -> None:
+        self.geometry, self.tensor, self.record, self.index = geometry, tensor, record, index
+
+
+class View:
+    """How a view was made: the operator and its arguments, of which the first is the parent.
+
+    Attributes:
+        index: which of the operator's results it is, if it has several.
+        parent: the view that it is a view of; None for the base.
+    """
+
+    __slots__ = ("args", "index", "kwargs", "op", "parent")
+
+    def __init__(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        index: int | None,
+        parent: "View | None",
+    ) -> None:
+        self.op, self.args, self.kwargs, self.index, self.parent = op, args, kwargs, index, parent
+
+
+class Cell:
+    """The present value of a storage, and how the views that were taken of it were made."""
+
+    __slots__ = ("__weakref__", "owner", "value", "views")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.views: dict[Geometry, View] = {}
+        self.owner: Any = None
+
+    def note_view(self, geometry: Geometry, view: View) -> None:
+        """Remember how a view is made; views of the same elements are the same."""
+        if geometry == self.value.geometry:
+            return
+        known = self.views.get(geometry)
+        # Torch makes most views by as_strided; the operator that called it comes after it.
+        if known is None or known.op is aten.as_strided.default:
+            if len(self.views) >= _MOST_VIEWS:  # those forgotten are read by their places
+                self.views.clear()
+            self.views[geometry] = view
+
+
+# By the address of torch's storage, for as long as that lives.
+_cells: dict[int, Cell] = {}
+
+
+def cell_of(tensor: Tensor) -> Cell:
+    """The cell behind a tensor of the device."""
+    cell = _cells.get(storage_id(tensor))
+    if cell is None:
+        raise NotImplementedError(
+            f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} has no contents: no "
+            "operator made it; make it on the CPU and move it with .to('xla')"
+        )
+    return cell
+
+
+def live_cells() -> list[Cell]:
+    """The cells of all storages that live."""
+    return list(_cells.values())
+
+
+def geometry_of(tensor: Tensor) -> Geometry:
+    """Which elements of its cell a tensor shows."""
+    return (tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def bits_of(tensor: Tensor) -> tuple[OpOverload, ...]:
+    """The views, of the same elements, that a tensor's conjugate and negative bits stand for."""
+    conjugate = (aten._conj.default,) if tensor.is_conj() else ()
+    return (*conjugate, aten._neg_view.default) if tensor.is_neg() else conjugate
+
+
+def new_tensor(value: Value) -> Tensor:
+    """A tensor of the device with this value, and a storage of its own."""
+    dtype, size, stride, _ = value.geometry
+    tensor = create_empty_tensor((0,), dtype)
+    storage = tensor.untyped_storage()
+    _put(tensor, storage, Cell(value))
+    # So that the storage has as many bytes as its elements would take.
+    try:
+        return _set.redispatch(_META, tensor, storage, 0, size, stride)
+    except RuntimeError:  # there are gaps between them
+        length = span(size, stride)
+        _set.redispatch(_META, tensor, storage, 0, (length,), (1,))
+        return _set.redispatch(_META, tensor, storage, 0, size, stride)
+
+
+def refuse_other_forms(tensor: Tensor) -> None:
+    """Raise UnsupportedTensor or UnsupportedDtype for what XLA has no form for."""
+    refuse_dtype(tensor.dtype)
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise UnsupportedTensor(
+            f"the 'xla' device has no tensors of layout {tensor.layout} and dtype {tensor.dtype}: "
+            "call .cpu() before the operator that makes one, or .to_dense()"
+        )
+
+
+def refuse_dtype(dtype: torch.dtype) -> None:
+    """Raise UnsupportedDtype for a dtype that XLA lacks."""
+    if dtype not in SUPPORTED_DTYPES:
+        raise UnsupportedDtype(
+            f"the 'xla' device has no tensors of {dtype}: cast or .dequantize() them first, or "
+            "call .cpu() before the operator that makes one"
+        )
+
+
+def new_storage(value: Value) -> torch.UntypedStorage:
+    """A storage with this value, of no size until a tensor shows elements of it."""
+    tensor = create_empty_tensor((0,), value.geometry[0])
+    storage = tensor.untyped_storage()
+    _put(tensor, storage, Cell(value))
+    return storage
+
+
+def restrided(tensor: Tensor, size: Any, stride: Any, offset: int) -> Tensor:
+    """Another tensor over the same storage."""
+    return aten.as_strided.default.redispatch(_META, tensor, size, stride, offset)
+
+
+def span(size: Sequence[int], stride: Sequence[int]) -> int:
+    """The elements of memory from the first to the last that a tensor shows."""
+    if 0 in size:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def as_dtype(memory: Tensor, dtype: torch.dtype) -> Tensor:
+    """The memory that a tensor spans, from its first element, as elements of another dtype."""
+    return memory.as_strided((span(memory.size(), memory.stride()),), (1,)).view(dtype)
+
+
+def set_geometry(tensor: Tensor, size: Any, stride: Any, offset: int) -> None:
+    """Change what a tensor shows of its storage, which becomes larger if need be."""
+    _set.redispatch(_META, tensor, tensor.untyped_storage(), offset, size, stride)
+
+
+def as_meta(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Let torch's kernel for tensors without memory run: it makes views, and changes sizes."""
+    return op.redispatch(_META, *args, **kwargs)
+
+
+def _put(tensor: Tensor, storage: torch.UntypedStorage, cell: Cell) -> None:
+    key = storage_id(tensor)
+
+    def forget(_: Any, cells: dict[int, Cell] = _cells) -> None:
+        if (known := cells.get(key)) is not None and known.owner is reference:
+            del cells[key]
+
+    # The reference is the storage's, not the tensor's: autograd keeps tensors of its own.
+    reference = cell.owner = weakref.ref(storage, forget)
+    _cells[key] = cell
+
+
+def value_of(tensor: Tensor) -> Value:
+    """A computed value of a tensor on the device that computes."""
+    return Value((tensor.dtype, tensor.size(), tensor.stride(), 0), tensor)

@@ -1,0 +1,145 @@
+"""The kernels of the 'xla' device: for each ATen operator, a Python function that notes the call.
+
+Views are made by torch's kernels for tensors without memory, which make true aliases; some
+operators move tensors between devices or ask for numbers (`transfers`); all others are records.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from xla_dynamo.lazy.clean_state import clean_state
+from xla_dynamo.lazy.contents import View, as_meta, cell_of, geometry_of
+from xla_dynamo.lazy.execution import device_that_computes, tensors_behind
+from xla_dynamo.lazy.records import record
+from xla_dynamo.lazy.signatures import Signature, signature_of
+from xla_dynamo.lazy.transfers import SPECIAL, to_device
+from xla_dynamo.runtime import metrics
+from xla_dynamo.torch_private import OpOverload, all_operator_names, has_kernel, storage_id
+
+aten = torch.ops.aten
+# Torch's own kernels do: they make an alias, which must not become an object of Python's before
+# torch makes a parameter of it.
+_LEFT_TO_TORCH = frozenset({"aten::detach", "aten::alias"})
+
+
+def register_kernels(library: torch.library.Library) -> None:
+    """Give every ATen operator that is not made of others a kernel for the device."""
+    composite = "CompositeImplicitAutograd"
+    for name in all_operator_names():
+        ours = name.startswith("aten::") and name not in _LEFT_TO_TORCH
+        if ours and not has_kernel(name, composite):
+            library.impl(name.removeprefix("aten::"), _kernel(name), "PrivateUse1")
+
+
+def _kernel(name: str) -> Callable[..., Any]:
+    run: Callable[..., Any] | None = None
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        nonlocal run
+        if run is None:  # most are never called
+            run = _kernel_of(_overload(name))
+        return run(*args, **kwargs)
+
+    return kernel
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(aten, packet), overload or "default")
+
+
+def _kernel_of(op: OpOverload) -> Callable[..., Any]:
+    signature = signature_of(op)
+    if op in SPECIAL:
+        return functools.partial(SPECIAL[op], signature)
+    if signature.is_view:
+        return functools.partial(_view, signature)
+    if signature.changes_sizes:
+        return functools.partial(_change_sizes, signature)
+    return functools.partial(run, signature)
+
+
+def run(signature: Signature, *args: Any, **kwargs: Any) -> Any:
+    """Note a call, or run it at once where its results must be known, or a generator draws."""
+    if signature.takes_generator and signature.argument("generator", args, kwargs) is not None:
+        return by_value(signature, args, kwargs)
+    return record(signature, args, kwargs, by_value)
+
+
+def _view(signature: Signature, *args: Any, **kwargs: Any) -> Any:
+    result = as_meta(signature.op, args, kwargs)
+    base = args[0]
+    cell = cell_of(base)
+    views = cell.views
+    geometry = geometry_of(base)
+    parent = views.get(geometry)
+    if parent is None and geometry != cell.value.geometry:
+        return result  # nobody knows how the base was made
+    several = isinstance(result, list | tuple)
+    for index, one in enumerate(result if several else (result,)):
+        view = View(signature.op, args[1:], kwargs, index if several else None, parent)
+        cell.note_view(geometry_of(one), view)
+    return result
+
+
+def _change_sizes(signature: Signature, *args: Any, **kwargs: Any) -> Any:
+    as_meta(signature.op, args, kwargs)
+    return args[0]
+
+
+def by_value(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator in torch, on computed values: its results depend on them.
+
+    What it writes, it writes into copies, which are recorded as written afterwards.
+    """
+    metrics.increment(signature.name)
+    every = _tensors([*args, *kwargs.values()])
+    found = [t for t in every if t.device.type == "xla"]
+    written = _tensors([signature.argument(name, args, kwargs) for _, name in signature.written])
+    with tensors_behind(found) as tensors, clean_state():
+        real = {id(t): shown for t, shown in zip(found, tensors, strict=True)}
+        real |= {id(t): real[id(t)].clone() for t in written}
+        known = {storage_id(t) for t in real.values()}
+        device = device_that_computes()
+
+        def put(a: Any) -> Any:
+            if isinstance(a, list | tuple):
+                return [put(x) for x in a]
+            return device if isinstance(a, torch.device) else real.get(id(a), a)
+
+        result = signature.op(*map(put, args), **{k: put(a) for k, a in kwargs.items()})
+        moved = _to_device(result, known)
+    for tensor in written:
+        new = real[id(tensor)]
+        tensor.resize_(new.size()).copy_(to_device(new))
+    if not signature.written:
+        return moved
+    several = isinstance(moved, tuple)
+    names = signature.results
+    returned = [
+        signature.argument(name, args, kwargs) if name else one
+        for one, name in zip(moved if several else [moved], names, strict=True)
+    ]
+    return tuple(returned) if several else returned[0]
+
+
+def _tensors(arguments: Any) -> list[torch.Tensor]:
+    """The tensors among arguments and in their lists."""
+    if isinstance(arguments, list | tuple):
+        return [t for a in arguments for t in _tensors(a)]
+    return [arguments] if isinstance(arguments, torch.Tensor) else []
+
+
+def _to_device(result: Any, known: set[int]) -> Any:
+    """What torch returned as tensors of the device; copies, where they share known memory."""
+    if isinstance(result, torch.Tensor):
+        if storage_id(result) in known or result.storage_offset():
+            result = result.clone()
+        known.add(storage_id(result))
+        return to_device(result)
+    if isinstance(result, tuple | list):
+        return type(result)(_to_device(r, known) for r in result)
+    return result

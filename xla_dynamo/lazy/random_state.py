@@ -1,0 +1,17 @@
+"""The random numbers of the 'xla' device: seeds of programs come from a generator of its own."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from xla_dynamo.calls import seeds_from
+
+generator = torch.Generator()
+
+
+@contextlib.contextmanager
+def drawing(source: torch.Generator | None = None) -> Iterator[None]:
+    """Let programs take their seeds from the device's generator, or from another one."""
+    with seeds_from(source or generator):
+        yield

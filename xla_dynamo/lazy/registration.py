@@ -1,0 +1,90 @@
+"""The name 'xla' for torch, claimed once: `torch.device("xla")`, its kernels, and `torch.xla`."""
+
+import sys
+import warnings
+from typing import Any
+
+import torch
+
+from xla_dynamo import torch_private
+from xla_dynamo.errors import XlaDynamoError
+from xla_dynamo.lazy import device_module
+from xla_dynamo.lazy.clean_state import clean_state
+from xla_dynamo.lazy.contents import new_storage, value_of
+from xla_dynamo.lazy.operators import register_kernels
+from xla_dynamo.lazy.transfers import uploaded
+
+
+class _Guard(torch_private.DeviceGuard):
+    def type_(self) -> Any:
+        return torch_private.DeviceType.PrivateUse1
+
+
+class _Hooks(torch_private.DeviceHooks):
+    def is_available(self) -> bool:
+        return True
+
+    def has_primary_context(self, index: int) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+
+def _start_autograd() -> None:
+    """Let autograd start its threads, one for each device that it knows now; it starts no more."""
+    with clean_state(), torch.enable_grad():
+        x = torch.zeros((), device="xla", requires_grad=True)
+        try:
+            x.clone().backward()
+        except RuntimeError:
+            warnings.warn(
+                "gradients of 'xla' tensors will fail in this process: autograd ran before the "
+                "device was known; import xla_dynamo.lazy before the first backward()",
+                stacklevel=2,
+            )
+
+
+def _restored(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+    """What `torch.load(map_location="xla")` makes of a storage; torch would copy its memory."""
+    if not location.startswith("xla"):
+        return None
+    device_module.checked_index(location)
+    elements = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return new_storage(value_of(uploaded(elements, torch.uint8)))
+
+
+def _claim() -> torch.library.Library:
+    """Take torch's place for a device of somebody else's, which is one for each process.
+
+    Raises:
+        XlaDynamoError: another package has that place, or torch_xla has the name.
+    """
+    name = torch_private.device_name()
+    if name not in ("privateuseone", "xla") or hasattr(torch, "xla") or "torch_xla" in sys.modules:
+        raise XlaDynamoError(
+            f"cannot make the 'xla' device: another package, for the device {name!r}, has taken "
+            "the one place that torch has for further devices; do not import that package, or use "
+            "torch.compile(..., backend='openxla') on CPU tensors"
+        )
+    torch.utils.rename_privateuse1_backend("xla")
+    torch_private.register_device_module("xla", device_module)
+    torch_private.register_device_hooks(_Hooks())
+    torch_private.register_device_guard(_Guard())
+    torch.serialization.register_package(5, lambda storage: None, _restored)
+    library = torch.library.Library("aten", "IMPL")
+    register_kernels(library)
+    return library
+
+
+_library = _claim()  # the kernels are gone with it
+_start_autograd()
+
+
+def device(index: int = 0) -> torch.device:
+    """The lazy device, `torch.device("xla", 0)`: tensors that are made there are computed by XLA.
+
+    Raises:
+        ValueError: another index than 0, since there is one device.
+    """
+    return torch.device("xla", device_module.checked_index(index))

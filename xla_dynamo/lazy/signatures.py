@@ -1,0 +1,67 @@
+"""What an operator's schema says of its arguments and results: which are views, written, new."""
+
+import functools
+from typing import Any
+
+import torch
+
+from xla_dynamo.torch_private import OpOverload, schema
+
+aten = torch.ops.aten
+
+# Their results share the operand's memory, though their schemas do not say so.
+_SHARE_MEMORY = frozenset(
+    {
+        aten._unsafe_view.default, aten._reshape_alias.default, aten.lift_fresh.default,
+        aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
+    }
+)  # fmt: skip
+_NOT_TENSORS = ("bool", "int", "float", "number", "Scalar", "SymInt", "str")
+
+
+class Signature:
+    """The schema of an operator, in the terms of recording.
+
+    Attributes:
+        op: the overload.
+        name: as PyTorch/XLA counts it: aten::add.
+        is_view: its results show the elements of its first argument.
+        changes_sizes: it only changes sizes and strides of its first argument (transpose_).
+        written: the arguments that it writes, as (position, name).
+        results: of each result, the name of the argument that it is, or None for a new tensor.
+        draws: its results are random.
+        takes_generator: it has an argument for a random generator.
+        by_value: a result is a number, so it must be known at once.
+    """
+
+    def __init__(self, op: OpOverload) -> None:
+        arguments, returns = schema(op).arguments, schema(op).returns
+        aliases = {a.name: a.alias_info for a in arguments if a.alias_info is not None}
+        self.op, self.name = op, schema(op).name
+        self.positions = {a.name: place for place, a in enumerate(arguments)}
+        self.written = [(self.positions[n], n) for n, info in aliases.items() if info.is_write]
+        self.changes_sizes = torch.Tag.inplace_view in op.tags
+        returns_alias = any(r.alias_info is not None for r in returns)
+        self.is_view = (returns_alias and bool(aliases) and not self.written) or op in _SHARE_MEMORY
+        self.results = [self._argument_of(r, aliases) for r in returns]
+        self.takes_generator = "generator" in self.positions
+        self.draws = self.takes_generator or torch.Tag.nondeterministic_seeded in op.tags
+        self.by_value = any(str(r.type) in _NOT_TENSORS for r in returns)
+
+    @staticmethod
+    def _argument_of(result: Any, aliases: dict[str, Any]) -> str | None:
+        if result.alias_info is None or not result.alias_info.is_write:
+            return None
+        same = [n for n, i in aliases.items() if i.before_set == result.alias_info.before_set]
+        return same[0] if same else None
+
+    def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call has for an argument; None if it leaves it out."""
+        place = self.positions[name]
+        return args[place] if place < len(args) else kwargs.get(name)
+
+
+@functools.cache
+def signature_of(op: OpOverload) -> Signature:
+    """The signature of an overload."""
+    return Signature(op)

@@ -1,0 +1,140 @@
+"""What has to be computed: the records behind some values, as a program with a key.
+
+Programs that are alike, operator by operator and size by size, have equal keys, whichever tensors
+and changing numbers they are called with: so the second step of a loop finds the first one's.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from xla_dynamo.lazy.contents import Value, live_cells
+from xla_dynamo.lazy.records import Record
+
+
+@dataclasses.dataclass(slots=True)
+class Slice:
+    """Records in the order they were made, and what flows in and out.
+
+    Attributes:
+        records: with all that they need but `inputs`.
+        inputs: values that are there.
+        outputs: values that somebody may still read.
+        numbers: the changing numbers of all records.
+        places: of the result `index` of a record, `places[record.order] + index` is its number.
+        replaced: of each output, the number of the input whose cell and memory it takes, or -1.
+        key: equal for programs that are alike.
+    """
+
+    records: list[Record]
+    inputs: list[Value]
+    outputs: list[Value]
+    numbers: list[float]
+    places: dict[int, int]
+    replaced: list[int]
+    key: Any
+
+    def number_of(self, value: Value) -> int:
+        """Of a result, its number; an input has a negative one."""
+        if value.record is not None:
+            return self.places[value.record.order] + value.index
+        return -1 - next(i for i, v in enumerate(self.inputs) if v is value)
+
+
+def cut(roots: Iterable[Value] | None) -> Slice | None:
+    """The slice behind some values, or behind all that live; None if there is nothing to do.
+
+    To be called with `contents.lock`.
+    """
+    live = {id(cell.value): cell.value for cell in live_cells()}
+    everything = roots is None
+    wanted = live.values() if roots is None else roots
+    records = _behind([v for v in wanted if v.record is not None])
+    if not records:
+        return None
+    places = _numbered(records)
+    inputs: list[Value] = []
+    known: dict[int, int] = {}
+    program: list[int] = []
+    numbers: list[float] = []
+    for record in records:
+        program.append(record.recipe.number)
+        for arg in record.inputs:
+            value = arg.value
+            if value.record is not None:
+                program.append(places[value.record.order] + value.index)
+                continue
+            place = known.get(id(value))
+            if place is None:
+                place = known[id(value)] = len(inputs)
+                inputs.append(value)
+            program.append(-1 - place)
+        numbers += record.numbers
+    outputs = [v for v in live.values() if v.record is not None and v.record.order in places]
+    if not everything:
+        outputs += _others(wanted, records, outputs)
+    replaced = _replaced(outputs, known, live) if everything else [-1] * len(outputs)
+    key = (
+        tuple(program),
+        tuple([(v.geometry[0], v.geometry[1], v.geometry[2]) for v in inputs]),
+        tuple([places[v.record.order] + v.index for v in outputs if v.record is not None]),
+        tuple(replaced),
+    )
+    return Slice(records, inputs, outputs, numbers, places, replaced, key)
+
+
+def _behind(values: Sequence[Value]) -> list[Record]:
+    """The records that values need, in the order they were made."""
+    found = {v.record.order: v.record for v in values if v.record is not None}
+    stack = list(found.values())
+    while stack:
+        record = stack.pop()
+        for arg in record.inputs:
+            needed = arg.value.record
+            if needed is not None and needed.order not in found:
+                found[needed.order] = needed
+                stack.append(needed)
+    return [found[order] for order in sorted(found)]
+
+
+def _numbered(records: Sequence[Record]) -> dict[int, int]:
+    places, results = {}, 0
+    for record in records:
+        places[record.order] = results
+        results += record.count
+    return places
+
+
+def _others(
+    wanted: Iterable[Value], records: Sequence[Record], outputs: Sequence[Value]
+) -> list[Value]:
+    """What must be kept beside what lives: the roots, and draws that pending records may read."""
+    drawn = [made() for record in records for made in record.drawn]
+    every = [v for v in (*wanted, *drawn) if v is not None and v.record is not None]
+    known = set(map(id, outputs))
+    return [v for i, v in {id(v): v for v in every}.items() if i not in known]
+
+
+def _replaced(
+    outputs: Sequence[Value],
+    inputs: dict[int, int],
+    live: dict[int, Value],
+) -> list[int]:
+    """Of each output, the input whose memory it may take: what its cell had before.
+
+    When all that lives is computed, nobody can read an input any more that no cell has.
+    """
+    taken: set[int] = set()
+    found = []
+    for output in outputs:
+        place = -1
+        value = output
+        while value.record is not None and value.index < len(value.record.overwritten):
+            value = value.record.overwritten[value.index]
+        if value.record is None and value is not output and id(value) in inputs:
+            place = inputs[id(value)]
+            if id(value) in live or value.geometry != output.geometry or place in taken:
+                place = -1
+        taken.add(place)
+        found.append(place)
+    return found

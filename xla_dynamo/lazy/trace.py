@@ -1,0 +1,180 @@
+"""A slice of records as an FX graph, which takes the road of every other graph.
+
+Values are never changed there either: where a record writes, its node works on a clone of the
+cell's value, and AOTAutograd makes of it what is functional.
+"""
+
+import operator
+from typing import Any, TypeAlias
+
+import torch
+
+from xla_dynamo.lazy.changing_numbers import form_of
+from xla_dynamo.lazy.contents import Geometry, Value, View, as_dtype
+from xla_dynamo.lazy.records import Arg, Number, Record
+from xla_dynamo.lazy.slices import Slice
+from xla_dynamo.torch_private import schema
+
+aten = torch.ops.aten
+as_strided = aten.as_strided.default
+Node: TypeAlias = torch.fx.Node
+
+
+def trace(cut: Slice, device: torch.device) -> torch.fx.GraphModule:
+    """The graph of a slice.
+
+    Its inputs are the slice's, and behind them a vector of float64 with the changing numbers, if
+    there are any. Its results are the outputs that replace no input; the others it writes there.
+
+    Args:
+        cut: the slice.
+        device: the one that computes.
+    """
+    return _Trace(cut, device).graph_module()
+
+
+class _Trace:
+    def __init__(self, cut: Slice, device: torch.device) -> None:
+        self._cut, self._device, self._graph = cut, device, torch.fx.Graph()
+        self._inputs = {id(v): self._graph.placeholder(f"x{i}") for i, v in enumerate(cut.inputs)}
+        self._numbers = self._graph.placeholder("numbers") if cut.numbers else None
+        self._first_number = 0
+        self._stack_trace: str | None = None
+        self._results: dict[int, Node] = {}
+        self._views: dict[tuple[Node, Geometry], Node] = {}
+
+    def graph_module(self) -> torch.fx.GraphModule:
+        for record in self._cut.records:
+            self._stack_trace = record.place.stack_trace() if record.place else None
+            self._record(record)
+        outputs = []
+        for value, replaced in zip(self._cut.outputs, self._cut.replaced, strict=True):
+            if replaced < 0:
+                outputs.append(self._base(value))
+            else:
+                old = self._inputs[id(self._cut.inputs[replaced])]
+                self._call(aten.copy_.default, old, self._base(value))
+        self._graph.output(tuple(outputs))
+        return torch.fx.GraphModule(torch.nn.Module(), self._graph)
+
+    def _call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        node = self._graph.call_function(target, args, kwargs)
+        if self._stack_trace:
+            node.meta["stack_trace"] = self._stack_trace
+        return node
+
+    def _base(self, value: Value) -> Node:
+        if value.record is None:
+            return self._inputs[id(value)]
+        return self._results[self._cut.places[value.record.order] + value.index]
+
+    def _record(self, record: Record) -> None:
+        first = self._cut.places[record.order]
+        for index, value in enumerate(record.overwritten):
+            self._results[first + index] = self._call(_copied, self._base(value), value.geometry)
+        args = [self._argument(record, a) for a in record.args]
+        kwargs = {k: self._argument(record, a) for k, a in record.kwargs.items()}
+        recipe = record.recipe
+        if record.numbers:
+            call = self._call(form_of(recipe.signature.op), *args, **kwargs, out=_dtypes(record))
+        else:
+            call = self._call(recipe.signature.op, *args, **kwargs)
+        self._first_number += len(record.numbers)
+        place = first + len(record.overwritten)
+        for index, result in enumerate(recipe.results):
+            if result is None:
+                continue
+            one = self._call(operator.getitem, call, index) if len(recipe.results) > 1 else call
+            if isinstance(result, list):
+                for element in range(len(result)):
+                    self._results[place] = self._call(operator.getitem, one, element)
+                    place += 1
+            else:
+                self._results[place] = one
+                place += 1
+
+    def _argument(self, record: Record, a: Any) -> Any:
+        if isinstance(a, Arg):
+            base = self._base(a.value)
+            if a.written >= 0:
+                base = self._results[self._cut.places[record.order] + a.written]
+            shown = self._view(base, a.value, a.geometry, a.view)
+            for op in a.bits:
+                shown = self._call(op, shown)
+            return shown
+        if isinstance(a, Number):
+            assert self._numbers is not None
+            place = self._first_number + a.place
+            number = self._call(aten.select.int, self._numbers, 0, place)
+            return self._call(aten.to.dtype, number, a.dtype)
+        if isinstance(a, list):
+            return [self._argument(record, x) for x in a]
+        return self._device if isinstance(a, torch.device) else a
+
+    def _view(self, base: Node, value: Value, geometry: Geometry, view: View | None) -> Node:
+        if geometry == value.geometry:
+            return base
+        known = self._views.get((base, geometry))
+        if known is None:
+            laid_out = self._call(_laid_out, base, value.geometry)
+            chain = _chain(view)
+            # AOTAutograd refuses writes through as_strided of a view and views of it.
+            if not chain or (len(chain) > 1 and any(v.op is as_strided for v in chain)):
+                known = self._call(_by_place, laid_out, geometry)
+            else:
+                known = self._replay(laid_out, chain)
+            self._views[base, geometry] = known
+        return known
+
+    def _replay(self, base: Node, chain: list[View]) -> Node:
+        """The view of a node that its operators make."""
+        node = base
+        for step in chain:
+            node = self._call(step.op, node, *step.args, **step.kwargs)
+            if step.index is not None:
+                node = self._call(operator.getitem, node, step.index)
+        return node
+
+
+def _chain(view: View | None) -> list[View]:
+    """The views from the first of the base to this one; none if nobody knows."""
+    chain: list[View] = []
+    while view is not None:
+        chain.insert(0, view)
+        view = view.parent
+    return chain
+
+
+# These are called while AOTAutograd traces, where the strides that values really have are known.
+
+
+def _copied(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """A copy to write into, with the strides that views of it were recorded for."""
+    _, size, stride, _ = geometry
+    copy = base.clone()
+    return copy if copy.stride() == stride else base.new_empty_strided(size, stride).copy_(base)
+
+
+def _laid_out(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """A value with the strides that views of it were recorded for: a rule may give others."""
+    _, size, stride, _ = geometry
+    return base if base.stride() == stride else base.new_empty_strided(size, stride).copy_(base)
+
+
+def _by_place(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """The elements at given places of a value's memory."""
+    dtype, size, stride, offset = geometry
+    base = base if base.dtype == dtype else as_dtype(base, dtype)
+    return base.as_strided(size, stride, offset)
+
+
+def _dtypes(record: Record) -> Any:
+    """The dtype of the result, or the dtypes of a list."""
+    recipe = record.recipe
+    written = [geometry[0] for geometry in recipe.written]
+    new = recipe.results[0] if recipe.results else None
+    if isinstance(new, list):
+        return [geometry[0] for geometry in new]
+    if new is not None:
+        return new[0]
+    return written if schema(recipe.signature.op).name.startswith("aten::_foreach") else written[0]

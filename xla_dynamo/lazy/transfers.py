@@ -1,0 +1,151 @@
+"""Operators that move tensors to the 'xla' device and from it, or ask for what is there."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+
+from xla_dynamo.lazy import contents
+from xla_dynamo.lazy.contents import (
+    cell_of,
+    new_tensor,
+    refuse_dtype,
+    refuse_other_forms,
+    span,
+    value_of,
+)
+from xla_dynamo.lazy.execution import device_that_computes, tensors_behind
+from xla_dynamo.lazy.records import record
+from xla_dynamo.lazy.signatures import Signature
+from xla_dynamo.runtime import metrics
+from xla_dynamo.torch_private import OpOverload
+
+aten = torch.ops.aten
+Tensor: TypeAlias = torch.Tensor
+SPECIAL: dict[OpOverload, Callable[..., Any]] = {}
+
+
+def _special(*ops: OpOverload) -> Callable[[Any], Any]:
+    def put(function: Callable[..., Any]) -> Callable[..., Any]:
+        SPECIAL.update(dict.fromkeys(ops, function))
+        return function
+
+    return put
+
+
+def to_device(tensor: Tensor) -> Tensor:
+    """A tensor of the 'xla' device with these elements, which become its own: not copied.
+
+    Raises:
+        UnsupportedTensor, UnsupportedDtype: XLA has no form for it.
+    """
+    refuse_other_forms(tensor)
+    return new_tensor(value_of(tensor))
+
+
+def uploaded(tensor: Tensor, dtype: torch.dtype, memory_format: Any = None) -> Tensor:
+    """A copy of a tensor of the host on the device that computes.
+
+    Raises:
+        UnsupportedTensor, UnsupportedDtype: XLA has no form for it.
+    """
+    refuse_dtype(dtype)
+    refuse_other_forms(tensor)
+    if tensor.device.type == "meta":
+        raise NotImplementedError(
+            "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() "
+            "instead of torch.nn.Module.to() when moving module from meta to a different device."
+        )
+    device = device_that_computes()
+    form = torch.preserve_format if memory_format is None else memory_format
+    metrics.increment("TransferToDevice")
+    return torch.empty_like(tensor, dtype=dtype, device=device, memory_format=form).copy_(tensor)
+
+
+@_special(aten._to_copy.default)
+def _to_copy(
+    signature: Signature,
+    x: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
+    if x.device.type != "xla":
+        return to_device(uploaded(x, dtype or x.dtype, memory_format))
+    if device is None or device.type == "xla":
+        kwargs = {"dtype": dtype, "memory_format": memory_format}
+        return record(signature, (x,), kwargs, _never)
+    with tensors_behind([x]) as (shown,):
+        return aten._to_copy.default(shown, dtype=dtype, device=device, memory_format=memory_format)
+
+
+def _never(*args: Any) -> Any:
+    raise AssertionError("sizes of a copy do not depend on values")
+
+
+@_special(aten.copy_.default)
+def _copy(
+    signature: Signature, target: Tensor, source: Tensor, non_blocking: bool = False
+) -> Tensor:
+    if target.device.type != "xla":
+        with tensors_behind([source]) as (shown,):
+            return target.copy_(shown)
+    if source.device.type != "xla":
+        source = to_device(uploaded(source, source.dtype))
+    return record(signature, (target, source), {}, _never)
+
+
+@_special(aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default)
+def _fill(signature: Signature, x: Tensor, *value: Any) -> Tensor:
+    """Elements that an expanded tensor shows more than once are written once."""
+    size = [1 if s == 0 else n for n, s in zip(x.size(), x.stride(), strict=True)]
+    target = x.as_strided(size, x.stride()) if size != list(x.size()) and 0 not in x.size() else x
+    record(signature, (target, *value), {}, _never)
+    return x
+
+
+@_special(aten.native_batch_norm.default)
+def _batch_norm(
+    signature: Signature,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    *numbers: float,
+) -> Any:
+    """In training it writes the running statistics, which its schema does not say."""
+    if training and mean is not None and variance is not None:
+        op = aten._native_batch_norm_legit.default
+        return op(x, weight, bias, mean, variance, training, *numbers)
+    return record(signature, (x, weight, bias, mean, variance, training, *numbers), {}, _never)
+
+
+@_special(aten._local_scalar_dense.default)
+def _item(signature: Signature, x: Tensor) -> Any:
+    with tensors_behind([x]) as (shown,):
+        return shown.item()
+
+
+@_special(aten.resize_.default)
+def _resize(signature: Signature, x: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
+    """Elements keep their places in memory; more memory comes behind."""
+    form = torch.contiguous_format if memory_format is None else memory_format
+    stride = torch.empty(size, device="meta", memory_format=form).stride()
+    needed = x.storage_offset() + span(size, stride)
+    with contents.lock:
+        cell = cell_of(x)
+        dtype, old, old_stride, _ = cell.value.geometry
+        there = span(old, old_stride)
+        if needed > there:
+            base = contents.restrided(x, (there,), (1,), 0)
+            more = torch.empty(needed - there, dtype=dtype, device=x.device)
+            cell.value = cell_of(torch.cat([base, more])).value
+            cell.views.clear()
+        contents.set_geometry(x, size, stride, x.storage_offset())
+    return x

@@ -1,0 +1,51 @@
+"""The user's line that is running: for messages, profiles, and the debug summary."""
+
+import os
+import sys
+from types import CodeType
+from typing import NamedTuple
+
+import torch
+
+from xla_dynamo.source_lines import SourceLine
+
+_HIDDEN = tuple(os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, __file__))
+_is_users: dict[str, bool] = {}
+
+
+class Place(NamedTuple):
+    """A line, as its code object and number: what is cheap to take."""
+
+    code: CodeType
+    line: int
+
+    def stack_trace(self) -> str:
+        """In the form that FX keeps with a node."""
+        import linecache
+
+        text = linecache.getline(self.code.co_filename, self.line).strip()
+        where = f'  File "{self.code.co_filename}", line {self.line}, in {self.code.co_name}\n'
+        return where + f"    {text}\n"
+
+    def source_line(self) -> SourceLine:
+        """For messages."""
+        import linecache
+
+        text = linecache.getline(self.code.co_filename, self.line).strip()
+        return SourceLine(self.code.co_filename, self.line, self.code.co_name, text)
+
+
+def place_of_caller() -> Place | None:
+    """The innermost line that is neither torch's nor of this package; None in a backward pass."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        users = _is_users.get(code.co_filename)
+        if users is None:
+            name = code.co_filename
+            users = not name.startswith((*_HIDDEN, "<"))
+            _is_users[name] = users
+        if users:
+            return Place(code, frame.f_lineno)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
