@@ -64,6 +64,7 @@ def test_arithmetic(dtype):
 
 def test_type_promotion_with_numbers():
     i, h = torch.arange(4), torch.ones(4, dtype=torch.bfloat16)
+    same(lambda h: h.float().polygamma_(1), h)
     same(lambda i, h: (i + 1.5, i / 3, h + 1, h * i, i + True, h + torch.tensor(2.0)), i, h)
 
 
@@ -75,6 +76,10 @@ def test_numbers_that_change_compile_nothing_new():
         torch.testing.assert_close((x * rate + rate).cpu(), x.cpu() * rate + rate)
         found.append(counter_value("UncachedCompile"))
     assert len(set(found)) == 1
+
+
+def test_an_operator_without_a_functional_form():
+    same(lambda x: x.clone().polygamma_(1), torch.tensor([0.5, 2.0]))
 
 
 def test_complex_numbers():

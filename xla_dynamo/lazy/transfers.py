@@ -1,4 +1,4 @@
-"""Operators that move tensors to the 'xla' device and from it, or ask for what is there."""
+"""Operators that are not recorded as called: moves between devices, numbers, and exceptions."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -106,6 +106,12 @@ def _fill(signature: Signature, x: Tensor, *value: Any) -> Tensor:
     target = x.as_strided(size, x.stride()) if size != list(x.size()) and 0 not in x.size() else x
     record(signature, (target, *value), {}, _never)
     return x
+
+
+@_special(aten.polygamma_.default)
+def _polygamma(signature: Signature, x: Tensor, n: int) -> Tensor:
+    """AOTAutograd has no functional form for the operator in place."""
+    return x.copy_(torch.polygamma(n, x))
 
 
 @_special(aten.native_batch_norm.default)
