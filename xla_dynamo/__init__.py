@@ -21,11 +21,9 @@ _LAZY = {
     "lowers": "xla_dynamo.lowerings.table",
     "call_jax": "xla_dynamo.lowerings.from_jax",
     "compile_graph": "xla_dynamo.compiled_graph",
-    "device": "xla_dynamo.lazy",
     "explain": "xla_dynamo.explained",
     "openxla": "xla_dynamo.backend",
     "refreeze": "xla_dynamo.frozen_inputs",
-    "sync": "xla_dynamo.lazy",
     "train_step": "xla_dynamo.training",
 }
 
@@ -50,6 +48,35 @@ __all__ = [
     "sync",
     "train_step",
 ]
+
+
+# Functions and not rows of the table: who only looks at the names of this package, as `help` and
+# `import *` do, must not claim the one place that torch has for further devices.
+def device(index: int = 0) -> Any:
+    """The lazy device, `torch.device("xla", 0)`: tensors that are made there are computed by XLA.
+
+    The first call makes the device known to torch; `import xla_dynamo.lazy` does, too.
+
+    Raises:
+        ValueError: another index than 0, since there is one device.
+        XlaDynamoError: another package has taken torch's place for further devices.
+    """
+    from xla_dynamo.lazy import registration
+
+    return registration.device(index)
+
+
+def sync() -> None:
+    """Compute all tensors of the 'xla' device that live, as one program.
+
+    Call it once a step: equal steps are then equal programs, of which one is compiled.
+
+    Raises:
+        XlaDynamoError: XLA cannot compile or run the program; see `xla_dynamo.errors`.
+    """
+    from xla_dynamo.lazy import execution
+
+    execution.sync()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,8 @@
 """The public names of the lazy device, and torch's module for it."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -7,12 +10,24 @@ import xla_dynamo
 import xla_dynamo.lazy
 
 
-def test_names_are_documented_functions():
+def test_names_are_those_of_the_room():
     for name in ("device", "sync"):
-        public = getattr(xla_dynamo, name)
-        assert public is getattr(xla_dynamo.lazy, name)
-        assert public.__doc__
-        assert callable(public), f"{name}: a module of that name hides it"
+        public, inner = getattr(xla_dynamo, name), getattr(xla_dynamo.lazy, name)
+        first = [f.__doc__.partition("\n")[0] for f in (public, inner)]
+        assert first[0] == first[1]
+
+
+def test_looking_at_the_names_claims_nothing():
+    script = """
+import torch
+from xla_dynamo import *
+import xla_dynamo
+assert callable(device) and callable(sync)
+assert not hasattr(torch, "xla")
+assert torch._C._get_privateuse1_backend_name() == "privateuseone"
+assert device().type == "xla"
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=120)
 
 
 def test_torch_knows_the_device():
