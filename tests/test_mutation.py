@@ -322,6 +322,20 @@ def test_data_of_a_parameter_replaced_within():
     assert p.requires_grad
 
 
+def test_data_exchanged_within():
+    def f(a, b):
+        kept = a.data
+        a.data = b.data
+        b.data = kept
+        return a * 1
+
+    a, b = (torch.nn.Parameter(torch.full((8,), x)) for x in (1.0, 2.0))
+    memory = a.data_ptr(), b.data_ptr()
+    assert torch.compile(f, backend="openxla")(a, b).tolist() == [2] * 8
+    assert (a.tolist(), b.tolist()) == ([2] * 8, [1] * 8)
+    assert (b.data_ptr(), a.data_ptr()) == memory
+
+
 def test_inputs_are_left_alone_when_a_check_fails():
     def f(x, a):
         b = torch.linalg.inv(a)

@@ -17,30 +17,11 @@ logger = logging.getLogger(__name__)
 adapter = logging.LoggerAdapter(logger, {})
 
 
-class Verbose(logging.Logger):
-    """A logger as libraries derive them."""
-
-    def warning_twice(self, message):
-        self.warning(message)
-        self.warning(message)
-
-
-verbose = Verbose("verbose")
-
-
-def ask_first(loss):
-    if logger.isEnabledFor(logging.ERROR):
-        logger.error("a loss of %s", loss)
-
-
 WAYS = {
     "logger": lambda loss: logger.warning("a loss of %s in %s", loss, loss.shape),
     "level": lambda loss: logger.log(logging.ERROR, f"{loss}"),
-    "subclass": lambda loss: verbose.warning_twice("two times"),
     "patched": lambda loss: logger.warning_once("once"),
-    "adapter": lambda loss: adapter.error("a loss of %s", loss),
     "module": lambda loss: logging.error("a loss of %s", loss),
-    "asked": ask_first,
     "warnings": lambda loss: warnings.warn("a loss", UserWarning, stacklevel=2),
 }
 
@@ -80,6 +61,36 @@ def test_a_training_step_skips_it(way):
         torch.testing.assert_close(step(x), expected.detach())
     torch.testing.assert_close(model.weight, reference.weight)
     assert settings() == before  # the user's configuration is as it was
+
+
+class Scaling(logging.Logger):
+    """A logger with a method that computes, and an attribute that no set can hold."""
+
+    info_once = {}  # noqa: RUF012
+
+    def error_rate(self, x):
+        return x * 3
+
+
+scaling = Scaling("scaling")
+OTHERS = {
+    "a method that computes": lambda x: scaling.error_rate(x),
+    "an adapter": lambda x: adapter.error("a loss of %s", x),
+    "a level": lambda x: x * (2 if logger.isEnabledFor(logging.DEBUG) else 3),
+}
+
+
+@pytest.mark.parametrize("way", OTHERS)
+def test_what_may_change_the_result_is_an_error_and_not_skipped(way):
+    def loss_fn(model, x):
+        loss = model(x).mean()
+        told = OTHERS[way](loss)
+        return loss if told is None else told
+
+    model = nn.Linear(3, 2)
+    step = xla_dynamo.train_step(model, loss_fn, optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="Logger"):
+        step(torch.randn(4, 3))
 
 
 def test_what_the_user_has_dynamo_ignore_stays_ignored():

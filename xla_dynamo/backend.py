@@ -1,6 +1,7 @@
 """Dynamo's graph to a callable: AOTAutograd makes it ATen, `compile_graph` does the rest."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,11 @@ from xla_dynamo.forward_backward import forward_backward
 from xla_dynamo.options import Options
 from xla_dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.saved_results import note_saved
-from xla_dynamo.torch_private import aot_autograd, inductor_config
+from xla_dynamo.torch_private import (
+    aot_autograd,
+    inductor_config,
+    is_traceable_wrapper_subclass,
+)
 from xla_dynamo.whole_resampling import resampling_is_whole
 
 
@@ -65,6 +70,9 @@ def compile_torch_graph(
     """
     log_what_dynamo_does()
     check_inputs(gm, example_inputs)
+    if options.freeze and any(map(is_traceable_wrapper_subclass, example_inputs)):
+        # A wrapper's changes in place do not count at its inner tensors, where `freeze` looks.
+        options = dataclasses.replace(options, freeze=False)
     prepare_recurrent_layers(gm)
 
     # What a backward graph gets was made by its forward, parameters included: nothing to keep.

@@ -72,7 +72,7 @@ def _obstacle(node: Node) -> str | None:
         return "the size or number it gives depends on values, and XLA's sizes are fixed"
     if is_number(node):
         return None
-    if replaces_input(node):
+    if replaces_input(node) or (any(map(replaces_input, node.users)) and op is aten.alias.default):
         return "it gives an input other memory"
     if isinstance(op, OpOverload) and schema(op).is_mutable:
         return None  # nothing here keeps the order of writes and reads: lowering refuses it
@@ -139,6 +139,7 @@ class Partition(NamedTuple):
 
 def partition(gm: torch.fx.GraphModule, options: Options) -> Partition | None:
     """Cut a graph; None if all of it can be compiled."""
+    _keep_sources(gm)
     reasons = {node: eager_reason(node, options) for node in gm.graph.nodes}
     eager = {node: why for node, why in reasons.items() if why is not None}
     if not eager:
@@ -166,6 +167,22 @@ def partition(gm: torch.fx.GraphModule, options: Options) -> Partition | None:
     times.update(dict.fromkeys(written, last))
     times.update(dict.fromkeys(replaced, last | 1))
     return Partition(eager, times)
+
+
+def _keep_sources(gm: torch.fx.GraphModule) -> None:
+    """Let inputs that exchange their memory, `t = a.data; a.data = b.data; b.data = t`, keep it.
+
+    By the time that the second gets the first one's, the first has other memory already.
+    """
+    replaced = [node for node in gm.graph.nodes if replaces_input(node)]
+    targets = {node.args[0] for node in replaced}
+    for node in replaced:
+        source: Any = node.args[1]
+        if source in targets:
+            with gm.graph.inserting_before(replaced[0]):
+                kept = gm.graph.call_function(aten.alias.default, (source,))
+            kept.meta = dict(source.meta)
+            node.update_arg(1, kept)
 
 
 def _moored(gm: torch.fx.GraphModule) -> set[Node]:

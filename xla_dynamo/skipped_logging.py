@@ -6,7 +6,7 @@ whole. A message of a library must not keep a training step from being compiled.
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from xla_dynamo.torch_private import dynamo_config
@@ -14,6 +14,7 @@ from xla_dynamo.torch_private import dynamo_config
 _LEVELS = (
     "debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log",
 )  # fmt: skip
+_NAMES = (*_LEVELS, *(f"{level}_{how}" for level in _LEVELS for how in ("once", "advice")))
 
 
 def logging_is_skipped() -> dict[str, Any]:
@@ -23,22 +24,20 @@ def logging_is_skipped() -> dict[str, Any]:
     in the trace nor in the graph: Dynamo drops them with their arguments. What the user has told
     Dynamo to ignore stays ignored.
     """
-    ignored = dynamo_config.ignore_logging_functions
+    ignored = set(dynamo_config.ignore_logging_functions)
     return {"ignore_logging_functions": ignored | _that_tell()}
 
 
 def _that_tell() -> set[Callable[..., Any]]:
-    """Methods and functions that log, those of now: libraries add methods to `logging.Logger`."""
+    """Methods and functions that log and do nothing else, those of now.
+
+    Libraries add methods to `logging.Logger`, such as transformers' `warning_once`. Other methods
+    may compute, or tell what a program depends on (`isEnabledFor`): they stay Dynamo's errors.
+    """
     found = {vars(logging)[name] for name in _LEVELS if name in vars(logging)} | {warnings.warn}
-    classes = [logging.Logger]
+    classes: list[type] = [logging.Logger]
     for cls in classes:
         classes += cls.__subclasses__()
-        found |= {method for name, method in vars(cls).items() if _tells(name, method)}
+        its = [vars(cls)[name] for name in _NAMES if name in vars(cls)]
+        found |= {method for method in its if isinstance(method, Hashable)}
     return found
-
-
-def _tells(name: str, method: Any) -> bool:
-    """Whether it is a method that logs, or asks whether to: skipped, `isEnabledFor` says no."""
-    if name == "isEnabledFor":
-        return True
-    return callable(method) and name.partition("_")[0] in _LEVELS
