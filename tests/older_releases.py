@@ -34,6 +34,11 @@ class Fault:
 _NO_ERFCX = "jax.scipy.special has no erfcx: the operator runs in eager torch"
 _SCAN = "torch takes the states of a scan that have other strides, or come twice, for an error"
 _FFT_STRIDES = "a Fourier transform's result has other strides in eager than under a trace"
+_SETTINGS = (
+    "settings that hold for one call, as dynamic=True, may stay set for the process where two "
+    "threads call at once: graphs compiled later have open sizes and numbers"
+)
+_EXPERTS = "it has no operator for the products of experts yet, and loops over them by their values"
 _PARAMETERS = (
     "Dynamo has no guard on the dtype and requires_grad of a compiled module's parameters, with "
     "every backend: compile anew after module.float() or requires_grad_()"
@@ -95,6 +100,11 @@ FAULTS = (
         "there is no nn.LinearCrossEntropyLoss",
     ),
     Fault("test_dynamic_shapes.py::test_threads_compile_new_sizes*", "torch", "2.11.0", _THREADS),
+    Fault("test_dynamic_shapes.py::test_two_threads_want*", "torch", "2.11.0", _SETTINGS),
+    Fault(
+        "runtime/test_torch_kernels.py::test_products_of_groups*", "transformers", "5.0.0", _EXPERTS
+    ),
+    Fault("test_models.py::*mixtral*", "transformers", "5.0.0", _EXPERTS),
     Fault("test_op_sweep.py::*erfcx*", "jax", "0.10.0", _NO_ERFCX),
     Fault("test_op_sweep.py::*log_ndtr*", "jax", "0.10.0", _NO_ERFCX),
     Fault(
