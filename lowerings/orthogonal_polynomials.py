@@ -7,7 +7,7 @@ and 1 from a certain degree on.
 
 import dataclasses
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ from xla_dynamo.lowerings.build import Number, Value, cast
 from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.promotion import KIND, promote
 from xla_dynamo.lowerings.table import Context, aten, lowers
-from xla_dynamo.torch_private import OpOverloadPacket
 
 Array: TypeAlias = jax.Array
 
@@ -110,7 +109,7 @@ for _kind, (_linear, _closed, _above, _above_shifted) in _CHEBYSHEV.items():
     )
 
 
-def _register(packet: OpOverloadPacket, polynomial: Polynomial) -> None:
+def _register(packet: Any, polynomial: Polynomial) -> None:
     @lowers(packet.default, packet.x_scalar, packet.n_scalar)
     def rule(ctx: Context, x: Value | Number, n: Value | Number) -> Value:
         x, n = promote(ctx, x, n, kind=KIND.INT_TO_FLOAT)

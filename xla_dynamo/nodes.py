@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.lowerings.table import aten as present  # with names for what torch lacks
 from xla_dynamo.torch_private import HigherOrderOperator, OpOverload, schema
 
 Node: TypeAlias = torch.fx.Node
@@ -76,7 +77,7 @@ def writes_input(node: Node) -> bool:
     return isinstance(target, torch.fx.Node) and target.op == "placeholder"
 
 
-_REPLACING = ("aten.set_.source_Tensor", "aten.shallow_copy_data_.default")
+_REPLACING = frozenset({present.set_.source_Tensor, present.shallow_copy_data_.default})
 
 
 def replaces_input(node: Node) -> bool:
@@ -84,7 +85,7 @@ def replaces_input(node: Node) -> bool:
 
     It is a `set_` up to torch 2.13, and an operator of its own from 2.14.
     """
-    return str(node.target) in _REPLACING and node.args[0].op == "placeholder"  # type: ignore[union-attr]
+    return node.target in _REPLACING and node.args[0].op == "placeholder"  # type: ignore[union-attr]
 
 
 def call_of(node: Node) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:

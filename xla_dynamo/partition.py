@@ -72,7 +72,7 @@ def _obstacle(node: Node) -> str | None:
         return "the size or number it gives depends on values, and XLA's sizes are fixed"
     if is_number(node):
         return None
-    if replaces_input(node) or (any(map(replaces_input, node.users)) and op is aten.alias.default):
+    if replaces_input(node) or (op is aten.alias.default and any(map(replaces_input, node.users))):
         return "it gives an input other memory"
     if isinstance(op, OpOverload) and schema(op).is_mutable:
         return None  # nothing here keeps the order of writes and reads: lowering refuses it

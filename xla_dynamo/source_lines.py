@@ -11,6 +11,8 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+# What the files begin with that are not the user\'s.
+NOT_THE_USERS = (_TORCH, _OURS)
 
 
 class SourceLine(NamedTuple):
@@ -24,7 +26,7 @@ class SourceLine(NamedTuple):
     @property
     def is_users(self) -> bool:
         """Whether it is neither torch's nor this package's."""
-        return not self.file.startswith((_TORCH, _OURS))
+        return not self.file.startswith(NOT_THE_USERS)
 
     def __str__(self) -> str:
         text = f": {self.text}" if self.text else ""
@@ -44,7 +46,7 @@ def innermost_user_frame(stack_trace: str) -> SourceLine | None:
     for number, line in enumerate(lines):
         frame = _FRAME.search(line)
         # torch.nn's own forward methods are not what the user wrote, unless there is nothing else.
-        if frame and (found is None or not frame["file"].startswith((_TORCH, _OURS))):
+        if frame and (found is None or not frame["file"].startswith(NOT_THE_USERS)):
             text = lines[number + 1].strip() if number + 1 < len(lines) else ""
             text = "" if _FRAME.search(text) else text
             function = name_of(frame["function"].strip())

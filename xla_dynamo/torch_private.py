@@ -19,7 +19,6 @@ SUPPORTED = "torch 2.11 to 2.15"
 PLACES: dict[str, tuple[str, str]] = {
     # The dispatcher: operators and kernels.
     "OpOverload": ("torch._ops:OpOverload", "an operator of a graph"),
-    "OpOverloadPacket": ("torch._ops:OpOverloadPacket", "all overloads of an operator"),
     "HigherOrderOperator": ("torch._ops:HigherOrderOperator", "an operator on graphs"),
     "scan_op": ("torch._higher_order_ops.scan:scan_op", "torch's scan in a graph"),
     "while_loop_op": (

@@ -11,7 +11,7 @@ generator = torch.Generator()
 
 
 @contextlib.contextmanager
-def drawing(source: torch.Generator | None = None) -> Iterator[None]:
-    """Let programs take their seeds from the device's generator, or from another one."""
-    with seeds_from(source or generator):
+def drawing() -> Iterator[None]:
+    """Let programs take their seeds from the device's generator."""
+    with seeds_from(generator):
         yield

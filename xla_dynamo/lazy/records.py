@@ -113,7 +113,7 @@ class Record:
 class _Call:
     """The arguments of a call, taken apart: what varies, and a key for all that does not."""
 
-    __slots__ = ("args", "cells", "changing", "inputs", "key", "kwargs", "numbers")
+    __slots__ = ("args", "cells", "inputs", "key", "kwargs", "numbers")
 
     def __init__(self, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.inputs: list[Arg] = []

@@ -34,12 +34,6 @@ class Slice:
     replaced: list[int]
     key: Any
 
-    def number_of(self, value: Value) -> int:
-        """Of a result, its number; an input has a negative one."""
-        if value.record is not None:
-            return self.places[value.record.order] + value.index
-        return -1 - next(i for i, v in enumerate(self.inputs) if v is value)
-
 
 def cut(roots: Iterable[Value] | None) -> Slice | None:
     """The slice behind some values, or behind all that live; None if there is nothing to do.

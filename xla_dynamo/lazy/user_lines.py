@@ -1,15 +1,11 @@
 """The user's line that is running: for messages, profiles, and the debug summary."""
 
-import os
 import sys
 from types import CodeType
 from typing import NamedTuple
 
-import torch
+from xla_dynamo.source_lines import NOT_THE_USERS
 
-from xla_dynamo.source_lines import SourceLine
-
-_HIDDEN = tuple(os.path.dirname(os.path.abspath(f)) + os.sep for f in (torch.__file__, __file__))
 _is_users: dict[str, bool] = {}
 
 
@@ -27,13 +23,6 @@ class Place(NamedTuple):
         where = f'  File "{self.code.co_filename}", line {self.line}, in {self.code.co_name}\n'
         return where + f"    {text}\n"
 
-    def source_line(self) -> SourceLine:
-        """For messages."""
-        import linecache
-
-        text = linecache.getline(self.code.co_filename, self.line).strip()
-        return SourceLine(self.code.co_filename, self.line, self.code.co_name, text)
-
 
 def place_of_caller() -> Place | None:
     """The innermost line that is neither torch's nor of this package; None in a backward pass."""
@@ -43,7 +32,7 @@ def place_of_caller() -> Place | None:
         users = _is_users.get(code.co_filename)
         if users is None:
             name = code.co_filename
-            users = not name.startswith((*_HIDDEN, "<"))
+            users = not name.startswith((*NOT_THE_USERS, "<"))
             _is_users[name] = users
         if users:
             return Place(code, frame.f_lineno)
