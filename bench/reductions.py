@@ -1,8 +1,8 @@
 """What reductions take in eager torch, by Inductor, as XLA has them itself, and as we write them.
 
 `python -m bench.reductions` times sums of squares and some norms. "XLA's own" is a program whose
-reductions were not written anew (xla_dynamo/partial_reductions.py), with XLA's rewriter on. Rounds
-are interleaved in one process; a result smaller than 0.1 ms is the waking of threads.
+reductions were not written anew (lowerings/passes/split_reductions.py), with XLA's rewriter on.
+Rounds are interleaved in one process; a result smaller than 0.1 ms is the waking of threads.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.timing import interleave, positive, set_threads
-from xla_dynamo import partial_reductions
+from xla_dynamo.lowerings.passes import split_reductions
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -76,7 +76,7 @@ def _own(f: Function, x: torch.Tensor) -> Function:
     """Compiled without ours."""
     options = {"xla_options": {"xla_disable_hlo_passes": ""}}
     call = torch.compile(lambda x: f(x), backend="openxla", options=options)
-    with mock.patch.object(partial_reductions, "FEWEST", sys.maxsize):
+    with mock.patch.object(split_reductions, "FEWEST", sys.maxsize):
         call(x)
     return call
 

@@ -18,7 +18,7 @@ from tests.limitations import (
 )
 from tests.op_database import full_name, operators
 from xla_dynamo.lowerings import FAMILIES
-from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES, dtype_name
+from xla_dynamo.lowerings.builders.dtypes import SUPPORTED_DTYPES, dtype_name
 from xla_dynamo.lowerings.table import REGISTERED_IN, TABLE
 from xla_dynamo.torch_private import OpOverload, all_operator_names, schema
 

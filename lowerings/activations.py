@@ -5,8 +5,8 @@ import math
 from jax.extend.mlir.dialects import chlo
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import Number, Value, cast, compare, full_like, where
-from xla_dynamo.lowerings.promotion import promote, spread
+from xla_dynamo.lowerings.builders.build import Number, Value, cast, compare, full_like, where
+from xla_dynamo.lowerings.builders.promotion import promote, spread
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Number, Value
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Number, Value
+from xla_dynamo.lowerings.builders.from_jax import call_jax
+from xla_dynamo.lowerings.builders.promotion import computed_in
 from xla_dynamo.lowerings.gather_scatter import gather_rows
 from xla_dynamo.lowerings.pooling import max_pool
-from xla_dynamo.lowerings.promotion import computed_in
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

@@ -9,8 +9,8 @@ from jax.extend.mlir.dialects import chlo
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.errors import UnsupportedOperator
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import (
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import (
     Number,
     Value,
     cast,
@@ -22,10 +22,16 @@ from xla_dynamo.lowerings.build import (
     shape_of,
     where,
 )
+from xla_dynamo.lowerings.builders.from_jax import call_jax
+from xla_dynamo.lowerings.builders.promotion import (
+    KIND,
+    pointwise,
+    pointwise_in_jax,
+    promote,
+    spread,
+)
 from xla_dynamo.lowerings.comparisons import is_inf
-from xla_dynamo.lowerings.from_jax import call_jax
 from xla_dynamo.lowerings.pointwise import reciprocal, sqrt
-from xla_dynamo.lowerings.promotion import KIND, pointwise, pointwise_in_jax, promote, spread
 from xla_dynamo.lowerings.rounding import truncate
 from xla_dynamo.lowerings.table import Context, aten, lowers
 

@@ -9,10 +9,11 @@ import math
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build, torch_calls
-from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.matmul import product
-from xla_dynamo.lowerings.promotion import computed_in, spread
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Value
+from xla_dynamo.lowerings.builders.promotion import computed_in, spread
+from xla_dynamo.lowerings.cpu import torch_calls
+from xla_dynamo.lowerings.cpu.products import product
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

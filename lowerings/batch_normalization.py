@@ -5,8 +5,8 @@ import math
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.normalization import (
     as_promised,
     moments,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import jax.scipy.special as jsp
 import numpy as np
 
-from xla_dynamo.lowerings.promotion import KIND, pointwise_in_jax
+from xla_dynamo.lowerings.builders.promotion import KIND, pointwise_in_jax
 from xla_dynamo.lowerings.table import aten, lowers
 
 Array: TypeAlias = jax.Array

@@ -2,8 +2,8 @@
 
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import Value, dtype_of
-from xla_dynamo.lowerings.promotion import pointwise
+from xla_dynamo.lowerings.builders.build import Value, dtype_of
+from xla_dynamo.lowerings.builders.promotion import pointwise
 from xla_dynamo.lowerings.table import aten, lowers
 
 lowers(aten.bitwise_not.default)(pointwise(hlo.not_))

@@ -11,8 +11,16 @@ from typing import Any
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import Value, cast, concatenate, full, full_like, reshape, slice_dim
-from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.lowerings.builders.build import (
+    Value,
+    cast,
+    concatenate,
+    full,
+    full_like,
+    reshape,
+    slice_dim,
+)
+from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.table import Context, find_refusal, find_rule, lowers, refuses
 
 _KEY_BYTES = 16

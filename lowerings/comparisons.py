@@ -6,7 +6,7 @@ import math
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import (
+from xla_dynamo.lowerings.builders.build import (
     Number,
     Value,
     bitcast,
@@ -20,7 +20,7 @@ from xla_dynamo.lowerings.build import (
     shape_of,
     where,
 )
-from xla_dynamo.lowerings.promotion import KIND, pointwise, spread
+from xla_dynamo.lowerings.builders.promotion import KIND, pointwise, spread
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):

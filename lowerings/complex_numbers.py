@@ -4,7 +4,7 @@ import torch
 from jax.extend.mlir.dialects import chlo
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import (
+from xla_dynamo.lowerings.builders.build import (
     Value,
     compare,
     concatenate,
@@ -18,7 +18,7 @@ from xla_dynamo.lowerings.build import (
     slice_dim,
     where,
 )
-from xla_dynamo.lowerings.promotion import KIND, pointwise
+from xla_dynamo.lowerings.builders.promotion import KIND, pointwise
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Value, is_value, shape_of
-from xla_dynamo.lowerings.dtypes import tensor_type
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Value, is_value, shape_of
+from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.table import Context, lowers
 
 Body: TypeAlias = torch.fx.GraphModule

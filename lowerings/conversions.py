@@ -5,9 +5,16 @@ from typing import Any
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import Value, broadcast_to, cast, dtype_of, reshape, shape_of
+from xla_dynamo.lowerings.builders.build import (
+    Value,
+    broadcast_to,
+    cast,
+    dtype_of,
+    reshape,
+    shape_of,
+)
+from xla_dynamo.lowerings.builders.dtypes import real_dtype, tensor_type
 from xla_dynamo.lowerings.complex_numbers import join_parts, split_parts
-from xla_dynamo.lowerings.dtypes import real_dtype, tensor_type
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

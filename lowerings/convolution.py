@@ -7,13 +7,14 @@ import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build, onednn, torch_calls
-from xla_dynamo.lowerings import convolution_by_phases as phases
-from xla_dynamo.lowerings import convolution_on_cpu as on_cpu
-from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.convolution_window import Pairs, Window
-from xla_dynamo.lowerings.dtypes import tensor_type
-from xla_dynamo.lowerings.promotion import computed_in
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Value
+from xla_dynamo.lowerings.builders.convolution_window import Pairs, Window
+from xla_dynamo.lowerings.builders.dtypes import tensor_type
+from xla_dynamo.lowerings.builders.promotion import computed_in
+from xla_dynamo.lowerings.cpu import convolution_by_phases as phases
+from xla_dynamo.lowerings.cpu import convolution_on_cpu as on_cpu
+from xla_dynamo.lowerings.cpu import onednn, torch_calls
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # The batch and feature dimensions of an image, and the feature dimensions of a kernel: as torch

@@ -5,8 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from xla_dynamo.lowerings.build import Value, shape_of
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders.build import Value, shape_of
+from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 _BY_MATMUL_FROM = 26  # rows; torch's threshold, where its own CPU kernel changes formula

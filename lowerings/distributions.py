@@ -9,7 +9,7 @@ import torch
 from jax import lax
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import (
+from xla_dynamo.lowerings.builders.build import (
     Number,
     Value,
     broadcast_to,
@@ -21,7 +21,7 @@ from xla_dynamo.lowerings.build import (
     shape_of,
     where,
 )
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.random import (
     affine,
     normal_draws,

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Value
+from xla_dynamo.lowerings.builders.from_jax import call_jax
+from xla_dynamo.lowerings.builders.promotion import computed_in
 from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
-from xla_dynamo.lowerings.promotion import computed_in
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

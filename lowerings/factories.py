@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import (
+from xla_dynamo.lowerings.builders.build import (
     Number,
     Value,
     broadcast_to,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.lowerings.build import is_value
+from xla_dynamo.lowerings.builders.build import is_value
 from xla_dynamo.lowerings.table import Context, lowers
 from xla_dynamo.torch_private import DispatchKey, pytree
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import (
+from xla_dynamo.lowerings.builders.build import (
     Value,
     cast,
     full_like,
@@ -14,7 +14,7 @@ from xla_dynamo.lowerings.build import (
     shape_of,
     transpose,
 )
-from xla_dynamo.lowerings.strides import inverse
+from xla_dynamo.lowerings.builders.strides import inverse
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 _DIMS_A_PASS = 3  # of one stablehlo.fft

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Number, Value
-from xla_dynamo.lowerings.dtypes import tensor_type
-from xla_dynamo.lowerings.promotion import computed_in
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Number, Value
+from xla_dynamo.lowerings.builders.dtypes import tensor_type
+from xla_dynamo.lowerings.builders.promotion import computed_in
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

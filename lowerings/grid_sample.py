@@ -7,10 +7,10 @@ import math
 import jax
 import jax.numpy as jnp
 
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.from_jax import call_jax
-from xla_dynamo.lowerings.promotion import computed_in
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Value
+from xla_dynamo.lowerings.builders.from_jax import call_jax
+from xla_dynamo.lowerings.builders.promotion import computed_in
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 _ZEROS, _BORDER, _REFLECTION = range(3)

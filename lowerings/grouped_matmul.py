@@ -3,8 +3,9 @@
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build, torch_calls
-from xla_dynamo.lowerings.build import Value
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Value
+from xla_dynamo.lowerings.cpu import torch_calls
 from xla_dynamo.lowerings.table import Context, lowers
 
 

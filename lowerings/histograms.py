@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from xla_dynamo.lowerings.build import Value, cast, product, reshape, shape_of
-from xla_dynamo.lowerings.from_jax import call_jax
-from xla_dynamo.lowerings.promotion import computed_in
+from xla_dynamo.lowerings.builders.build import Value, cast, product, reshape, shape_of
+from xla_dynamo.lowerings.builders.from_jax import call_jax
+from xla_dynamo.lowerings.builders.promotion import computed_in
 from xla_dynamo.lowerings.searching import search
 from xla_dynamo.lowerings.table import Context, aten, lowers
 

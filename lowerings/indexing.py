@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import torch
 
 from xla_dynamo.errors import UnsupportedOperator
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Value
+from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.gather_scatter import (
     at_least_1d,
     gather_rows,

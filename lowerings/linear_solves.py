@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax.lax import linalg
 
-from xla_dynamo.lowerings.build import Value, broadcast_to, rank_of, shape_of
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders.build import Value, broadcast_to, rank_of, shape_of
+from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.matrix_decompositions import lu_factor, permutation_of
 from xla_dynamo.lowerings.table import Context, aten, lowers
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.lax import linalg
 
-from xla_dynamo.lowerings.build import Value, full
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders.build import Value, full
+from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # Arguments keep the names of the schemas, which are those of the mathematics.

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import torch
 from jax.lax import linalg
 
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Value
+from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.matrix_decompositions import diagonal, lu_factor
 from xla_dynamo.lowerings.table import Context, aten, lowers
 

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from xla_dynamo.lowerings.build import Number, Value, cast
-from xla_dynamo.lowerings.from_jax import call_jax
-from xla_dynamo.lowerings.promotion import KIND, promote
+from xla_dynamo.lowerings.builders.build import Number, Value, cast
+from xla_dynamo.lowerings.builders.from_jax import call_jax
+from xla_dynamo.lowerings.builders.promotion import KIND, promote
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 Array: TypeAlias = jax.Array

@@ -14,7 +14,7 @@ import torch
 from jax.extend.mlir.dialects import chlo
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import (
+from xla_dynamo.lowerings.builders.build import (
     Number,
     Value,
     cast,
@@ -27,8 +27,8 @@ from xla_dynamo.lowerings.build import (
     slice_dim,
     sort,
 )
-from xla_dynamo.lowerings.dtypes import real_dtype, tensor_type
-from xla_dynamo.lowerings.promotion import spread
+from xla_dynamo.lowerings.builders.dtypes import real_dtype, tensor_type
+from xla_dynamo.lowerings.builders.promotion import spread
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # Bits of the significand, the implied one included: torch's uniform numbers are k / 2**digits.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import (
+from xla_dynamo.lowerings.builders.build import (
     Value,
     broadcast_in_dim,
     cast,
@@ -29,9 +29,9 @@ from xla_dynamo.lowerings.build import (
     shape_of,
     where,
 )
-from xla_dynamo.lowerings.promotion import computed_in
+from xla_dynamo.lowerings.builders.promotion import computed_in
+from xla_dynamo.lowerings.builders.values import refuse_nothing
 from xla_dynamo.lowerings.table import Context, aten, lowers
-from xla_dynamo.lowerings.values import refuse_nothing
 
 Dims = int | Sequence[int] | None
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from xla_dynamo.lowerings.build import Value, cast, dtype_of, rank_of, reshape, shape_of
-from xla_dynamo.lowerings.from_jax import call_jax
-from xla_dynamo.lowerings.promotion import computed_in
+from xla_dynamo.lowerings.builders.build import Value, cast, dtype_of, rank_of, reshape, shape_of
+from xla_dynamo.lowerings.builders.from_jax import call_jax
+from xla_dynamo.lowerings.builders.promotion import computed_in
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 _DOUBLED = {torch.float32: torch.float64, torch.complex64: torch.complex128}

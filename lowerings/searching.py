@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from xla_dynamo.lowerings.build import (
+from xla_dynamo.lowerings.builders.build import (
     Number,
     Value,
     cast,
     dtype_of,
     scalar,
 )
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # --- searches ----------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Number, Value
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Number, Value
+from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 _SEGMENT = {

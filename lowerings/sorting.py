@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from xla_dynamo.lowerings.build import Value, rank_of, reshape
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders.build import Value, rank_of, reshape
+from xla_dynamo.lowerings.builders.from_jax import call_jax
+from xla_dynamo.lowerings.builders.values import refuse_nothing
 from xla_dynamo.lowerings.table import Context, aten, lowers
-from xla_dynamo.lowerings.values import refuse_nothing
 
 Pair = tuple[jax.Array, jax.Array]
 

@@ -10,9 +10,9 @@ import jax.scipy.special as jsp
 from jax.extend.mlir.dialects import chlo
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.build import Value, cast, compare, full_like, where
-from xla_dynamo.lowerings.from_jax import call_jax
-from xla_dynamo.lowerings.promotion import KIND, pointwise, pointwise_in_jax, promote
+from xla_dynamo.lowerings.builders.build import Value, cast, compare, full_like, where
+from xla_dynamo.lowerings.builders.from_jax import call_jax
+from xla_dynamo.lowerings.builders.promotion import KIND, pointwise, pointwise_in_jax, promote
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

@@ -11,16 +11,16 @@ import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.errors import UnsupportedOperator
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
-from xla_dynamo.lowerings.strides import (
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Value
+from xla_dynamo.lowerings.builders.strides import (
     Sizes,
     inverse,
     overlaps,
     row_major_order,
     storage_length,
 )
+from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
 from xla_dynamo.lowerings.table import Context, aten, lowers
 from xla_dynamo.lowerings.windows import windows
 

@@ -10,8 +10,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.from_jax import call_jax
+from xla_dynamo.lowerings.builders.build import Value
+from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # Arguments keep the names of the schemas, which are those of the mathematics.

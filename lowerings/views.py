@@ -5,9 +5,9 @@ import math
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings import build
-from xla_dynamo.lowerings.build import Value
-from xla_dynamo.lowerings.strides import inverse
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.build import Value
+from xla_dynamo.lowerings.builders.strides import inverse
 from xla_dynamo.lowerings.table import Context, aten, lowers, refuses
 
 

@@ -9,7 +9,7 @@ import torch
 
 from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.runtime import forks
-from xla_dynamo.runtime.host_memory import keep_freed_memory
+from xla_dynamo.runtime.cpu.host_memory import keep_freed_memory
 from xla_dynamo.runtime.jaxlib_private import make_cpu_client
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}

@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.errors import CompileError
 from xla_dynamo.runtime import forks, metrics
-from xla_dynamo.runtime.host_memory import give_back_memory, keep_freed_memory_for
+from xla_dynamo.runtime.cpu.host_memory import give_back_memory, keep_freed_memory_for
 from xla_dynamo.runtime.jaxlib_private import (
     Buffer,
     LoadedExecutable,

@@ -6,10 +6,10 @@ import sys
 
 import torch
 
-import xla_dynamo.runtime.torch_convolutions  # noqa: F401  it registers its kernel
-from xla_dynamo.runtime.foreign_calls import can_call
+import xla_dynamo.runtime.cpu.torch_convolutions  # noqa: F401  it registers its kernel
+from xla_dynamo.runtime.cpu.foreign_calls import can_call
+from xla_dynamo.runtime.cpu.torch_kernels import can_share
 from xla_dynamo.runtime.jaxlib_private import calls_onednn
-from xla_dynamo.runtime.torch_kernels import can_share
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import Any
 # there it has large intermediate values written to memory that XLA's own fusions never store. And
 # an order of execution that needs little memory: the other one is for programs of many small
 # operators side by side, and large ones use all cores by themselves. Sums are split before XLA has
-# them (`xla_dynamo/partial_reductions.py`).
+# them (`lowerings/passes/split_reductions.py`).
 OF_PLATFORM: Mapping[str, Mapping[str, Any]] = {
     "cpu": {
         "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",

@@ -7,7 +7,7 @@ import weakref
 import pytest
 import torch
 
-from xla_dynamo.known_buffers import StaticInputs
+from xla_dynamo.execution.known_buffers import StaticInputs
 from xla_dynamo.runtime import metrics
 
 
@@ -18,7 +18,7 @@ def compiled(f, **options):
 @pytest.fixture
 def imports(monkeypatch):
     """The address of each tensor that is imported into PJRT, and the one that it has there."""
-    import xla_dynamo.known_buffers as known_buffers
+    import xla_dynamo.execution.known_buffers as known_buffers
     from xla_dynamo.runtime.jaxlib_private import buffer_address
 
     seen = []

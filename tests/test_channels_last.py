@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import xla_dynamo
 from tests.comparison import compare_with_exact
-from xla_dynamo.lowerings import onednn, torch_calls
+from xla_dynamo.lowerings.cpu import onednn, torch_calls
 from xla_dynamo.runtime.libraries import libraries_of
 
 pytestmark = pytest.mark.skipif(

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import (
 )
 
 from tests.test_partition import graphs  # noqa: F401
-from xla_dynamo import forward_backward
-from xla_dynamo.nodes import run_and_save_rng_state, run_with_rng_state
+from xla_dynamo.dynamo import joint_partitioner
+from xla_dynamo.graphs.nodes import run_and_save_rng_state, run_with_rng_state
 
 ROWS, COLUMNS = 4, 50
 # Under "error" nothing runs in torch by accident.
@@ -49,7 +49,7 @@ def replayed(fn, **kwargs):
 @pytest.fixture
 def cuts(monkeypatch):
     """The forward and backward graphs made during a test."""
-    made, cut = [], forward_backward.forward_backward
+    made, cut = [], joint_partitioner.forward_backward
 
     def watched(*args, **kwargs):
         made.append(cut(*args, **kwargs))

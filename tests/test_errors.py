@@ -157,7 +157,7 @@ def test_rule_that_fails():
 
 
 def test_rule_that_emits_another_type():
-    from xla_dynamo.lowerings import build
+    from xla_dynamo.lowerings.builders import build
 
     op = torch.ops.xla_dynamo_tests.mystery.default
 

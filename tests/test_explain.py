@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import xla_dynamo
-from xla_dynamo import dynamo_trace
+from xla_dynamo.dynamo import dynamo_trace
 from xla_dynamo.torch_private import current_region
 
 

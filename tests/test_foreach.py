@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing._internal import common_methods_invocations as database
 
-from xla_dynamo.foreach import foreach_decompositions
+from xla_dynamo.decompositions.foreach import foreach_decompositions
 
 KINDS = ("unary", "binary", "pointwise", "reduce", "other")
 SAMPLES = {op.name: op for kind in KINDS for op in getattr(database, f"foreach_{kind}_op_db")}

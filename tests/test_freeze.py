@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import xla_dynamo
-from xla_dynamo.compiled_graph import CompiledGraph
-from xla_dynamo.frozen_inputs import FrozenProgram
+from xla_dynamo.execution.compiled_graph import CompiledGraph
+from xla_dynamo.execution.frozen_inputs import FrozenProgram
 from xla_dynamo.options import Options
 
 FREEZE = {"freeze": True}

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xla_dynamo.layouts import input_layout, output_layout
-from xla_dynamo.lowerings.strides import inverse, is_row_major, row_major_order
+from xla_dynamo.lowerings.builders.strides import inverse, is_row_major, row_major_order
+from xla_dynamo.programs.layouts import input_layout, output_layout
 
 shapes = st.lists(st.integers(0, 4), max_size=4)
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from xla_dynamo.lower import lower
+from xla_dynamo.graphs.sizes import static_values
 from xla_dynamo.options import Options
+from xla_dynamo.programs.lower import lower
 from xla_dynamo.runtime import metrics
-from xla_dynamo.sizes import static_values
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from xla_dynamo import donated_inputs
+from xla_dynamo.execution import donated_inputs
 from xla_dynamo.runtime.buffers import donates_in_place
 from xla_dynamo.runtime.clients import pjrt_device
 

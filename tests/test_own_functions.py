@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import xla_dynamo
-from xla_dynamo import own_functions
+from xla_dynamo.lowerings.passes import outline
 from xla_dynamo.runtime.libraries import libraries_of
 
 has_onednn = pytest.mark.skipif(
@@ -16,7 +16,7 @@ has_onednn = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def large(cold, monkeypatch):
     """However few elements there are, they are enough."""
-    monkeypatch.setattr(own_functions, "FEWEST", 1)
+    monkeypatch.setattr(outline, "FEWEST", 1)
 
 
 def convolutions(x, first, second):

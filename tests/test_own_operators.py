@@ -68,7 +68,7 @@ def _(buffer, x):
 
 
 def in_stablehlo(ctx, x, y, scale=2.0):
-    constant = xla_dynamo.lowerings.build.full_like(y, scale)
+    constant = xla_dynamo.lowerings.builders.build.full_like(y, scale)
     return hlo.add(x, hlo.multiply(constant, y))
 
 

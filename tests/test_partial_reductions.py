@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 import xla_dynamo
 from tests.comparison import compare_with_exact
-from xla_dynamo import partial_reductions
+from xla_dynamo.lowerings.passes import split_reductions
 
 
 @pytest.fixture
 def small(monkeypatch):
     """All that is split is split at small sizes."""
     for name, size in {"FEWEST": 1, "_AT_A_TIME": 4, "_WINDOW": 5, "_LONGEST": 7}.items():
-        monkeypatch.setattr(partial_reductions, name, size)
+        monkeypatch.setattr(split_reductions, name, size)
 
 
 def compiled(f):

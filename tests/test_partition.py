@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import xla_dynamo
-from xla_dynamo import ExecutionError, UnsupportedOperator, partitioned_graph
+from xla_dynamo import ExecutionError, UnsupportedOperator
+from xla_dynamo.execution import split_graph
 from xla_dynamo.runtime import metrics
 
 
@@ -64,12 +65,12 @@ def graphs(monkeypatch):
     """The partitioned graphs made during a test."""
     made = []
 
-    class Watched(partitioned_graph.PartitionedGraph):
+    class Watched(split_graph.PartitionedGraph):
         def __init__(self, *args):
             super().__init__(*args)
             made.append(self)
 
-    monkeypatch.setattr("xla_dynamo.compiled_graph.PartitionedGraph", Watched)
+    monkeypatch.setattr("xla_dynamo.execution.compiled_graph.PartitionedGraph", Watched)
     return made
 
 
@@ -103,11 +104,11 @@ class TwoStacks(torch.nn.Module):
 def test_an_operator_between_two_stacks_of_layers(graphs, monkeypatch):
     model, x = TwoStacks(), torch.randn(4, 8)
     metrics.clear_all()
-    partitioned_graph._logged.clear()
+    split_graph._logged.clear()
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
-    monkeypatch.setattr(partitioned_graph.log, "handlers", [handler])
+    monkeypatch.setattr(split_graph.log, "handlers", [handler])
     with torch.no_grad():
         check_equal(model, x)
     (graph,) = graphs

@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.events import BuiltExecutable
-from xla_dynamo.lowerings import onednn
+from xla_dynamo.lowerings.cpu import onednn
 from xla_dynamo.options import Options
 from xla_dynamo.runtime.libraries import libraries_of
 

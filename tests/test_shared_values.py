@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 
 from tests.comparison import compare_with_exact
-from xla_dynamo import shared_values
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.events import BuiltExecutable
+from xla_dynamo.lowerings.passes import materialize
 from xla_dynamo.options import Options
 
 
 @pytest.fixture(autouse=True)
 def large(cold, monkeypatch):
     """So many elements are not few."""
-    monkeypatch.setattr(shared_values, "FEW", 256)
+    monkeypatch.setattr(materialize, "FEW", 256)
 
 
 class Block(torch.nn.Module):

@@ -8,56 +8,96 @@ import pytest
 import torch
 
 import xla_dynamo
-from docs import supported_ops
+from docs import import_floors, supported_ops
+from docs.import_floors import imported
 from xla_dynamo.lowerings import FAMILIES, TABLE
 
-ROOT = pathlib.Path(__file__).parent.parent
-FOLDERS = ("xla_dynamo", "xla_dynamo/lazy", "lowerings", "runtime")
-SOURCES = [p for folder in FOLDERS for p in (ROOT / folder).glob("*.py")]
-by_path = pytest.mark.parametrize("path", SOURCES, ids=lambda p: f"{p.parent.name}/{p.name}")
+ROOT = import_floors.ROOT
+MODULES = import_floors.sources()
+SOURCES = list(MODULES.values())
+by_path = pytest.mark.parametrize(
+    "path", SOURCES, ids=lambda p: str(p.relative_to(ROOT).with_suffix(""))
+)
 
-
-def imported(path: pathlib.Path) -> set[str]:
-    """The modules that a file imports, as dotted names, lazily or not."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
-# Files that import nothing of ours.
-LEAVES = ("xla_dynamo.errors", "xla_dynamo.torch_private")
-ALLOWED = {
-    "lowerings": ("xla_dynamo.lowerings", *LEAVES),
-    "runtime": ("xla_dynamo.runtime", *LEAVES),
+# What each room may import besides itself: rooms above it in this list, and of those no others.
+EVERYWHERE = ("errors", "torch_private")
+ROOMS = {
+    "errors": (),
+    "torch_private": (),
+    "registration": (),
+    "runtime.cpu": (),
+    "runtime": ("runtime.cpu",),
+    "lowerings.table": (),
+    "lowerings.builders": ("lowerings.table",),
+    "lowerings.cpu": ("lowerings.builders", "lowerings.table"),
+    "lowerings": ("lowerings.cpu", "lowerings.builders", "lowerings.table"),
+    "lowerings.passes": ("lowerings.builders",),
+    "options": (),
+    "graphs": ("lowerings", "lowerings.builders", "lowerings.table", "options"),
+    "decompositions": ("graphs",),
+    "programs": (
+        "decompositions",
+        "graphs",
+        "lowerings",
+        "lowerings.builders",
+        "lowerings.passes",
+        "lowerings.table",
+        "options",
+        "runtime",
+    ),
+    "events": ("graphs", "programs", "runtime"),
+    "execution": (
+        "decompositions",
+        "events",
+        "graphs",
+        "lowerings.builders",
+        "options",
+        "programs",
+        "runtime",
+        "runtime.cpu",
+    ),
+    "dynamo": ("events", "graphs", "lowerings.builders", "programs"),
+    "backend": ("decompositions", "dynamo", "events", "execution", "graphs", "options", "programs"),
+    "training": ("backend", "dynamo", "events", "execution", "graphs", "options"),
+    "lazy": (
+        "backend",
+        "decompositions",
+        "execution",
+        "graphs",
+        "lowerings.builders",
+        "options",
+        "runtime",
+    ),
+    "reports": ("backend", "dynamo", "events", "options", "training"),
+    "xla_dynamo": ("lazy",),
 }
 
 
-@by_path
-def test_imports_go_one_way(path):
-    layer = path.parent.name
-    ours = {name for name in imported(path) if name.split(".")[0] == "xla_dynamo"}
-    if layer in ALLOWED:
-        outside = {n for n in ours if not n.startswith(ALLOWED[layer]) and n != "xla_dynamo"}
-        assert not outside, f"{layer}/ must not know {outside}"
+def test_imports_go_one_way():
+    graph = import_floors.rooms()
+    for room, others in graph.items():
+        name = room.removeprefix("xla_dynamo.")
+        known = {n.removeprefix("xla_dynamo.") for n in others}
+        assert known <= {*ROOMS[name], *EVERYWHERE}, f"{name} must not know all of these"
+    order = list(ROOMS)
+    for room, allowed in ROOMS.items():
+        assert all(order.index(n) < order.index(room) for n in allowed), room
+        unused = set(allowed) - {n.removeprefix("xla_dynamo.") for n in graph[_full(room)]}
+        assert not unused, f"{room} has no need of these"
 
 
-def test_every_folder_of_the_package_is_under_these_rules_and_installed():
-    inner = {p.parent for p in (ROOT / "xla_dynamo").glob("*/__init__.py")}
-    assert {p.resolve() for p in inner} == {ROOT / folder for folder in FOLDERS[1:]}
+def _full(room):
+    return room if room == "xla_dynamo" else f"xla_dynamo.{room}"
+
+
+def test_no_files_import_each_other_in_a_circle():
+    import_floors.floors(import_floors.imports())
+
+
+def test_every_folder_is_installed():
+    packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
     installed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert set(installed["packages"]) == {"xla_dynamo", *(f"xla_dynamo.{p.name}" for p in inner)}
-    assert set(installed["package-dir"].values()) == set(FOLDERS)
-
-
-@by_path
-def test_nothing_knows_the_lazy_device(path):
-    lazy = {n for n in imported(path) if n.startswith("xla_dynamo.lazy")}
-    inside = path.parent.name == "lazy" or path == ROOT / "xla_dynamo" / "__init__.py"
-    assert not lazy or inside, "it claims a place of torch's when imported"
+    assert set(installed["packages"]) == packages
 
 
 @by_path
@@ -115,7 +155,7 @@ def test_public_names():
 
 @by_path
 def test_public_functions_have_docstrings(path):
-    if path.parent.name == "lowerings" and path.stem in FAMILIES:
+    if path.parent == ROOT / "lowerings" and path.stem in FAMILIES:
         return  # a rule is documented by its operator's schema
     tree = ast.parse(path.read_text())
     for node in tree.body:
@@ -124,9 +164,8 @@ def test_public_functions_have_docstrings(path):
 
 
 def test_families_are_the_files_of_rules():
-    vocabulary = {"__init__", "build", "dtypes", "from_jax", "promotion", "table", "values"}
-    files = {p.stem for p in (ROOT / "lowerings").glob("*.py")} - vocabulary
-    assert set(FAMILIES) <= files
+    files = {p.stem for p in (ROOT / "lowerings").glob("*.py")} - {"__init__", "table"}
+    assert set(FAMILIES) == files
     assert len(FAMILIES) == len(set(FAMILIES))
 
 

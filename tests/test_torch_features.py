@@ -13,7 +13,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.export.graph_signature import InputKind
 
 import xla_dynamo
-from xla_dynamo.frozen_inputs import FrozenProgram
+from xla_dynamo.execution.frozen_inputs import FrozenProgram
 from xla_dynamo.options import Options
 from xla_dynamo.runtime import metrics
 

@@ -136,6 +136,6 @@ def test_around_an_operator_in_torch():
 def test_torch_still_says_what_is_a_view():
     names = {"tokens", "output_info", "static_input_indices"}
     assert names <= ViewAndMutationMeta.__dataclass_fields__.keys(), (
-        "see xla_dynamo/aot_metadata.py"
+        "see xla_dynamo/dynamo/aot_metadata.py"
     )
-    assert hasattr(OutputType, "alias_of_input"), "see xla_dynamo/aot_metadata.py"
+    assert hasattr(OutputType, "alias_of_input"), "see xla_dynamo/dynamo/aot_metadata.py"

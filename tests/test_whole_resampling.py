@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import xla_dynamo
-from xla_dynamo.whole_resampling import _OPERATORS, resampling_is_whole
+from xla_dynamo.decompositions.whole_resampling import _OPERATORS, resampling_is_whole
 
 aten = torch.ops.aten
 MODES = {

@@ -19,12 +19,12 @@ from xla_dynamo.errors import (
 _LAZY = {
     "Context": "xla_dynamo.lowerings.table",
     "lowers": "xla_dynamo.lowerings.table",
-    "call_jax": "xla_dynamo.lowerings.from_jax",
-    "compile_graph": "xla_dynamo.compiled_graph",
-    "explain": "xla_dynamo.explained",
+    "call_jax": "xla_dynamo.lowerings.builders.from_jax",
+    "compile_graph": "xla_dynamo.execution.compiled_graph",
+    "explain": "xla_dynamo.reports.explain",
     "openxla": "xla_dynamo.backend",
-    "refreeze": "xla_dynamo.frozen_inputs",
-    "train_step": "xla_dynamo.training",
+    "refreeze": "xla_dynamo.execution.frozen_inputs",
+    "train_step": "xla_dynamo.training.train_step",
 }
 
 __all__ = [

@@ -7,27 +7,27 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.aot_metadata import (
+from xla_dynamo.decompositions.table import decompositions
+from xla_dynamo.decompositions.whole_resampling import resampling_is_whole
+from xla_dynamo.dynamo.aot_metadata import (
     note_views_of_inputs,
     report_strides,
     results_for_backward,
 )
-from xla_dynamo.check_inputs import check_inputs
-from xla_dynamo.compiled_graph import compile_graph
-from xla_dynamo.decompositions import decompositions
-from xla_dynamo.dynamo_trace import log_what_dynamo_does
+from xla_dynamo.dynamo.check_inputs import check_inputs
+from xla_dynamo.dynamo.dynamo_trace import log_what_dynamo_does
+from xla_dynamo.dynamo.float64_changes import compile_keeping_changes
+from xla_dynamo.dynamo.joint_partitioner import forward_backward
+from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.events import Observer, log_event
-from xla_dynamo.float64_changes import compile_keeping_changes
-from xla_dynamo.forward_backward import forward_backward
+from xla_dynamo.execution.compiled_graph import compile_graph
 from xla_dynamo.options import Options
-from xla_dynamo.recurrent_layers import prepare_recurrent_layers
-from xla_dynamo.saved_results import note_saved
+from xla_dynamo.programs.saved_results import note_saved
 from xla_dynamo.torch_private import (
     aot_autograd,
     inductor_config,
     is_traceable_wrapper_subclass,
 )
-from xla_dynamo.whole_resampling import resampling_is_whole
 
 
 def openxla(

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.nodes import is_number, operator_of
-from xla_dynamo.program import Program
+from xla_dynamo.graphs.nodes import is_number, operator_of
+from xla_dynamo.graphs.source_lines import SourceLine, source_line
+from xla_dynamo.programs.program import Program
 from xla_dynamo.runtime.executables import Cost, Executable
-from xla_dynamo.source_lines import SourceLine, source_line
 from xla_dynamo.torch_private import CompileContext
 
 log = logging.getLogger("xla_dynamo")

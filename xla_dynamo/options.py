@@ -5,12 +5,13 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from xla_dynamo.errors import OptionError
-from xla_dynamo.matmul_precision import PRECISIONS, precision_of_torch
 
 CHOICES = {
     "fallback": ("eager", "error"),
-    "matmul_precision": tuple(PRECISIONS),
+    "matmul_precision": ("highest", "high", "medium"),
     "rng": ("xla", "torch"),
 }
 LIBRARIES = ("onednn", "torch")
@@ -24,6 +25,14 @@ MODES: Mapping[str | None, Mapping[str, Any]] = {
     "max-autotune": {"freeze": True},
     "max-autotune-no-cudagraphs": {"freeze": True},
 }
+
+
+def precision_of_torch() -> str:
+    """The precision of float32 matrix products that the user told torch: "highest" unless told."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # told by the newer fp32_precision, which has no such name
+        return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

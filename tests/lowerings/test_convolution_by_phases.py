@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import xla_dynamo
-from xla_dynamo.lowerings import convolution_by_phases
+from xla_dynamo.lowerings.cpu import convolution_by_phases
 
 # Channels of the image and of the result (a group), spatial sizes, window, stride, padding,
 # output padding, groups.

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from tests.comparison import compare_with_exact
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.events import BuiltExecutable
-from xla_dynamo.lowerings import onednn, torch_calls
+from xla_dynamo.lowerings.cpu import onednn, torch_calls
 from xla_dynamo.options import Options
 from xla_dynamo.runtime.libraries import libraries_of
 

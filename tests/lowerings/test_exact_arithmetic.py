@@ -6,7 +6,7 @@ from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
 import xla_dynamo
-from xla_dynamo.known_nan import guard_exponentials
+from xla_dynamo.lowerings.passes.guard_exponentials import guard_exponentials
 
 NUMBERS = (3.0, 7.0, 49.0, 0.1, 1e-3, 8.0, 255.0)
 

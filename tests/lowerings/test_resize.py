@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from xla_dynamo.compiled_graph import compile_graph
 from xla_dynamo.errors import UnsupportedOperator
+from xla_dynamo.execution.compiled_graph import compile_graph
 from xla_dynamo.options import Options
 
 

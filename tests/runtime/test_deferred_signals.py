@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from xla_dynamo.runtime import deferred_signals
-from xla_dynamo.runtime.deferred_signals import after_signals
+from xla_dynamo.runtime.cpu import deferred_signals
+from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from xla_dynamo.runtime import host_memory
+from xla_dynamo.runtime.cpu import host_memory
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or host_memory._function("mallopt") is None, reason="not glibc's malloc"

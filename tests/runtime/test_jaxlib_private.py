@@ -80,7 +80,7 @@ def test_dtypes_cross_without_a_copy(cpu, dtype):
 ONEDNN = """
 import torch
 import torch.nn.functional as F
-from xla_dynamo.lowerings import onednn
+from xla_dynamo.lowerings.cpu import onednn
 
 onednn.FEWEST_IN_CONVOLUTION = 0
 onednn.FEWEST_IN_PRODUCT = {torch.float32: 0, torch.bfloat16: 0}

@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import xla_dynamo
 from tests.comparison import compare_with_exact
-from xla_dynamo.lowerings import torch_calls
-from xla_dynamo.runtime import foreign_calls, torch_kernels
-from xla_dynamo.runtime.foreign_calls import TARGET
+from xla_dynamo.lowerings.cpu import torch_calls
+from xla_dynamo.runtime.cpu import foreign_calls, torch_kernels
+from xla_dynamo.runtime.cpu.foreign_calls import TARGET
 from xla_dynamo.runtime.libraries import libraries_of
 
 pytestmark = pytest.mark.skipif(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
-from xla_dynamo.lowerings.dtypes import SUPPORTED_DTYPES
+from xla_dynamo.lowerings.builders.dtypes import SUPPORTED_DTYPES
 from xla_dynamo.torch_private import (
     DispatchKey,
     DispatchKeySet,

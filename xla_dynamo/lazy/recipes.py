@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.decompositions import decompositions
+from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Geometry, refuse_other_forms
 from xla_dynamo.lazy.signatures import Signature

@@ -4,7 +4,7 @@ import sys
 from types import CodeType
 from typing import NamedTuple
 
-from xla_dynamo.source_lines import NOT_THE_USERS
+from xla_dynamo.graphs.source_lines import NOT_THE_USERS
 
 _is_users: dict[str, bool] = {}
 

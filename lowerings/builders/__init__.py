@@ -1,0 +1,1 @@
+"""What every rule and every pass builds with: values, shapes, dtypes, operations."""

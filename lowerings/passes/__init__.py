@@ -1,0 +1,1 @@
+"""StableHLO to StableHLO: what is rewritten in a module when all of it is there."""

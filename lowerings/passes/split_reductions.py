@@ -1,0 +1,177 @@
+"""Reductions written as XLA:CPU runs them fast: rows by vectors, columns some rows at a time.
+
+XLA:CPU reduces the innermost dimension by vectors, if it is one dimension and no more. Outer ones
+it reads column after column, unless a few rows are reduced at a time, which it does by vectors
+along the rows. What is left then, a sixteenth, is reduced by windows, which XLA does not make one
+reduction of again. XLA's own rewriter makes windows of everything at once, which it reduces element
+after element and does not fuse with what comes before: it is turned off (`runtime/xla_options.py`).
+`python -m bench.reductions` has figures.
+"""
+
+from collections.abc import Sequence
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.values import source_of
+from xla_dynamo.lowerings.passes.permuted_operations import Value, array, numbers, rewritten
+
+# Elements below which a reduction is left as it is.
+FEWEST = 1 << 12
+# Rows that are reduced at a time, and the elements of a window. As few rows are not split.
+_AT_A_TIME, _WINDOW = 16, 32
+# Elements of a row that one loop reduces, some 32 sums side by side. Beyond twice that a row is
+# split, for precision's sake, and for other threads where there are few rows.
+_LONGEST = 1 << 11
+_KINDS = {
+    "stablehlo.add": "sum",
+    "stablehlo.multiply": "prod",
+    "stablehlo.maximum": "max",
+    "stablehlo.minimum": "min",
+    "stablehlo.and": "and",
+    "stablehlo.or": "or",
+    "stablehlo.xor": "xor",
+}
+
+
+def reduce_in_parts(module: ir.Module) -> None:
+    """Write a module's reductions anew."""
+    found: list[tuple[ir.Operation, str]] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "stablehlo.reduce" and (kind := _kind(op)):
+            found.append((op, kind))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for op, kind in found:
+        with ir.InsertionPoint(op), op.location:
+            op.results[0].replace_all_uses_with(_Reduction(op, kind).result())
+        op.erase()
+
+
+def _kind(op: ir.Operation) -> str | None:
+    """What a reduction does, if it is a large one of one array."""
+    if len(op.operands) != 2 or build.product(build.shape_of(op.operands[0])) < FEWEST:
+        return None
+    first, *others = op.regions[0].blocks[0].operations
+    return _KINDS.get(first.operation.name) if len(others) == 1 else None
+
+
+class _Reduction:
+    """A reduction, step by step.
+
+    Attributes:
+        x: what is left to be reduced.
+        over: the dimensions of x that are, in ascending order.
+    """
+
+    def __init__(self, op: ir.Operation, kind: str) -> None:
+        self._op, self._kind = op, kind
+        self.x, order = source_of(op.operands[0])
+        dims = numbers(op, "dimensions")
+        self.over = sorted(order[dim] for dim in dims)
+        self._kept = [source for dim, source in enumerate(order) if dim not in dims]
+
+    def result(self) -> Value:
+        """What the reduction gives."""
+        first, last = _last_run(self.over)
+        outer = [dim for dim in self.over if dim < first]
+        if last + 1 < build.rank_of(self.x):
+            self._reduce_rows(first, last)
+        elif outer and self._count(first, last) <= _WINDOW:
+            self._reduce_rows(*_last_run(outer))
+        else:
+            self._reduce_row(first, last)
+            if outer:
+                self._reduce_rows(*_last_run(outer))
+        return self._ended()
+
+    def _reduce_rows(self, first: int, last: int) -> None:
+        """Reduce along these dimensions, within which there are rows, as far as that pays.
+
+        Some neighbours in the last of them at a time: with others, places are hard to compute.
+        """
+        shape = build.shape_of(self.x)
+        if self._count(first, last) <= _WINDOW or build.product(shape) < FEWEST:
+            return
+        size = shape[last]
+        if size > _WINDOW:
+            self._reduce_parts(last, _divisor(size, _AT_A_TIME))
+        else:
+            few = range(_WINDOW // size, 0, -1) if first < last else [1]
+            some = next(n for n in few if shape[last - 1] % n == 0)
+            if some > 1:
+                self._merge(last - 1, last)
+                last -= 1
+            self._reduce_parts(last, some * size)
+
+    def _reduce_row(self, first: int, last: int) -> None:
+        """Reduce the innermost dimensions, from `first` on, unless the end does it as well."""
+        count = self._count(first, last)
+        if first < last and count > _WINDOW:
+            self._merge(first, last)
+            self.x = hlo.optimization_barrier([self.x])  # XLA would split it again
+        if count > 2 * _LONGEST:
+            self._reduce_parts(first, _divisor(count, _LONGEST))
+        elif first != self.over[0]:
+            self.x = build.reduce(self.x, list(range(first, build.rank_of(self.x))), self._kind)
+            self.over = [dim for dim in self.over if dim < first]
+
+    def _reduce_parts(self, dim: int, size: int) -> None:
+        """Reduce so many neighbours at a time along a dimension, and what is left by windows."""
+        shape = list(build.shape_of(self.x))
+        if excess := -shape[dim] % size:
+            high = [excess if d == dim else 0 for d in range(len(shape))]
+            identity = build.identity(self._kind, build.dtype_of(self.x))
+            self.x = build.pad(self.x, identity, [0] * len(shape), high)
+        if (parts := (shape[dim] + excess) // size) == 1:
+            self.over = [d if d < dim else d - 1 for d in self.over if d != dim]
+            self.x = build.reduce(self.x, [dim], self._kind)
+        else:
+            split = build.reshape(self.x, [*shape[:dim], parts, size, *shape[dim + 1 :]])
+            self.x = build.reduce(split, [dim + 1], self._kind)
+        self._reduce_windows()
+
+    def _reduce_windows(self) -> None:
+        """Reduce by windows once, and until no dimension is larger than one."""
+        shape = build.shape_of(self.x)
+        sizes = [min(n, _WINDOW) if dim in self.over else 1 for dim, n in enumerate(shape)]
+        padding = [(0, -n % size) for n, size in zip(shape, sizes, strict=True)]
+        self.x = build.reduce_window(self.x, self._kind, sizes, sizes, padding)
+        if max(build.shape_of(self.x)[dim] for dim in self.over) > _WINDOW:
+            self._reduce_windows()
+
+    def _ended(self) -> Value:
+        """The result, once the dimensions that are left are reduced as the operation has it."""
+        shape = build.shape_of(self.x)
+        sizes = [n for dim, n in enumerate(shape) if dim not in self.over]
+        type_ = ir.RankedTensorType.get(sizes, self.x.type.element_type)
+        operands = [self.x, self._op.operands[1]]
+        last = rewritten(self._op, operands, [type_], {"dimensions": array(self.over)})
+        places = [sorted(self._kept).index(dim) for dim in self._kept]
+        return build.transpose(last.results[0], places)
+
+    def _merge(self, first: int, last: int) -> None:
+        """Make one dimension of several that are reduced."""
+        shape, gone = build.shape_of(self.x), last - first
+        sizes = [*shape[:first], self._count(first, last), *shape[last + 1 :]]
+        self.x = build.reshape(self.x, sizes)
+        self.over = [d if d <= first else d - gone for d in self.over if not first < d <= last]
+
+    def _count(self, first: int, last: int) -> int:
+        return build.product(build.shape_of(self.x)[first : last + 1])
+
+
+def _last_run(dims: Sequence[int]) -> tuple[int, int]:
+    """The first and the last of the dimensions at the end that are neighbours."""
+    first = dims[-1]
+    while first - 1 in dims:
+        first -= 1
+    return first, dims[-1]
+
+
+def _divisor(count: int, most: int) -> int:
+    """The largest divisor in the upper half of this many; else as many."""
+    return next((n for n in range(most, most // 2, -1) if count % n == 0), most)

@@ -1,0 +1,1 @@
+"""The door: what Dynamo and AOTAutograd hand over, checked, decomposed and read."""

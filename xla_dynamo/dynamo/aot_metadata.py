@@ -1,0 +1,110 @@
+"""What AOTAutograd knows of the graph that it is compiling, beyond the graph itself.
+
+All of it is private to torch (2.11 to 2.13): it is read here alone.
+"""
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import torch
+
+from xla_dynamo.graphs.nodes import writes_input
+from xla_dynamo.graphs.output_views import views_under
+from xla_dynamo.programs.program import Strides
+from xla_dynamo.torch_private import OutputType, TracingContext
+
+Node: TypeAlias = torch.fx.Node
+
+# The note at results that eager gives as views of an input.
+IS_VIEW_OF_INPUT = "is a view of an input"
+
+
+def _metadata() -> Any:
+    return getattr(TracingContext.try_get(), "fw_metadata", None)
+
+
+def static_input_indices() -> frozenset[int]:
+    """Which inputs of the graph that AOTAutograd is compiling are parameters and buffers."""
+    return frozenset(getattr(_metadata(), "static_input_indices", None) or ())
+
+
+def results_for_backward(gm: torch.fx.GraphModule) -> frozenset[int]:
+    """Which results of the forward graph that AOTAutograd is compiling its backward alone reads."""
+    places = getattr(_metadata(), "tensors_saved_for_backwards_slice", slice(0))
+    return frozenset(range(_number_of_results(gm))[places])
+
+
+def report_strides(gm: torch.fx.GraphModule, chosen: Strides) -> None:
+    """Tell AOTAutograd in which strides some results of a forward graph come."""
+    context = TracingContext.try_get()
+    strides = getattr(context, "output_strides", None)
+    if strides is not None and chosen:
+        strides.extend(chosen.get(index) for index in range(_number_of_results(gm)))
+
+
+def _number_of_results(gm: torch.fx.GraphModule) -> int:
+    return len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+
+
+def note_views_of_inputs(gm: torch.fx.GraphModule) -> None:
+    """Make results that eager gives as views of inputs views of the inputs themselves, and note it.
+
+    Eager's `y = x[1:]; y.mul_(2); return y` gives a view of x. The functional graph gives one of
+    x's new value, with strides and a storage offset of its own; but from the tensor that stands
+    for it, AOTAutograd reads off where in x the view lies, when sizes are open.
+
+    Args:
+        gm: a forward or inference graph, while AOTAutograd is compiling it.
+    """
+    output = gm.graph.output_node()
+    before = list(output.args[0])
+    results = list(before)
+    for index, (target, value) in _views_of_inputs(gm, before).items():
+        chain = list(views_under(before[index]))
+        below = [view.args[0] for view in chain]
+        if value is not target and value in below:
+            views = reversed(chain[: below.index(value) + 1])
+            results[index] = _replayed(gm, views, value, target)
+        results[index].meta[IS_VIEW_OF_INPUT] = True
+    output.args = (tuple(results),)
+    for node in before:
+        _erase_unused(gm, node)
+
+
+def _views_of_inputs(gm: torch.fx.GraphModule, results: list[Any]) -> dict[int, tuple[Node, Node]]:
+    """By its place, each result that is a view in eager: the input, and its value at the end."""
+    metadata = _metadata()
+    if metadata is None:
+        return {}
+    first = len(metadata.tokens)  # of effects: they come first, in inputs and results
+    inputs = gm.graph.find_nodes(op="placeholder")[first:]
+    written: dict[Node, Any] = {n.args[0]: n.args[1] for n in gm.graph.nodes if writes_input(n)}
+    outside = metadata.mutated_inp_runtime_indices
+    if len(results) < first + len(outside) + len(metadata.output_info):
+        return {}  # torch 2.13 leaves out a wrapper's size that it finds constant, and then fails
+    written |= {inputs[index]: results[first + i] for i, index in enumerate(outside)}
+    return {
+        index: (target := inputs[info.base_idx], written.get(target, target))
+        for index, info in enumerate(metadata.output_info, first + len(outside))
+        if info.output_type is OutputType.alias_of_input
+    }
+
+
+def _replayed(gm: torch.fx.GraphModule, views: Iterator[Node], value: Node, target: Node) -> Node:
+    """The last of some views of a value, made once more of a target at the graph's end."""
+    env = {value: target}
+    node = target
+    with gm.graph.inserting_before(gm.graph.output_node()):
+        for view in views:
+            node = env[view] = gm.graph.node_copy(view, lambda n: env.get(n, n))
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+            with torch.no_grad():
+                node.meta["val"] = node.target(*args, **kwargs)
+    return node
+
+
+def _erase_unused(gm: torch.fx.GraphModule, node: Any) -> None:
+    while isinstance(node, torch.fx.Node) and not node.users and node.op == "call_function":
+        below = node.args[0]
+        gm.graph.erase_node(node)
+        node = below

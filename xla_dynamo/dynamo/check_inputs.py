@@ -1,0 +1,67 @@
+"""Refuse, before any work is done, tensors that XLA has no form for."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
+from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.lowerings.builders.dtypes import SUPPORTED_DTYPES
+from xla_dynamo.torch_private import is_traceable_wrapper_subclass
+
+
+def _name(node: torch.fx.Node) -> str:
+    source = getattr(node, "_dynamo_source", None)
+    return source.name if source is not None and isinstance(source.name, str) else node.name
+
+
+def _plain_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """A tensor, or the tensors inside of a wrapper such as a jagged one: no others reach XLA."""
+    if is_traceable_wrapper_subclass(value):
+        names, _ = value.__tensor_flatten__()
+        for name in names:
+            yield from _plain_tensors(getattr(value, name))
+    elif isinstance(value, torch.Tensor):
+        yield value
+
+
+def check_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+    """Check layout, dtype and device of every tensor that enters a graph.
+
+    AOTAutograd takes wrapper subclasses apart, so their inner tensors are checked.
+
+    Raises:
+        UnsupportedTensor: a tensor is sparse or quantized, or the tensors are on several devices
+            (0-d CPU tensors may stand beside tensors of another device, as in eager).
+        UnsupportedDtype: StableHLO has no type for a tensor's dtype.
+    """
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    devices: dict[torch.device, torch.fx.Node] = {}
+    for node, value in zip(placeholders, example_inputs, strict=True):
+        user, name = next(iter(node.users), node), _name(node)
+        for tensor in _plain_tensors(value):
+            if tensor.is_quantized:
+                raise UnsupportedTensor(
+                    f"input {name} is quantized ({tensor.dtype}); call .dequantize() on it first"
+                    f"{describe(user)}"
+                )
+            if tensor.layout is not torch.strided:
+                raise UnsupportedTensor(
+                    f"input {name} has layout {tensor.layout}; call .to_dense() on it first"
+                    f"{describe(user)}"
+                )
+            if tensor.dtype not in SUPPORTED_DTYPES:
+                raise UnsupportedDtype(
+                    f"input {name} has dtype {tensor.dtype}, which StableHLO has no type for; "
+                    f"cast it first{describe(user)}"
+                )
+            if tensor.ndim or tensor.device.type != "cpu":
+                devices.setdefault(tensor.device, node)
+    if len(devices) > 1:
+        listed = ", ".join(f"{_name(node)} on {device}" for device, node in devices.items())
+        user = next(iter(list(devices.values())[1].users), list(devices.values())[1])
+        raise UnsupportedTensor(
+            f"inputs of one compiled graph are on several devices ({listed}); move them to one"
+            f"{describe(user)}"
+        )

@@ -1,0 +1,1 @@
+"""Programs to callables: PJRT executables bound to torch tensors, and run."""

@@ -1,0 +1,91 @@
+"""Mutated inputs: the program writes their new value into their own memory.
+
+A donated buffer is a view of torch's memory that the program may overwrite, so the new value of a
+parameter or a cache lands where it belongs with no copy. Where that cannot be, because memory is
+misaligned, the platform copies, or inputs overlap, the new value is copied back.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import torch
+
+from xla_dynamo.execution.known_buffers import ready
+from xla_dynamo.lowerings.builders.strides import inverse, storage_length
+from xla_dynamo.programs.program import Input
+from xla_dynamo.runtime.buffers import import_donated, import_tensor
+from xla_dynamo.runtime.jaxlib_private import Buffer
+
+_address_of = torch.Tensor.data_ptr
+_is_inference = torch.Tensor.is_inference
+
+
+class DonatedInputs:
+    """The inputs of a program that it mutates."""
+
+    def __init__(
+        self,
+        device: jax.Device,
+        donations: Sequence[Input],
+        read: Sequence[int],
+        constants: Sequence[torch.Tensor],
+    ) -> None:
+        """Take the donations, the indices of the inputs that are only read, and the constants."""
+        self._device, self._constants = device, constants
+        self._places = [(d.index, d.layout.prepare, inverse(d.layout.order)) for d in donations]
+        self._read = list(read)
+        self._apart: list[int] = []
+
+    def buffers(self, args: Sequence[Any], stream: int | None) -> tuple[list[Any], list[Buffer]]:
+        """The tensors that a call will change, and their buffers."""
+        tensors = [args[index] for index, _, _ in self._places]
+        # Eager refuses to change inference tensors elsewhere, and so does copying back.
+        foreign = not torch.is_inference_mode_enabled() and any(map(_is_inference, tensors))
+        give = import_tensor if foreign or not self._are_apart(tensors, args) else import_donated
+        found = []
+        for tensor, (_, prepare, _) in zip(tensors, self._places, strict=True):
+            given = ready(tensor, _address_of(tensor), prepare)
+            found.append(give(given, self._device, stream))
+        return tensors, found
+
+    def write_back(self, tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+        """Copy the new values that did not land in the tensors' own memory."""
+        for tensor, value, (_, _, order) in zip(tensors, values, self._places, strict=True):
+            if _address_of(tensor) != _address_of(value):
+                _copy_back(tensor, value.permute(order))
+
+    def _are_apart(self, donated: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
+        """Whether nothing else of a call lies in the memory that it changes.
+
+        XLA takes it for granted, and would read what it has overwritten. AOTAutograd sees to it
+        for the inputs that it traced with, nobody for those of a later call.
+        """
+        tensors = [*donated, *(args[index] for index in self._read), *self._constants]
+        addresses = list(map(_address_of, tensors))
+        if addresses == self._apart:
+            return True
+        changed = len(donated)
+        spans = sorted(
+            (start, start + _bytes(tensor), place < changed)
+            for place, (start, tensor) in enumerate(zip(addresses, tensors, strict=True))
+            if tensor.numel()
+        )
+        end = changed_end = 0
+        for start, stop, is_changed in spans:
+            if start < (end if is_changed else changed_end):
+                return False
+            end = max(end, stop)
+            if is_changed:
+                changed_end = max(changed_end, stop)
+        self._apart = addresses
+        return True
+
+
+def _copy_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    with torch.no_grad():
+        tensor.copy_(value)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return storage_length(tensor.shape, tensor.stride()) * tensor.itemsize

@@ -1,0 +1,176 @@
+"""Values computed from parameters alone, kept until a parameter changes (`freeze`).
+
+Whether one has changed, torch's version counters tell, which changes in place move, and its
+address, which it loses with its memory. Two things in torch change without counting: batch norm in
+training its running statistics, so small tensors are compared bit by bit (0.3 us each), and fused
+optimizers, so a hook sees their steps. Nothing tells of writes through `.data`, NumPy, collectives
+of torch.distributed or other processes.
+"""
+
+import dataclasses
+import functools
+import operator
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from xla_dynamo.execution.known_buffers import StaticInputs
+from xla_dynamo.options import Options
+from xla_dynamo.programs.program import Frozen
+from xla_dynamo.runtime.buffers import import_tensor
+from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.runtime.jaxlib_private import Buffer
+
+_address_of = torch.Tensor.data_ptr
+_version_of = operator.attrgetter("_version")
+# Of at most so many elements is a tensor that is compared bit by bit, and a vector.
+_SMALL, _LONGEST = 1 << 12, 1 << 20
+
+
+class _Epoch:
+    """What stands for the changes that torch does not count."""
+
+    number = 0
+    is_over = False  # set by a hook that Dynamo may have traced: it must read nothing
+
+
+def note_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """A hook behind the steps of all optimizers: the fused ones change parameters uncounted."""
+    if any(group.get("fused") for group in optimizer.param_groups):
+        _Epoch.is_over = True
+
+
+_watch_optimizers = functools.cache(lambda: register_optimizer_step_post_hook(note_step))
+
+
+def refreeze() -> None:
+    """Let all graphs compiled with `options={"freeze": True}` read their parameters anew.
+
+    For changes that nobody counts: through `parameter.data` or another tensor that was given its
+    memory by it, through NumPy, by a collective of `torch.distributed`, or by another process.
+    """
+    _Epoch.is_over = False
+    _Epoch.number += 1
+
+
+@dataclasses.dataclass(slots=True)
+class _Known:
+    """The results for the parameters as they were."""
+
+    state: list[Any]
+    results: list[Buffer]
+    owner: weakref.ref
+    others: Sequence[torch.Tensor]  # no other object gets their place as long as they are held
+    memory: list[torch.Tensor]  # and nobody else the addresses
+    watched: list[Any]
+    bits: list[bytes]
+
+
+class FrozenProgram:
+    """A program that computes values from parameters and buffers, when these have changed."""
+
+    def __init__(self, device: jax.Device, frozen: Frozen, executable: Executable) -> None:
+        """Take what the executable reads among a graph's inputs."""
+        indices = [i.index for i in frozen.inputs]
+        self._pick = operator.itemgetter(*indices, indices[-1])
+        self._inputs = StaticInputs(device, indices, [i.layout.prepare for i in frozen.inputs])
+        self._constants = [import_tensor(tensor, device) for tensor in frozen.constants]
+        self._execute = executable.execute
+        _watch_optimizers()
+        # Several modules may share the program, as the layers of a stack do.
+        self._known: dict[int, _Known] = {}
+
+    def results(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:
+        """The values for the parameters among a call's arguments."""
+        tensors = self._pick(args)
+        if _Epoch.is_over:
+            refreeze()
+        state = [*map(_address_of, tensors), *map(id, tensors), _Epoch.number]
+        try:
+            state += map(_version_of, tensors)
+        except RuntimeError:  # an inference tensor, whose changes nobody counts
+            state.append(object())
+        known = self._known.get(state[0])
+        if (
+            known is not None
+            and known.owner() is tensors[0]
+            and known.state == state
+            and known.bits == _bits(known.watched)
+        ):
+            return known.results
+        watched = [_array_of(tensor) for tensor in tensors if _is_watched(tensor)]
+        bits = _bits(watched)  # before they are read: a change meanwhile is one to be seen
+        buffers = [*self._inputs.buffers(args, stream), *self._constants]
+        results = [buffer for (buffer,) in self._execute(buffers)]
+        memory = [tensor.detach() for tensor in tensors]
+        owner = weakref.ref(tensors[0], self._forgetting(state[0]))
+        others = [tensor for tensor in tensors if tensor is not tensors[0]]
+        self._keep(_Known(state, results, owner, others, memory, watched, bits))
+        return results
+
+    def _keep(self, new: _Known) -> None:
+        for address, known in list(self._known.items()):
+            if known.owner() is new.owner():  # its storage was replaced
+                self._known.pop(address, None)
+        self._known[new.state[0]] = new
+
+    def _forgetting(self, address: int) -> Callable[[weakref.ref], None]:
+        """What to do when the first of the parameters is gone."""
+        this = weakref.ref(self)
+
+        def forget(dead: weakref.ref) -> None:
+            if (alive := this()) is None:
+                return
+            known = alive._known.get(address)
+            if known is not None and known.owner is dead:
+                del alive._known[address]
+
+        return forget
+
+
+def _is_watched(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is compared bit by bit: a running statistic may be one."""
+    on_cpu = tensor.device.type == "cpu" and tensor.is_floating_point()
+    return on_cpu and tensor.numel() <= (_LONGEST if tensor.dim() == 1 else _SMALL)
+
+
+def _array_of(tensor: torch.Tensor) -> Any:
+    """A view of the memory of a tensor."""
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.detach().view(integers[tensor.itemsize]).numpy()
+
+
+def _bits(arrays: list[Any]) -> list[bytes]:
+    return [array.tobytes() for array in arrays]
+
+
+class FrozenValues:
+    """The values of a graph: the executables for its sizes share those that are the same."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self.keys: dict[str, tuple[FrozenProgram, int]] = {}
+
+    def compile(self, frozen: Frozen, device: jax.Device, options: Options) -> float:
+        """Compile what computes new ones; returns the seconds it took."""
+        if frozen.module is None:
+            return 0.0
+        executable = Executable(frozen.module, device, options.xla_options)
+        program = FrozenProgram(device, frozen, executable)
+        self.keys.update({key: (program, i) for i, key in enumerate(frozen.computed)})
+        return executable.compile_seconds
+
+    def of(self, keys: Sequence[str]) -> Callable[[Sequence[Any], int | None], list[Buffer]]:
+        """A function of a call's arguments and the stream: the values of these keys."""
+        places = [self.keys[key] for key in keys]
+        programs = dict.fromkeys(program for program, _ in places)
+
+        def buffers(args: Sequence[Any], stream: int | None) -> list[Buffer]:
+            found = {program: program.results(args, stream) for program in programs}
+            return [found[program][index] for program, index in places]
+
+        return buffers

@@ -1,0 +1,99 @@
+"""Graph outputs that are views of one memory in eager, and must be again.
+
+Inside the program a view is a value like any other. When two outputs share memory (`y` and
+`y.view(-1)`), the program returns what they are views of, once, and both are made from it.
+"""
+
+import collections
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from xla_dynamo.lowerings.builders.strides import row_major_order
+from xla_dynamo.torch_private import OpOverload, schema
+
+Node: TypeAlias = torch.fx.Node
+
+
+def _viewed(node: Node) -> Node | None:
+    """What a node is a view of, if it is one."""
+    if node.op != "call_function":
+        return None
+    if node.target is operator.getitem:  # one of several views: a piece of split() or unbind()
+        source = node.args[0]
+        return source if isinstance(source, torch.fx.Node) and _viewed(source) else None
+    if not isinstance(node.target, OpOverload):
+        return None
+    returns = schema(node.target).returns
+    alias = returns[0].alias_info if returns else None
+    first = node.args[0] if node.args else None
+    is_view = alias is not None and not alias.is_write and isinstance(first, torch.fx.Node)
+    return first if is_view else None
+
+
+def memory_of(node: Node) -> Node:
+    """The node whose memory a node is a view of: itself, if it is none."""
+    for view in views_under(node):
+        node = _viewed(view) or view
+    return node
+
+
+def views_under(node: Node) -> Iterator[Node]:
+    """A view, what it is a view of, and so on: all that are views themselves."""
+    while (viewed := _viewed(node)) is not None:
+        yield node
+        node = viewed
+
+
+def replayed(
+    node: Node, env: Mapping[Node, Any], *, as_view: bool
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function that makes a view again from a tensor in the place of `memory_of(node)`.
+
+    `env` has the numbers that the views are called with. Without `as_view`, autograd takes the
+    result for no view: it may be changed in place.
+    """
+    steps = []
+    for view in reversed(list(views_under(node))):
+        args = torch.fx.map_arg(view.args[1:], env.__getitem__)
+        kwargs = torch.fx.map_arg(view.kwargs, env.__getitem__)
+        steps.append((view.target, args, kwargs))
+
+    def replay(tensor: torch.Tensor) -> Any:
+        value: Any = tensor
+        with torch.no_grad():
+            for op, args, kwargs in steps:
+                value = op(value, *args, **kwargs)
+        return value if as_view else value.detach()
+
+    return replay
+
+
+def _same_elements(view: torch.Tensor, root: torch.Tensor) -> bool:
+    """Whether a view reads its root's elements as they are: no bit view, no lazy conjugate."""
+    lazy = (view.is_conj(), view.is_neg()) == (root.is_conj(), root.is_neg())
+    return view.dtype is root.dtype and lazy
+
+
+def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) -> dict[Node, Node]:
+    """Map each output that shares memory with another to the node whose memory it is.
+
+    Views of inputs are not among them: see `replayed`.
+    """
+    groups: dict[Node, set[Node]] = collections.defaultdict(set)
+    for output in outputs:
+        if isinstance(output, torch.fx.Node) and isinstance(values.get(output), torch.Tensor):
+            groups[memory_of(output)].add(output)
+    shared: dict[Node, Node] = {}
+    for root, members in groups.items():
+        value = values.get(root)
+        if len(members) < 2 or root.op == "placeholder" or not isinstance(value, torch.Tensor):
+            continue
+        if (
+            all(_same_elements(values[m], value) for m in members)
+            and row_major_order(value.shape, value.stride()) is not None
+        ):
+            shared.update(dict.fromkeys(members, root))
+    return shared

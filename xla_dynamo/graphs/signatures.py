@@ -1,0 +1,91 @@
+"""How messages name a node: its operator with the types it is given, and the user's line."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from jax.extend.mlir import ir
+
+from xla_dynamo.errors import LoweringError, UnsupportedDtype, UnsupportedOperator, XlaDynamoError
+from xla_dynamo.graphs.source_lines import describe, source_line
+from xla_dynamo.lowerings.builders.dtypes import dtype_name
+from xla_dynamo.torch_private import OpOverload, decomposition_table, schema
+
+Node: TypeAlias = torch.fx.Node
+
+
+def location(node: Node) -> ir.Location:
+    """The node's name and line, for XLA's profiles and dumps."""
+    line = source_line(node)
+    if line is None:
+        return ir.Location.name(node.name)
+    return ir.Location.name(node.name, ir.Location.file(line.file, line.line, 0))
+
+
+def signature(node: Node, values: Mapping[Node, Any]) -> str:
+    """A node as aten.add.Tensor(f32[8,3], 2, alpha=1)."""
+
+    def show(argument: Any) -> str:
+        if isinstance(argument, torch.fx.Node):
+            value = values.get(argument)
+            return argument.name if value is None else _short_type(value)
+        if isinstance(argument, list | tuple):
+            return "[" + ", ".join(map(show, argument)) + "]"
+        return repr(argument)
+
+    shown = [show(a) for a in node.args]
+    shown += [f"{key}={show(a)}" for key, a in node.kwargs.items()]
+    return f"{node.target}({', '.join(shown)})"
+
+
+def no_rule(node: Node, values: Mapping[Node, Any]) -> UnsupportedOperator:
+    """The error of an operator that is not in the table."""
+    if isinstance(node.target, OpOverload) and schema(node.target).is_mutable:
+        advice = (
+            "the operator changes its argument, and graphs must be functional: call "
+            ".run_decompositions() on an exported program first"
+        )
+    elif node.target in decomposition_table:
+        advice = "PyTorch has a decomposition: add it to xla_dynamo/decompositions/table.py"
+    else:
+        advice = "give it a rule with @xla_dynamo.lowers(op)"
+    return UnsupportedOperator(
+        f"no lowering for {signature(node, values)}{describe(node)}\n"
+        f"  {advice}\n  (docs/adding-a-lowering.md)"
+    )
+
+
+def refused(node: Node, values: Mapping[Node, Any], reason: str) -> UnsupportedOperator:
+    """The error of a call that the operator's rule does not do."""
+    return UnsupportedOperator(
+        f"{signature(node, values)}: {reason}{describe(node)}\n"
+        '  options={"fallback": "eager"} runs it in torch'
+    )
+
+
+def checked(node: Node, values: Mapping[Node, Any], emit: Callable[[], Any]) -> Any:
+    """Run emit() with the user's line added to whatever it raises."""
+    try:
+        return emit()
+    except UnsupportedDtype as error:
+        raise UnsupportedDtype(f"{signature(node, values)}: {error}{describe(node)}") from error
+    except XlaDynamoError as error:
+        raise type(error)(f"{error}{describe(node)}") from error
+    except Exception as error:
+        raise LoweringError(
+            f"the rule of {signature(node, values)} failed: {type(error).__name__}: {error}"
+            f"{describe(node)}"
+        ) from error
+
+
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+
+
+def _short_type(value: Any) -> str:
+    """f32[8,3] for a tensor, as MLIR and JAX print them."""
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    name = dtype_name(value.dtype)
+    stem = name.rstrip("0123456789")
+    short = _SHORT[stem] + name[len(stem) :] if stem in _SHORT else name
+    return f"{short}[{','.join(str(n) for n in value.shape)}]"

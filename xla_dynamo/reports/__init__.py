@@ -1,0 +1,1 @@
+"""What `explain` shows of a compilation."""

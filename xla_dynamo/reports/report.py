@@ -1,0 +1,143 @@
+"""What `explain` answers: graphs and why they broke, operators, executables, costs and times."""
+
+import io
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from xla_dynamo.events import BuiltExecutable, Frame, Graph
+from xla_dynamo.reports.record import Record
+from xla_dynamo.reports.report_page import page
+
+
+class Report(Record):
+    """A record that prints well: as tables in a terminal, as a page in a notebook."""
+
+    def html(self) -> str:
+        """A page that stands alone, with every operator, StableHLO and optimized HLO."""
+        return page(self, self.tables())
+
+    def __rich__(self) -> Group:
+        tables = [t for t in self.tables() if t.row_count]
+        return Group(Text(self.summary(), style="bold"), *tables)
+
+    def __str__(self) -> str:
+        width = max(shutil.get_terminal_size((120, 24)).columns, 100)
+        console = Console(file=io.StringIO(), width=width)
+        console.print(self)
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue()
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return self.html()
+
+    def tables(self) -> list[Table]:
+        """What is printed, and stands in the page."""
+        return [
+            _table(
+                "Graph breaks", ("where", "why"), ((b.line, b.reason) for b in self.graph_breaks)
+            ),
+            _table(
+                "Recompilations",
+                ("function", "why"),
+                ((self._place(f), f.recompiled) for f in self.recompiles),
+            ),
+            _table(
+                "Operators in eager torch",
+                ("graph", "operator", "where", "why"),
+                ((g.number, o.name, o.line, o.eager) for g, o in self.eager_operators),
+            ),
+            _table(
+                "Graphs",
+                ("graph", "what", "function", "operators", "decomposed from", "parts"),
+                map(self._graph_row, self.graphs),
+                numbers=(0, 3, 5),
+            ),
+            _table(
+                "Executables",
+                (
+                    "graph",
+                    "part",
+                    "sizes",
+                    "why",
+                    "FLOP",
+                    "bytes moved",
+                    "temporary bytes",
+                    "lowering",
+                    "XLA",
+                ),
+                map(_executable_row, self.executables),
+                numbers=(0, 1, 4, 5, 6, 7, 8),
+            ),
+            _table(
+                "Compile time",
+                (*self.seconds, "all"),
+                [[f"{s:.2f} s" for s in (*self.seconds.values(), sum(self.seconds.values()))]],
+            ),
+        ]
+
+    def _place(self, frame: Frame) -> str:
+        """The function; torch wraps what it has itself, such as its own modules."""
+        line = frame.line
+        return f"{line.function} ({line.file}:{line.line})" if line.is_users else self.subject
+
+    def _graph_row(self, graph: Graph) -> Iterable[Any]:
+        frames = [f for f in self.frames if f.compile_id == graph.compile_id]
+        origins = Counter(o.decomposed_from for o in graph.operators if o.decomposed_from)
+        function = self._place(frames[0]) if frames else ""
+        operators = len(graph.operators)
+        return graph.number, graph.kind, function, operators, _listed(origins), graph.parts
+
+
+def _executable_row(built: BuiltExecutable) -> Iterable[Any]:
+    cost = built.cost
+    lowering, xla = built.seconds
+    return (
+        built.graph.number,
+        built.part,
+        ", ".join(f"{name} = {value}" for name, value in built.sizes.items()),
+        built.reason,
+        _short(cost.flops),
+        _short(cost.bytes_accessed),
+        _short(cost.temporary_bytes),
+        f"{lowering:.3f} s",
+        f"{xla:.3f} s",
+    )
+
+
+def _listed(names: Counter[str]) -> str:
+    """The three most frequent, with their counts."""
+    shown = ", ".join(f"{name} ({n})" for name, n in names.most_common(3))
+    return shown + (", ..." if len(names) > 3 else "")
+
+
+def _short(number: float) -> str:
+    """Three digits and a prefix: 12.3 M."""
+    for prefix in ("", "k", "M", "G"):
+        if abs(number) < 999.5:
+            return f"{number:.3g} {prefix}".rstrip()
+        number /= 1000
+    return f"{number:,.3g} T"
+
+
+def _table(
+    title: str,
+    columns: Iterable[str],
+    rows: Iterable[Iterable[Any]],
+    *,
+    numbers: Iterable[int] = (),
+) -> Table:
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        right = index in set(numbers)
+        # Places and reasons are read whole: they fold, and are not cut.
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    return table

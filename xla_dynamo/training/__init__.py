@@ -1,0 +1,1 @@
+"""The whole training step, forward, backward and optimizer, as one graph."""
