@@ -17,8 +17,8 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = "xla_dynamo"
 # What is installed inside the package stands beside it.
 BESIDE = ("lowerings", "runtime")
-# The table stands with the families of rules, and below what those are written with.
-ALONE = (f"{PACKAGE}.lowerings.table",)
+# These stand beside the families of rules, and below what those are written with.
+ALONE = (f"{PACKAGE}.lowerings.table", f"{PACKAGE}.lowerings.target")
 Graph = Mapping[str, set[str]]
 
 
@@ -36,7 +36,7 @@ def sources(root: pathlib.Path = ROOT) -> dict[str, pathlib.Path]:
 
 
 def imported(path: pathlib.Path) -> set[str]:
-    """The modules that a file imports, as dotted names, lazily or not."""
+    """What a file imports, as dotted names, lazily or not: modules, and what is taken from them."""
     found = set()
     tree = ast.parse(path.read_text())
     blocks = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
@@ -46,20 +46,18 @@ def imported(path: pathlib.Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
     return found
 
 
 def imports(root: pathlib.Path = ROOT) -> dict[str, set[str]]:
     """By each file of the package, those of its files that it imports."""
     files = sources(root)
-    packages = {name for name, path in files.items() if path.name == "__init__.py"}
     graph = {}
     for name, path in files.items():
-        known = imported(path) & files.keys() - {name}
-        # `from package import module` names both, and needs the module.
-        through = {n for n in known & packages if any(m.startswith(n + ".") for m in known)}
-        graph[name] = known - through
+        # `from package import name` takes a file of that name, or something of the package's own.
+        taken = (n if n in files else n.rpartition(".")[0] for n in imported(path))
+        graph[name] = {n for n in taken if n in files} - {name}
     return graph
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 from jax.extend.mlir import ir
 
+from xla_dynamo.lowerings.target import Target
 from xla_dynamo.torch_private import OpOverload
 
 Rule = Callable[..., Any]
@@ -62,11 +63,10 @@ class Context:
         out: the node's promised result, `node.meta["val"]`: a fake tensor, a tuple of them (with
             None for results nobody asked for), or a number. A rule reads `.shape` and `.dtype`.
         operands: the node's positional arguments with fake tensors where the rule gets values.
-        platform: the PJRT platform the program is for: "cpu", "cuda", "tpu".
+        target: what the program is for; a rule reads `.platform` and `.libraries` of it here.
         module: the MLIR module under construction, for rules that add a function to it.
         functions: inlined functions by their key (see `from_jax`), so that each is added once.
         random_key: makes a fresh ui64[2] key for a random op; a new one at each call.
-        libraries: the libraries, by name, that programs for this platform may call.
         calls: the kernels of torch that the program calls, which `torch_calls` notes.
         trains: whether the graph has a backward, or is one.
         inline: lowers a graph inside the graph, the body of a branch or loop, at the insertion
@@ -77,14 +77,23 @@ class Context:
 
     out: Any
     operands: tuple[Any, ...]
-    platform: str
+    target: Target
     module: ir.Module
     functions: dict[Any, Any]
     random_key: Callable[[], ir.Value]
-    libraries: frozenset[str]
     calls: set[str]
     trains: bool
     inline: Callable[..., list[Any]]
+
+    @property
+    def platform(self) -> str:
+        """The PJRT platform that the program is for: "cpu", "cuda", "tpu"."""
+        return self.target.platform
+
+    @property
+    def libraries(self) -> frozenset[str]:
+        """The libraries, by name, that the program may call."""
+        return self.target.libraries
 
 
 def find_rule(op: Any) -> Rule | None:

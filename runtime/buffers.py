@@ -14,6 +14,7 @@ from xla_dynamo.runtime.jaxlib_private import (
     dlpack_from_buffer,
     donatable_buffer_from_dlpack,
 )
+from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import from_dlpack, to_dlpack
 
 # The C functions behind torch.utils.dlpack, which make a capsule of a tensor that requires
@@ -22,22 +23,22 @@ capsule_of: Callable[[torch.Tensor], Any] = to_dlpack
 tensor_of_capsule: Callable[[Any], torch.Tensor] = from_dlpack
 
 
-def import_tensor(tensor: torch.Tensor, device: jax.Device, stream: int | None = None) -> Buffer:
+def import_tensor(tensor: torch.Tensor, placement: Placement, stream: int | None = None) -> Buffer:
     """A PJRT buffer over a dense row-major tensor's memory, kept alive by the buffer.
 
     Memory that is not aligned for the platform (64 bytes on CPU) is copied.
     """
-    return buffer_from_dlpack(capsule_of(tensor), device, stream)
+    return buffer_from_dlpack(capsule_of(tensor), placement.device, stream)
 
 
-def import_donated(tensor: torch.Tensor, device: jax.Device, stream: int | None = None) -> Buffer:
+def import_donated(tensor: torch.Tensor, placement: Placement, stream: int | None = None) -> Buffer:
     """A PJRT buffer over a dense row-major tensor's memory, for a program to write into.
 
-    Only where `donates_in_place(device)`, and aligned as for `import_tensor`; elsewhere a copy.
+    Only where `donates_in_place`, and aligned as for `import_tensor`; elsewhere a copy.
     """
-    if not donates_in_place(device):
-        return import_tensor(tensor, device, stream)
-    return donatable_buffer_from_dlpack(capsule_of(tensor), device, stream, True)
+    if not donates_in_place(placement.device):
+        return import_tensor(tensor, placement, stream)
+    return donatable_buffer_from_dlpack(capsule_of(tensor), placement.device, stream, True)
 
 
 @functools.cache

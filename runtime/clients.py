@@ -1,38 +1,101 @@
-"""torch devices to PJRT devices."""
+"""torch devices to placements, on PJRT clients that are made as they were configured."""
 
+import dataclasses
 import functools
 import os
+import threading
 from typing import Any
 
 import jax
 import torch
 
-from xla_dynamo.errors import UnsupportedTensor
+from xla_dynamo.errors import OptionError, UnsupportedTensor
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.cpu.host_memory import keep_freed_memory
 from xla_dynamo.runtime.jaxlib_private import make_cpu_client
+from xla_dynamo.runtime.placement import Placement
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
 
 
-_watch_forks = functools.cache(forks.watch)
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientConfiguration:
+    """How the clients of this process are made.
+
+    Attributes:
+        cpu_devices: as how many devices the CPU appears. PyTorch/XLA has the environment variable
+            CPU_NUM_DEVICES for it, and so does this.
+        preallocates: whether XLA claims three quarters of a GPU's memory at once. torch's own
+            allocator lives on the same GPU, so it does not, unless the environment variable
+            XLA_PYTHON_CLIENT_PREALLOCATE says so.
+    """
+
+    cpu_devices: int = 1
+    preallocates: bool = False
+
+    @classmethod
+    def from_environment(cls) -> "ClientConfiguration":
+        """What the environment variables say.
+
+        Raises:
+            OptionError: CPU_NUM_DEVICES is no positive integer.
+        """
+        given = os.environ.get("CPU_NUM_DEVICES", "1")
+        if not given.isdecimal() or int(given) < 1:
+            raise OptionError(f"CPU_NUM_DEVICES must be a positive integer, not {given!r}")
+        return cls(int(given), os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE") == "true")
 
 
-@functools.cache
-def _cpu_client() -> Any:
-    keep_freed_memory()
-    return make_cpu_client()
+_lock = threading.RLock()
+_configuration: ClientConfiguration | None = None
+_clients: dict[str, list[jax.Device]] = {}
 
 
-def _devices_of_jax(platform: str) -> list[jax.Device]:
-    # torch's own allocator lives on the same GPU; XLA's would otherwise claim three quarters of it.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+def configure(configuration: ClientConfiguration) -> None:
+    """Say how clients are to be made, before the first graph is compiled.
+
+    Raises:
+        OptionError: there is a client already, of another configuration.
+    """
+    global _configuration
+    with _lock:
+        if _clients and configuration != _configuration:
+            raise OptionError(
+                f"PJRT clients were made as {_configuration} already, and cannot become "
+                f"{configuration}: configure them before anything is compiled"
+            )
+        _configuration = configuration
+
+
+def devices_of(platform: str) -> list[jax.Device]:
+    """The devices of a PJRT platform; the first call makes its client.
+
+    Raises:
+        RuntimeError: there is no PJRT plugin for it.
+    """
+    global _configuration
+    with _lock:
+        if platform not in _clients:
+            if _configuration is None:
+                _configuration = ClientConfiguration.from_environment()
+            made = _make_client(platform, _configuration)
+            forks.watch(made[0].client)
+            _clients[platform] = made
+        return _clients[platform]
+
+
+def _make_client(platform: str, configuration: ClientConfiguration) -> Any:
+    if platform == "cpu":
+        keep_freed_memory()
+        return make_cpu_client(configuration.cpu_devices).local_devices()
+    preallocates = "true" if configuration.preallocates else "false"
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", preallocates)
     return jax.local_devices(backend=platform)
 
 
 @functools.cache
-def pjrt_device(device_type: str, index: int) -> jax.Device:
-    """The PJRT device that shares its memory with a torch device.
+def placement_at(device_type: str, index: int) -> Placement:
+    """The placement on the one PJRT device that shares its memory with a torch device.
 
     Raises:
         UnsupportedTensor: there is no PJRT plugin for this type of device.
@@ -45,20 +108,21 @@ def pjrt_device(device_type: str, index: int) -> jax.Device:
         )
     platform = _PLATFORMS[device_type]
     try:
-        devices = _cpu_client().local_devices() if platform == "cpu" else _devices_of_jax(platform)
+        devices = devices_of(platform)
     except RuntimeError as error:
         raise UnsupportedTensor(
             f"tensors on {device_type!r} need a PJRT plugin for {platform}, which is not "
             f"installed: pip install 'xla-dynamo[{platform}]' ({error})"
         ) from error
-    _watch_forks(devices[0].client)
     by_hardware_id = {d.local_hardware_id or 0: d for d in devices}
-    return by_hardware_id[index]
+    if device_type == "cpu":  # torch has one CPU, whose memory all of PJRT's CPU devices share
+        return Placement(torch.device("cpu"), (devices[0],))
+    return Placement(torch.device(device_type, index), (by_hardware_id[index],))
 
 
-def pjrt_device_of(device: torch.device) -> jax.Device:
-    """`pjrt_device` of a torch.device; no index means torch's current device of that type."""
+def placement_of(device: torch.device) -> Placement:
+    """`placement_at` of a torch.device; no index means torch's current device of that type."""
     index = device.index
     if index is None:
         index = torch.cuda.current_device() if device.type == "cuda" else 0
-    return pjrt_device(device.type, index)
+    return placement_at(device.type, index)

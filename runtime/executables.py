@@ -18,17 +18,21 @@ from xla_dynamo.runtime.jaxlib_private import (
     compile_options,
     executor,
 )
+from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.runtime.xla_options import refused, with_defaults
 
 
-def _compile(module: ir.Module, device: jax.Device, given: Mapping[str, Any]) -> LoadedExecutable:
+def _compile(module: ir.Module, placement: Placement, given: Mapping[str, Any]) -> LoadedExecutable:
+    platform, devices = placement.platform, placement.devices
     while True:
-        options = compile_options(with_defaults(device.platform, given), device.id)
+        options = compile_options(with_defaults(platform, given), devices)
         try:
-            return compile_and_load(module, device, options)
+            return compile_and_load(module, devices, options)
         except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
-            if not refused(device.platform, given, error):
-                raise CompileError(f"PJRT could not compile for {device}: {error}") from error
+            if not refused(platform, given, error):
+                raise CompileError(
+                    f"PJRT could not compile for {placement.device}: {error}"
+                ) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,17 +54,20 @@ class Cost:
 
 
 class Executable:
-    """A program compiled for one device.
+    """A program compiled for the devices of a placement.
 
     Attributes:
-        device: the PJRT device it runs on.
+        placement: where it runs.
         compile_seconds: how long PJRT took.
     """
 
-    __slots__ = ("_loaded", "compile_seconds", "device", "execute")
+    __slots__ = ("_loaded", "compile_seconds", "execute", "placement")
 
     def __init__(
-        self, module: ir.Module, device: jax.Device, xla_options: Mapping[str, Any] | None = None
+        self,
+        module: ir.Module,
+        placement: Placement,
+        xla_options: Mapping[str, Any] | None = None,
     ) -> None:
         """Compile a module whose public function is `main`.
 
@@ -70,14 +77,14 @@ class Executable:
         if forks.forked:
             raise CompileError(forks.MESSAGE)
         start = time.perf_counter()
-        self._loaded = _compile(module, device, xla_options or {})
-        self.device = device
+        self._loaded = _compile(module, placement, xla_options or {})
+        self.placement = placement
         self.compile_seconds = time.perf_counter() - start
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)
         metrics.add_time("CompileTime", self.compile_seconds)
         if self.compile_seconds > 1:
             give_back_memory()
-        if device.platform == "cpu":
+        if placement.platform == "cpu":
             memory = self._loaded.get_compiled_memory_stats()
             made = memory.output_size_in_bytes - memory.alias_size_in_bytes
             keep_freed_memory_for(self.execute, memory.temp_size_in_bytes + made)

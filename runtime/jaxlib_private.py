@@ -33,22 +33,29 @@ dlpack_from_buffer: Callable[[Buffer, Any], Any] = _jax.buffer_to_dlpack_managed
 LoadedExecutable: TypeAlias = _jax.LoadedExecutable
 
 
-def make_cpu_client() -> _jax.Client:
-    """A PJRT client for the CPU that runs a program in the thread that calls it.
+def make_cpu_client(devices: int = 1) -> _jax.Client:
+    """A PJRT client for the CPU, as so many devices.
+
+    It runs a program in the thread that calls it.
 
     JAX's own client hands all but the smallest programs to another thread, which costs 30 to 90 µs
     a call and gains nothing here: a call waits for its results.
     """
-    return xla_client.make_cpu_client(asynchronous=False)
+    return xla_client.make_cpu_client(asynchronous=False, num_devices=devices)
 
 
-def compile_options(debug_options: Mapping[str, Any], device_id: int) -> _jax.CompileOptions:
-    """PJRT compile options for one device; keys are those of XLA's DebugOptions."""
+def compile_options(
+    debug_options: Mapping[str, Any], devices: Sequence[jax.Device]
+) -> _jax.CompileOptions:
+    """PJRT compile options for a program on these devices, divided among them if they are several.
+
+    Keys are those of XLA's DebugOptions.
+    """
     options = _jax.CompileOptions()
     options.num_replicas = 1
-    options.num_partitions = 1
+    options.num_partitions = len(devices)
     options.device_assignment = _jax.DeviceAssignment.create(
-        np.array([[device_id]], dtype=np.int32)
+        np.array([[device.id for device in devices]], dtype=np.int32)
     )
     if debug_options:
         options.env_option_overrides = list(debug_options.items())
@@ -56,10 +63,11 @@ def compile_options(debug_options: Mapping[str, Any], device_id: int) -> _jax.Co
 
 
 def compile_and_load(
-    module: ir.Module, device: jax.Device, options: _jax.CompileOptions
+    module: ir.Module, devices: Sequence[jax.Device], options: _jax.CompileOptions
 ) -> LoadedExecutable:
-    """Compile a StableHLO module for one device."""
-    return device.client.compile_and_load(module, _jax.DeviceList((device,)), options)
+    """Compile a StableHLO module for these devices."""
+    client = devices[0].client
+    return client.compile_and_load(module, _jax.DeviceList(tuple(devices)), options)
 
 
 def executor(

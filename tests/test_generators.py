@@ -6,6 +6,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import xla_dynamo
 from xla_dynamo import UnsupportedOperator
+from xla_dynamo.graphs.request import Request
 from xla_dynamo.options import Options
 
 aten = torch.ops.aten
@@ -78,7 +79,7 @@ def test_generators_of_a_graph(draw):
         torch.testing.assert_close(result, draw(x.exp().log(), g) * 2)
     assert torch.equal(state, g.get_state())
     with pytest.raises(UnsupportedOperator, match="generator of its own"):
-        xla_dynamo.compile_graph(gm, [x], Options(fallback="error"))
+        xla_dynamo.compile_graph(gm, [x], Request(Options(fallback="error")))
 
 
 def test_one_generator_is_drawn_from_in_order():

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xla_dynamo.execution.restriding import preparation, restriding
 from xla_dynamo.lowerings.builders.strides import inverse, is_row_major, row_major_order
 from xla_dynamo.programs.layouts import input_layout, output_layout
 
@@ -36,17 +37,17 @@ def test_row_major_agrees_with_torch(shape):
     ],
 )
 def test_tensors_that_are_not_dense_are_copied(tensor):
-    layout = input_layout(tensor)
-    assert layout.prepare is not None
-    assert layout.prepare(tensor).is_contiguous()
+    prepare = preparation(input_layout(tensor))
+    assert prepare is not None
+    assert prepare(tensor).is_contiguous()
 
 
 def test_dense_tensors_are_not_copied():
     image = torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)
     layout = input_layout(image)
-    assert layout.order == [0, 2, 3, 1]
-    assert layout.prepare(image).data_ptr() == image.data_ptr()
-    assert input_layout(torch.empty(2, 3)).prepare is None
+    assert layout.permutation == (0, 2, 3, 1)
+    assert preparation(layout)(image).data_ptr() == image.data_ptr()
+    assert preparation(input_layout(torch.empty(2, 3))) is None
 
 
 def test_inverse():
@@ -70,8 +71,8 @@ def test_outputs_have_the_promised_strides(promised):
     array = torch.randn(promised.shape)
     for dim in layout.unexpanded:
         array = array.narrow(dim, 0, 1)
-    crossing = array.permute(layout.order).contiguous()
-    result = layout.finish(crossing) if layout.finish else crossing
+    crossing = array.permute(layout.permutation).contiguous()
+    result = restriding(layout.restride)(crossing) if layout.restride else crossing
     assert result.shape == promised.shape
     live = [d for d in range(promised.ndim) if promised.shape[d] > 1 and promised.numel()]
     assert [result.stride(d) for d in live] == [promised.stride(d) for d in live]

@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values
 from xla_dynamo.options import Options
 from xla_dynamo.programs.lower import lower
+from xla_dynamo.programs.targets import target_of
 from xla_dynamo.runtime import metrics
 
 
@@ -20,7 +22,8 @@ def as_told_before():
 def stablehlo(f, *inputs, platform="cuda", **options):
     """The lines of a function's products in the module for a platform."""
     gm = make_fx(lambda *x: torch.utils._pytree.tree_leaves(f(*x)), tracing_mode="fake")(*inputs)
-    program = lower(gm, static_values(gm), platform, Options.parse(options))
+    request = Request(Options.parse(options))
+    program = lower(gm, static_values(gm), target_of(platform, request.options), request)
     return [line for line in str(program.module).splitlines() if "dot_general" in line]
 
 

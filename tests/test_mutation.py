@@ -5,7 +5,7 @@ import torch
 
 from xla_dynamo.execution import donated_inputs
 from xla_dynamo.runtime.buffers import donates_in_place
-from xla_dynamo.runtime.clients import pjrt_device
+from xla_dynamo.runtime.clients import placement_at
 
 
 def compiled(fn, **kwargs):
@@ -31,7 +31,7 @@ def copies(monkeypatch):
 
 
 def test_the_platform_donates_in_place():
-    assert donates_in_place(pjrt_device("cpu", 0)), "jaxlib changed: see runtime/buffers.py"
+    assert donates_in_place(placement_at("cpu", 0).device), "jaxlib changed: see runtime/buffers.py"
 
 
 def test_a_cache_is_updated_in_place(copies):

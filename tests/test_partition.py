@@ -65,12 +65,12 @@ def graphs(monkeypatch):
     """The partitioned graphs made during a test."""
     made = []
 
-    class Watched(split_graph.PartitionedGraph):
+    class Watched(split_graph.SplitGraph):
         def __init__(self, *args):
             super().__init__(*args)
             made.append(self)
 
-    monkeypatch.setattr("xla_dynamo.execution.compiled_graph.PartitionedGraph", Watched)
+    monkeypatch.setattr("xla_dynamo.execution.compiled_graph.SplitGraph", Watched)
     return made
 
 

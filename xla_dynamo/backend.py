@@ -10,9 +10,11 @@ import torch
 from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.decompositions.whole_resampling import resampling_is_whole
 from xla_dynamo.dynamo.aot_metadata import (
-    note_views_of_inputs,
     report_strides,
+    restore_views_of_inputs,
     results_for_backward,
+    static_input_indices,
+    strides_of_saved,
 )
 from xla_dynamo.dynamo.check_inputs import check_inputs
 from xla_dynamo.dynamo.dynamo_trace import log_what_dynamo_does
@@ -21,8 +23,8 @@ from xla_dynamo.dynamo.joint_partitioner import forward_backward
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.events import Observer, log_event
 from xla_dynamo.execution.compiled_graph import compile_graph
+from xla_dynamo.graphs.request import Request
 from xla_dynamo.options import Options
-from xla_dynamo.programs.saved_results import note_saved
 from xla_dynamo.torch_private import (
     aot_autograd,
     inductor_config,
@@ -57,6 +59,7 @@ def compile_torch_graph(
     options: Options,
     *,
     kind: str = "inference",
+    trains: bool = False,
     observer: Observer = log_event,
 ) -> Callable[..., Any]:
     """What `openxla` does with a graph of torch's functions.
@@ -66,6 +69,7 @@ def compile_torch_graph(
         example_inputs: what it is called with.
         options: checked ones.
         kind: what a graph without gradients is called in logs and reports.
+        trains: whether it is a training step all the same.
         observer: is told of every graph and executable, of later ones too.
     """
     log_what_dynamo_does()
@@ -75,23 +79,25 @@ def compile_torch_graph(
         options = dataclasses.replace(options, freeze=False)
     prepare_recurrent_layers(gm)
 
-    # What a backward graph gets was made by its forward, parameters included: nothing to keep.
-    def compiler(kind: str, *, keeps_inputs: bool = True) -> Callable[..., Any]:
+    def request_of(kind: str, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Request:
+        if kind == "backward":
+            # What it gets was made by its forward, parameters included: nothing to keep.
+            strides = strides_of_saved(gm, inputs)
+            return Request(options, kind, True, input_strides=strides, observer=observer)
+        return Request(
+            options,
+            kind,
+            trains=trains or kind == "forward",
+            keeps_inputs=True,
+            static_inputs=static_input_indices(),
+            results_for_backward=results_for_backward(gm) if kind == "forward" else frozenset(),
+            views_of_inputs=restore_views_of_inputs(gm),
+            observer=observer,
+        )
+
+    def compiler(kind: str) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            saved = results_for_backward(gm) if kind == "forward" else frozenset()
-            if kind == "backward":
-                note_saved(gm, inputs)
-            else:
-                note_views_of_inputs(gm)
-            graph = compile_graph(
-                gm,
-                inputs,
-                options,
-                keeps_inputs=keeps_inputs,
-                kind=kind,
-                saved=saved,
-                observer=observer,
-            )
+            graph = compile_graph(gm, inputs, request_of(kind, gm, inputs))
             report_strides(gm, graph.chosen_strides)
             return graph.call
 
@@ -99,7 +105,7 @@ def compile_torch_graph(
 
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward", keeps_inputs=False),
+        bw_compiler=compiler("backward"),
         inference_compiler=compiler(kind),
         decompositions=decompositions(options.rng),
         partition_fn=forward_backward,

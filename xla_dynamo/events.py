@@ -90,8 +90,8 @@ class Operator:
     eager: str | None
 
 
-class Graph:
-    """An ATen graph that `compile_graph` took.
+class CompilationRecord:
+    """What was done with an ATen graph that `compile_graph` took; it decides nothing.
 
     Attributes:
         number: counted through the process, from 1.
@@ -111,12 +111,7 @@ class Graph:
         self.parts, self.start, self.seconds = 1, time.perf_counter(), 0.0
         self._gm, self._eager = gm, dict[torch.fx.Node, str]()
 
-    @property
-    def trains(self) -> bool:
-        """Whether it has a backward, or is one."""
-        return self.kind in ("forward", "backward", "training step")
-
-    def cut(self, eager: dict[torch.fx.Node, str], parts: int) -> None:
+    def note_split(self, eager: dict[torch.fx.Node, str], parts: int) -> None:
         """Note what torch runs, with the reasons, and how many parts are left for XLA."""
         self._eager, self.parts = eager, parts
 
@@ -168,7 +163,7 @@ class BuiltExecutable:
         seconds: how long lowering took, and XLA.
     """
 
-    graph: Graph
+    graph: CompilationRecord
     part: int
     sizes: Mapping[str, Any]
     reason: str
@@ -207,7 +202,7 @@ class BuiltExecutable:
         )
 
 
-Event: TypeAlias = GraphBreak | Frame | Graph | BuiltExecutable
+Event: TypeAlias = GraphBreak | Frame | CompilationRecord | BuiltExecutable
 Observer: TypeAlias = Callable[[Event], None]
 
 

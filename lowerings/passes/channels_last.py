@@ -13,6 +13,7 @@ from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.dtypes import type_in_order
+from xla_dynamo.lowerings.builders.functions import has_uses, main_of
 from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.strides import channels_last, inverse
 from xla_dynamo.lowerings.builders.values import source_of
@@ -30,13 +31,15 @@ from xla_dynamo.lowerings.passes.permuted_operations import (
     numbers,
     rewritten,
 )
+from xla_dynamo.lowerings.target import Target
 
 # What the configuration of such a call has in it.
 _ON_IMAGES = ("onednn_conv_config", "weight_gradient")
 
 
-def put_channels_last(main: func.FuncOp) -> None:
-    """Rewrite a function's body, if it calls a library with images."""
+def put_channels_last(module: ir.Module, target: Target) -> None:
+    """Rewrite the body of main, if it calls a library with images."""
+    main = main_of(module)
     ops = [op.operation for op in main.entry_block.operations]
     if not any(map(_takes_images, ops)):
         return
@@ -50,7 +53,7 @@ def _erase_unused(main: func.FuncOp, old: set[ir.Operation]) -> None:
     """Take out what nobody reads any more."""
     for op in reversed([op.operation for op in main.entry_block.operations]):
         is_pure = op in old or op.name in ("stablehlo.transpose", "stablehlo.broadcast_in_dim")
-        if is_pure and not any(True for result in op.results for _ in result.uses):
+        if is_pure and not has_uses(op):
             op.erase()
 
 

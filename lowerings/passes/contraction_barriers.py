@@ -21,11 +21,14 @@ from typing import Any
 
 import torch
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.lowerings.builders.functions import add_argument, defining_operation, main_of
 from xla_dynamo.lowerings.builders.values import is_known
+from xla_dynamo.lowerings.target import Target
 
-_MARK = "xla_dynamo.result"
+_MARK, _HAS_NEGATIVE_ZERO = "xla_dynamo.result", "xla_dynamo.has_negative_zero"
 
 
 def _names(names: str) -> frozenset[str]:
@@ -58,13 +61,13 @@ _CHOICES = _names(
     "complex concatenate dynamic_slice dynamic_update_slice gather imag pad real select"
 )
 _INEXACT = ir.F16Type | ir.BF16Type | ir.F32Type | ir.F64Type | ir.ComplexType
-NOTHING = torch.tensor(-0.0)
+NEGATIVE_ZERO = torch.tensor(-0.0)
 
 
 def mark_results(result: Any) -> None:
     """Note what of a node's result, or of what it is a view of, may have to be kept."""
     for value in result if isinstance(result, tuple | list) else [result]:
-        while (op := _made_by(value)) is not None:
+        while (op := defining_operation(value)) is not None:
             name = op.name
             view = _is_view(op, name)
             if view and _MARK in op.attributes:
@@ -80,11 +83,15 @@ def mark_results(result: Any) -> None:
             value = op.operands[0]
 
 
-def keep_results(module: ir.Module, nothing: ir.Value, fuses: bool) -> None:
-    """Add `nothing`, an argument of main that is -0.0 (f32[]), to results that could be joined.
+def insert_barriers(module: ir.Module, target: Target) -> None:
+    """Add -0.0 to results that XLA or LLVM could contract or reassociate with what reads them.
 
-    `fuses` tells that a product and a sum become a fused multiply-add on the platform.
+    Assumes the marks of `mark_results`, and takes them away. Leaves, where it is needed, another
+    argument of main behind the others, an f32[] that the caller passes `NEGATIVE_ZERO` for; see
+    `take_negative_zero`.
     """
+    main = main_of(module)
+    negative_zero: ir.Value | None = None
     marked: list[ir.Operation] = []
     sums: list[ir.Operation] = []
 
@@ -99,11 +106,24 @@ def keep_results(module: ir.Module, nothing: ir.Value, fuses: bool) -> None:
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    summed = _given_to(sums) if fuses else set()
+    # On the CPU a product and a sum become a fused multiply-add.
+    summed = _given_to(sums) if target.is_cpu else set()
     for op in marked:
         fused = op.results[0] in summed and _ends_in_product(op)
         if fused or any(_joins(reader, op) for reader in _readers(op)):
-            _keep(op, nothing)
+            if negative_zero is None:
+                negative_zero = add_argument(main, ir.RankedTensorType.get([], ir.F32Type.get()))
+            _add_zero(op, negative_zero)
+    if negative_zero is not None:
+        main.attributes[_HAS_NEGATIVE_ZERO] = ir.UnitAttr.get()
+
+
+def take_negative_zero(main: func.FuncOp) -> bool:
+    """Whether `insert_barriers` has added an argument; the note of it is taken off the function."""
+    found = _HAS_NEGATIVE_ZERO in main.attributes
+    if found:
+        del main.attributes[_HAS_NEGATIVE_ZERO]
+    return found
 
 
 def _sums_up(op: ir.Operation, name: str) -> bool:
@@ -124,7 +144,7 @@ def _given_to(sums: list[ir.Operation]) -> set[ir.Value]:
         value = waiting.pop()
         if value not in summed:
             summed.add(value)
-            maker = _made_by(value)
+            maker = defining_operation(value)
             if maker is not None and (maker.name in _CHOICES or _is_view(maker, maker.name)):
                 waiting += maker.operands
     return summed
@@ -135,13 +155,13 @@ def _ends_in_product(op: ir.Operation) -> bool:
     if not isinstance(_element(op), ir.F32Type | ir.F64Type):
         return False
     if op.name == "stablehlo.divide":  # XLA multiplies by what is one number for many elements
-        maker = _made_by(op.operands[1])
+        maker = defining_operation(op.operands[1])
         shared = maker is not None and maker.name == "stablehlo.broadcast_in_dim"
         return shared or is_known(op.operands[1])
     if op.name == "stablehlo.dot_general":
         return _is_outer_product(op)
     if op.name in _SUMS:  # with zeros, in whose place XLA puts the product
-        makers = [_made_by(operand) for operand in op.operands]
+        makers = [defining_operation(operand) for operand in op.operands]
         return _has_constant(op) and any(m and m.name in _PRODUCTS for m in makers)
     return op.name in _PRODUCTS
 
@@ -193,7 +213,7 @@ def _is_outer_product(op: ir.Operation) -> bool:
 
 def _is_exponential(value: ir.Value) -> bool:
     """Whether a value is an exponential, or a view of one."""
-    while (op := _made_by(value)) is not None:
+    while (op := defining_operation(value)) is not None:
         if op.name == "stablehlo.exponential":
             return True
         if not _is_view(op, op.name):
@@ -208,33 +228,28 @@ def _has_constant(op: ir.Operation) -> bool:
 
 def _has_scalar(op: ir.Operation) -> bool:
     """Whether an operand is one number for all elements, known or not."""
-    makers = [maker for operand in op.operands if (maker := _made_by(operand)) is not None]
+    makers = [
+        maker for operand in op.operands if (maker := defining_operation(operand)) is not None
+    ]
     broadcasts = [maker for maker in makers if maker.name == "stablehlo.broadcast_in_dim"]
     return _has_constant(op) or any(_size(maker.operands[0]) == 1 for maker in broadcasts)
 
 
-def _keep(op: ir.Operation, nothing: ir.Value) -> None:
+def _add_zero(op: ir.Operation, zero: ir.Value) -> None:
     result = op.results[0]
     type_ = ir.RankedTensorType(result.type)
     with ir.InsertionPoint.after(op), op.location:
         element = _element(op)
         if isinstance(element, ir.ComplexType):
-            if element.element_type != nothing.type.element_type:
+            if element.element_type != zero.type.element_type:
                 part = ir.RankedTensorType.get([], element.element_type)
-                nothing = hlo.convert(part, nothing)
-            nothing = hlo.complex(nothing, nothing)
-        elif nothing.type.element_type != element:
-            nothing = hlo.convert(ir.RankedTensorType.get([], element), nothing)
-        everywhere = hlo.broadcast_in_dim(type_, nothing, ir.DenseI64ArrayAttr.get([]))
+                zero = hlo.convert(part, zero)
+            zero = hlo.complex(zero, zero)
+        elif zero.type.element_type != element:
+            zero = hlo.convert(ir.RankedTensorType.get([], element), zero)
+        everywhere = hlo.broadcast_in_dim(type_, zero, ir.DenseI64ArrayAttr.get([]))
         kept = hlo.add(result, everywhere)
     result.replace_all_uses_except(kept, kept.owner.operation)
-
-
-def _made_by(value: Any) -> ir.Operation | None:
-    """The operation that gives a value, which is None of an argument and of what is no value."""
-    if not isinstance(value, ir.Value) or isinstance(value.owner, ir.Block):
-        return None
-    return value.owner
 
 
 def _element(op: ir.Operation) -> ir.Type:

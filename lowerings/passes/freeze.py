@@ -5,15 +5,16 @@ results as arguments. The cut is made in StableHLO, so it finds what the rules w
 weights to bfloat16, kernels in another form, scales made of running variances.
 """
 
+import dataclasses
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeAlias
 
-import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
-from xla_dynamo.programs.program import Frozen, Input
+from xla_dynamo.lowerings.builders.functions import has_uses, is_used, operations_of, update_type
+from xla_dynamo.lowerings.target import Target
 
 Value: TypeAlias = ir.Value
 
@@ -27,73 +28,81 @@ _IMPURE = {"stablehlo.custom_call", "stablehlo.rng", "stablehlo.rng_bit_generato
 _GROWTH, _SMALL = 2, 1 << 16
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cut:
+    """What a function takes now, and the module that computes it.
+
+    Attributes:
+        keys: what each value is: equal keys, equal values, whichever sizes a module is for. The
+            function has an argument for each of them, behind the others.
+        module: computes those of `computed`; None if there are none.
+        arguments: what `module` takes: numbers of arguments that the function had.
+        computed: the keys of its results.
+        unused: the numbers of the roots that the function had as arguments and has no more.
+    """
+
+    keys: list[str]
+    module: ir.Module | None
+    arguments: list[int]
+    computed: list[str]
+    unused: frozenset[int]
+
+
 def freeze(
-    main: func.FuncOp,
-    inputs: Sequence[Input],
-    first: int,
-    constants: Mapping[Value, torch.Tensor],
-    known: Collection[str],
-    platform: str,
-) -> tuple[list[Input], Frozen | None]:
-    """Cut what depends on some arguments alone out of a function under construction.
+    main: func.FuncOp, roots: Sequence[int], known: Collection[str], target: Target
+) -> Cut | None:
+    """Cut what depends on some arguments alone out of a function.
 
     Args:
-        main: the function, whose block ends with its return. It gets an argument for each value.
-        inputs: the parameters and buffers, its arguments from number `first` on.
-        first: see `inputs`.
-        constants: other arguments, that are the same at each call.
+        main: the function. It gets an argument for each value that is cut out, and loses those of
+            its roots that it reads no more.
+        roots: the numbers of the arguments that are parameters and buffers.
         known: keys of values that there are already: nothing has to compute them.
-        platform: the PJRT platform that the function is for.
+        target: what the function is for.
 
     Returns:
-        The inputs that are still arguments, and the values; None if there are none.
+        What was cut out; None if there is nothing.
     """
     block = main.entry_block
-    roots = list(block.arguments)[first : first + len(inputs)]
-    if platform != "cpu":  # elsewhere `frozen_inputs` does not look at running statistics
-        roots = [root for root in roots if not _may_be_statistic(root)]
-    cut = _Cut(main, roots, list(constants))
-    values = cut.frontier()
+    arguments = {number: block.arguments[number] for number in roots}
+    read = list(arguments.values())
+    if not target.is_cpu:  # elsewhere `frozen_inputs` does not look at running statistics
+        read = [argument for argument in read if not _may_be_statistic(argument)]
+    separation = _Separation(main, read)
+    values = separation.frontier()
     if not values:
-        return list(inputs), None
-    keys = [cut.key(value) for value in values]
+        return None
+    keys = [separation.key(value) for value in values]
     pairs = [(k, v) for k, v in zip(keys, values, strict=True) if k not in known]
-    module, used, numerals = None, list[Value](), list[Value]()
+    module, used = None, list[Value]()
     if pairs:
-        module, used, numerals = cut.program([value for _, value in pairs])
-    numbers = [root.arg_number - first for root in used]
+        module, used = separation.module([value for _, value in pairs])
+    numbers = [ir.BlockArgument(value).arg_number for value in used]
     for value in values:
         argument = block.add_argument(value.type, ir.Location.unknown())
         value.replace_all_uses_with(argument)
-    cut.erase()
-    kept = []
-    for number, input_ in reversed(list(enumerate(inputs))):
-        if any(True for _ in block.arguments[first + number].uses):
-            kept.append(input_)
-        else:
-            block.erase_argument(first + number)
-    read, given = [inputs[n] for n in numbers], [constants[value] for value in numerals]
-    return kept[::-1], Frozen(keys, module, read, given, [key for key, _ in pairs])
+    separation.erase()
+    unused = frozenset(number for number, value in arguments.items() if not is_used(value))
+    for number in sorted(unused, reverse=True):
+        block.erase_argument(number)
+    update_type(main)
+    return Cut(keys, module, numbers, [key for key, _ in pairs], unused)
 
 
-class _Cut:
+class _Separation:
     """The operations of a function that read nothing but roots and constants."""
 
-    def __init__(
-        self, main: func.FuncOp, roots: Sequence[Value], constants: Sequence[Value]
-    ) -> None:
-        self._main = main
+    def __init__(self, main: func.FuncOp, roots: Sequence[Value]) -> None:
+        self._main, self._roots = main, list(roots)
         self._keys: dict[Value, str] = {root: f"{i} {root.type}" for i, root in enumerate(roots)}
-        self._keys |= {value: f"constant {i} {value.type}" for i, value in enumerate(constants)}
-        self._roots, self._arguments = list(roots), list(constants)
         # Operations by each of their results: those of roots, and those of no argument at all.
         self._frozen: dict[Value, Any] = {}
         self._constant: dict[Value, Any] = {}
         self._live: list[Any] = []
         rooted = set(roots)
-        for op in (op.operation for op in main.entry_block.operations):
+        for op in operations_of(main):
             reads = [v in rooted or v in self._frozen for v in op.operands]
-            same = [v in self._constant or v in self._arguments for v in op.operands]
+            same = [v in self._constant for v in op.operands]
             fits = all(r or s for r, s in zip(reads, same, strict=True))
             if not fits or op.name in _IMPURE or _captures(op):
                 self._live.append(op)
@@ -171,28 +180,27 @@ class _Cut:
         module = self._main.operation.parent.opview
         return [op for op in module.body.operations if op.operation != self._main.operation]
 
-    def program(self, values: Sequence[Value]) -> tuple[ir.Module, list[Value], list[Value]]:
-        """A module that computes some values, and its arguments: roots and constants."""
+    def module(self, values: Sequence[Value]) -> tuple[ir.Module, list[Value]]:
+        """A module that computes some values, and the roots that are its arguments."""
         below = self._below(values)
         used = [root for root in self._roots if root in below]
-        constants = [value for value in self._arguments if value in below]
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             for function in self._functions():
                 function.operation.clone()
-            types = [v.type for v in (*used, *constants)], [value.type for value in values]
+            types = [root.type for root in used], [value.type for value in values]
             main = func.FuncOp("main", types, visibility="public")
         block = main.add_entry_block()
-        env = dict(zip((*used, *constants), block.arguments, strict=True))
+        env = dict(zip(used, block.arguments, strict=True))
         with ir.InsertionPoint(block):
-            for op in (op.operation for op in self._main.entry_block.operations):
+            for op in operations_of(self._main):
                 if any(result in below for result in op.results):
                     copy = op.clone()
                     for index, operand in enumerate(op.operands):
                         copy.operands[index] = env[operand]
                     env.update(zip(op.results, copy.results, strict=True))
             func.ReturnOp([env[value] for value in values])
-        return module, used, constants
+        return module, used
 
     def erase(self) -> None:
         """Take out what nobody reads any more."""
@@ -200,7 +208,7 @@ class _Cut:
         self._keys.clear()
         self._frozen.clear()
         for op in reversed(made):
-            if not any(True for result in op.results for _ in result.uses):
+            if not has_uses(op):
                 op.erase()
 
 

@@ -14,6 +14,8 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.lowerings.target import Target
+
 # What is written with an exponential when XLA gets it. (Its power, erf and tanh are sound.)
 _NAMES = ("exponential", "exponential_minus_one", "logistic")
 _EXPONENTIALS = {"chlo.sinh", "chlo.cosh"} | {"stablehlo." + name for name in _NAMES}
@@ -26,7 +28,7 @@ _OF_ANY = {
 _SAME_NUMBER = {"stablehlo." + name for name in ("broadcast_in_dim", "reshape", "convert")}
 
 
-def guard_exponentials(module: ir.Module) -> None:
+def guard_exponentials(module: ir.Module, target: Target) -> None:
     """Let exponentials of NaN be NaN in a module in which XLA may know a NaN beforehand.
 
     That is one with a NaN among its constants, with arithmetic on an infinite constant (XLA makes

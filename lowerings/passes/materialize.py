@@ -15,8 +15,10 @@ from typing import TypeAlias
 from jax.extend.mlir import ir
 
 from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.functions import main_of
 from xla_dynamo.lowerings.passes.outline import called
 from xla_dynamo.lowerings.passes.permuted_operations import ELEMENTWISE, names
+from xla_dynamo.lowerings.target import Target
 
 Value: TypeAlias = ir.Value
 # Of so many arrays something may be computed in each of its readers; of more where it has so few
@@ -34,9 +36,9 @@ _FREE = names("stablehlo", "constant iota")
 _REDUCTIONS = names("stablehlo", "reduce reduce_window")
 
 
-def make_once(module: ir.Module) -> None:
+def materialize(module: ir.Module, target: Target) -> None:
     """Write a module's `main` anew, so that nothing is computed in ever more places."""
-    main = next(op for op in module.body.operations if op.name.value == "main")
+    main = main_of(module)
     ops = [op.operation for op in main.entry_block.operations]
     apart, moved = _read_apart(ops)
     arrays: dict[Value, dict[Value, int]] = {}

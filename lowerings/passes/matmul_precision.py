@@ -3,14 +3,18 @@
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.lowerings.target import Target
+
 # torch's names, from torch.set_float32_matmul_precision. On CUDA the latter two are TF32; on TPUs
 # they are three passes of bfloat16 and one.
-PRECISIONS = {"highest": "HIGHEST", "high": "HIGH", "medium": "DEFAULT"}
+_PRECISIONS = {"highest": "HIGHEST", "high": "HIGH", "medium": "DEFAULT"}
 
 
-def set_matmul_precision(module: ir.Module, precision: str) -> None:
+def set_matmul_precision(module: ir.Module, target: Target) -> None:
     """Give every product of float32 or complex64 in a module the precision, if it has none."""
-    wanted = ir.ArrayAttr.get([hlo.PrecisionAttr.get(PRECISIONS[precision])] * 2, module.context)
+    wanted = ir.ArrayAttr.get(
+        [hlo.PrecisionAttr.get(_PRECISIONS[target.matmul_precision])] * 2, module.context
+    )
     wide = ir.F32Type.get(module.context), ir.ComplexType.get(ir.F32Type.get(module.context))
 
     def visit(op: ir.Operation) -> ir.WalkResult:

@@ -17,15 +17,17 @@ from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.functions import main_of
+from xla_dynamo.lowerings.target import Target
 
 Value: TypeAlias = ir.Value
 # Arrays of fewer elements are left alone, and so are weights with as many in the last dimension.
 FEWEST, _ENOUGH = 1 << 14, 16
 
 
-def separate(module: ir.Module) -> None:
+def outline(module: ir.Module, target: Target) -> None:
     """Give functions of their own to the operations of a module's `main` that are to have one."""
-    main = next(op for op in module.body.operations if op.name.value == "main")
+    main = main_of(module)
     for op in [op.operation for op in main.entry_block.operations]:
         if op.name == "stablehlo.convert" and _is_of_a_weight(op):
             make = _converted_rows

@@ -16,6 +16,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.values import source_of
 from xla_dynamo.lowerings.passes.permuted_operations import Value, array, numbers, rewritten
+from xla_dynamo.lowerings.target import Target
 
 # Elements below which a reduction is left as it is.
 FEWEST = 1 << 12
@@ -35,7 +36,7 @@ _KINDS = {
 }
 
 
-def reduce_in_parts(module: ir.Module) -> None:
+def split_reductions(module: ir.Module, target: Target) -> None:
     """Write a module's reductions anew."""
     found: list[tuple[ir.Operation, str]] = []
 

@@ -18,6 +18,7 @@ from xla_dynamo.lowerings import TABLE, Context
 from xla_dynamo.lowerings.builders.build import is_value
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.from_jax import call_jax
+from xla_dynamo.lowerings.target import Target
 
 
 def marker(*args):
@@ -57,7 +58,7 @@ def emit(body, *shapes, platform="cpu", dtype=torch.float32):
     """The module after a body has been emitted in its main function."""
     with make_ir_context(), ir.Location.unknown():
         module = ir.Module.create()
-        ctx = Context(None, (), platform, module, {}, lambda: None, frozenset(), set(), False, None)
+        ctx = Context(None, (), Target(platform), module, {}, lambda: None, set(), False, None)
         with ir.InsertionPoint(module.body):
             main = func.FuncOp("main", ([tensor_type(s, dtype) for s in shapes], []))
         with ir.InsertionPoint(main.add_entry_block()):

@@ -6,6 +6,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from xla_dynamo.errors import UnsupportedOperator
 from xla_dynamo.execution.compiled_graph import compile_graph
+from xla_dynamo.graphs.request import Request
 from xla_dynamo.options import Options
 
 
@@ -27,6 +28,6 @@ def test_a_view_with_gaps():
     x = torch.arange(12.0).view(3, 4)
     graph = graph_of(lambda x: ((x.t() * 2).resize_(2, 2),), x)
     with pytest.raises(UnsupportedOperator, match="resize"):
-        compile_graph(graph, [x], Options(fallback="error"))
+        compile_graph(graph, [x], Request(Options(fallback="error")))
     (resized,) = compile_graph(graph, [x]).call([x])
     assert torch.equal(resized, 2 * torch.arange(4.0).view(2, 2))

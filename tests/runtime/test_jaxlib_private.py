@@ -11,8 +11,9 @@ from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.runtime import jaxlib_private
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
-from xla_dynamo.runtime.clients import pjrt_device
+from xla_dynamo.runtime.clients import placement_at
 from xla_dynamo.runtime.libraries import libraries_of
+from xla_dynamo.runtime.placement import Placement
 
 MOVED = "jaxlib changed: adapt xla_dynamo/runtime/jaxlib_private.py"
 
@@ -25,8 +26,8 @@ func.func public @main(%a: tensor<4xf32>, %b: tensor<4xf32>) -> tensor<4xf32> {
 
 
 @pytest.fixture
-def cpu() -> jax.Device:
-    return pjrt_device("cpu", 0)
+def cpu() -> Placement:
+    return placement_at("cpu", 0)
 
 
 def test_import_and_export_share_memory(cpu):
@@ -46,8 +47,8 @@ def test_misaligned_memory_is_copied(cpu):
 def test_compile_and_execute(cpu):
     with make_ir_context():
         module = ir.Module.parse(ADD)
-    options = jaxlib_private.compile_options({}, cpu.id)
-    loaded = jaxlib_private.compile_and_load(module, cpu, options)
+    options = jaxlib_private.compile_options({}, cpu.devices)
+    loaded = jaxlib_private.compile_and_load(module, cpu.devices, options)
     execute = jaxlib_private.executor(loaded)
     ones = import_tensor(torch.ones(4), cpu)
     ((result,),) = execute([ones, ones])
@@ -61,9 +62,9 @@ def test_a_client_of_our_own():
 def test_xla_options_reach_the_compiler(cpu):
     with make_ir_context():
         module = ir.Module.parse(ADD)
-    options = jaxlib_private.compile_options({"no_such_xla_option": "1"}, cpu.id)
+    options = jaxlib_private.compile_options({"no_such_xla_option": "1"}, cpu.devices)
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_xla_option"):
-        jaxlib_private.compile_and_load(module, cpu, options)
+        jaxlib_private.compile_and_load(module, cpu.devices, options)
 
 
 @pytest.mark.parametrize(

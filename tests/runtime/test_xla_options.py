@@ -7,7 +7,7 @@ from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo import errors
 from xla_dynamo.runtime import xla_options
-from xla_dynamo.runtime.clients import pjrt_device
+from xla_dynamo.runtime.clients import placement_at
 from xla_dynamo.runtime.executables import Executable
 
 PRODUCT_AND_SUM = """
@@ -28,7 +28,7 @@ def compiled():
     def compile_it(given=None):
         with make_ir_context():
             module = ir.Module.parse(PRODUCT_AND_SUM)
-        return Executable(module, pjrt_device("cpu", 0), given)
+        return Executable(module, placement_at("cpu", 0), given)
 
     return compile_it
 

@@ -3,7 +3,7 @@
 All of it is private to torch (2.11 to 2.13): it is read here alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -14,9 +14,6 @@ from xla_dynamo.programs.program import Strides
 from xla_dynamo.torch_private import OutputType, TracingContext
 
 Node: TypeAlias = torch.fx.Node
-
-# The note at results that eager gives as views of an input.
-IS_VIEW_OF_INPUT = "is a view of an input"
 
 
 def _metadata() -> Any:
@@ -46,8 +43,8 @@ def _number_of_results(gm: torch.fx.GraphModule) -> int:
     return len(gm.graph.output_node().args[0])  # type: ignore[arg-type]
 
 
-def note_views_of_inputs(gm: torch.fx.GraphModule) -> None:
-    """Make results that eager gives as views of inputs views of the inputs themselves, and note it.
+def restore_views_of_inputs(gm: torch.fx.GraphModule) -> frozenset[int]:
+    """Make results that eager gives as views of inputs views of the inputs themselves.
 
     Eager's `y = x[1:]; y.mul_(2); return y` gives a view of x. The functional graph gives one of
     x's new value, with strides and a storage offset of its own; but from the tensor that stands
@@ -55,24 +52,40 @@ def note_views_of_inputs(gm: torch.fx.GraphModule) -> None:
 
     Args:
         gm: a forward or inference graph, while AOTAutograd is compiling it.
+
+    Returns:
+        Which results are such views.
     """
     output = gm.graph.output_node()
     before = list(output.args[0])
     results = list(before)
-    for index, (target, value) in _views_of_inputs(gm, before).items():
+    found = _views_of_inputs(gm, before)
+    for index, (target, value) in found.items():
         chain = list(views_under(before[index]))
         below = [view.args[0] for view in chain]
         if value is not target and value in below:
             views = reversed(chain[: below.index(value) + 1])
             results[index] = _replayed(gm, views, value, target)
-        results[index].meta[IS_VIEW_OF_INPUT] = True
     output.args = (tuple(results),)
     for node in before:
         _erase_unused(gm, node)
+    return frozenset(found)
+
+
+def strides_of_saved(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[int, tuple[int, ...]]:
+    """The strides of a backward graph's inputs, by number, that come in others than were traced."""
+    found = {}
+    for index, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        given, traced = inputs[index], node.meta["val"]
+        if isinstance(given, torch.Tensor) and given is not traced:
+            strides = given.stride()
+            if all(type(n) is int for n in strides) and strides != traced.stride():
+                found[index] = tuple(strides)
+    return found
 
 
 def _views_of_inputs(gm: torch.fx.GraphModule, results: list[Any]) -> dict[int, tuple[Node, Node]]:
-    """By its place, each result that is a view in eager: the input, and its value at the end."""
+    """By its number, each result that is a view in eager: the input, and its value at the end."""
     metadata = _metadata()
     if metadata is None:
         return {}

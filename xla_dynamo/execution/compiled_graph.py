@@ -1,23 +1,25 @@
 """The one road: an ATen FX graph to a callable that runs on PJRT."""
 
 import collections
+import dataclasses
+import functools
 import itertools
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from xla_dynamo.dynamo.aot_metadata import static_input_indices
 from xla_dynamo.errors import CompileError
-from xla_dynamo.events import BuiltExecutable, Graph, Observer, log_event
+from xla_dynamo.events import BuiltExecutable, CompilationRecord, log_event
 from xla_dynamo.execution.calls import BoxedGraph, Call, bind
 from xla_dynamo.execution.frozen_inputs import FrozenValues
-from xla_dynamo.execution.split_graph import PartitionedGraph
-from xla_dynamo.graphs.fallback import TWO_PROGRAMS, partition
+from xla_dynamo.execution.split_graph import Part, SplitGraph
+from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
 from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
+from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import (
     is_symbolic,
     offset_inputs,
@@ -29,13 +31,13 @@ from xla_dynamo.graphs.sizes import (
 )
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.graphs.subgraphs import inline_subgraphs
-from xla_dynamo.options import Options
 from xla_dynamo.programs.lower import lower
-from xla_dynamo.programs.program import Strides
-from xla_dynamo.programs.saved_results import forget_saved, with_traced_strides
+from xla_dynamo.programs.program import Program, Strides
+from xla_dynamo.programs.targets import target_of
 from xla_dynamo.runtime import metrics
-from xla_dynamo.runtime.clients import pjrt_device_of
+from xla_dynamo.runtime.clients import placement_of
 from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import unset_fake_temporarily
 
 log = logging.getLogger("xla_dynamo")
@@ -45,28 +47,25 @@ class CompiledGraph(BoxedGraph):
     """A graph and its executables.
 
     A graph of static sizes is compiled at once. A symbolic one is compiled for each tuple of sizes
-    that it is called with, without being traced again; `options.max_executables` of them are kept.
+    that it is called with, without being traced again; `Options.max_executables` of them are kept.
     """
 
     def __init__(
         self,
         gm: torch.fx.GraphModule,
         example_inputs: Sequence[Any],
-        options: Options,
-        static_inputs: frozenset[int],
-        keeps_inputs: bool,
-        record: Graph,
+        request: Request,
+        record: CompilationRecord,
         part: int = 1,
-        saved: frozenset[int] = frozenset(),
     ) -> None:
-        self._keeps_inputs = keeps_inputs
-        self._saved = saved if not is_symbolic(gm) else frozenset()
-        self._gm, self._options, self._static_inputs = gm, options, static_inputs
+        if is_symbolic(gm):
+            request = dataclasses.replace(request, results_for_backward=frozenset())
+        self._gm, self._request = gm, request
         self._record, self._part = record, part
         self._sizes: dict[str, Any] = {}
         self._dropped: set[int] = set()
         self._device = _device_of(gm, example_inputs)
-        freezes = options.freeze and keeps_inputs and not record.trains
+        freezes = request.options.freeze and request.keeps_inputs and not request.trains
         self._frozen = FrozenValues() if freezes else None
         self._lock = threading.Lock()
         self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
@@ -85,7 +84,7 @@ class CompiledGraph(BoxedGraph):
                 reason = self._why_now(key, symbol_values(self._gm, args))
                 program, _ = self._compile(values_at(self._gm, args), reason)
                 self._by_size[key] = program
-                if len(self._by_size) > self._options.max_executables:
+                if len(self._by_size) > self._request.options.max_executables:
                     self._dropped.add(hash(self._by_size.popitem(last=False)[0]))
             else:
                 self._by_size.move_to_end(key)
@@ -95,7 +94,8 @@ class CompiledGraph(BoxedGraph):
         """Why there is no executable for these sizes, which become the present ones."""
         before, self._sizes = self._sizes, sizes
         if hash(key) in self._dropped:
-            return f"dropped before, since max_executables is {self._options.max_executables}"
+            limit = self._request.options.max_executables
+            return f"dropped before, since max_executables is {limit}"
         if not self._by_size:
             return "the first call"
         changes = [
@@ -107,35 +107,19 @@ class CompiledGraph(BoxedGraph):
 
     # AOTAutograd calls us under its fake tensor mode; the graph's constants are real tensors.
     @unset_fake_temporarily()
-    def _compile(self, values: dict[torch.fx.Node, Any], reason: str) -> tuple[Call, Strides]:
-        """An executable, and the strides that were chosen for results."""
+    def _compile(self, fake_values: dict[torch.fx.Node, Any], reason: str) -> tuple[Call, Strides]:
+        """The callable for these sizes, and the strides that were chosen for results."""
         start = time.perf_counter()
-        device = pjrt_device_of(self._device)
-        program = lower(
-            self._gm,
-            values,
-            device.platform,
-            self._options,
-            self._static_inputs,
-            trains=self._record.trains,
-            saved=self._saved,
-            frozen=self._frozen.keys if self._frozen else None,
-        )
+        placement, request = placement_of(self._device), self._request
+        target = target_of(placement.platform, request.options)
+        known = self._frozen.keys if self._frozen else None
+        program = lower(self._gm, fake_values, target, request, known)
         lowering = time.perf_counter() - start
         metrics.add_time("LoweringTime", lowering)
         metrics.increment("UncachedCompile")
         if log.isEnabledFor(logging.DEBUG):
             log.debug("StableHLO:\n%s", program.module)
-        executable, seconds = None, 0.0
-        try:
-            if self._frozen is not None and program.frozen is not None:
-                seconds += self._frozen.compile(program.frozen, device, self._options)
-            if program.results:
-                executable = Executable(program.module, device, self._options.xla_options)
-                seconds += executable.compile_seconds
-        except CompileError as error:
-            last = self._gm.graph.output_node().prev
-            raise CompileError(f"{error}{describe(last)}") from error
+        executable, seconds = self._executable(program, placement)
         self._record.tell(
             BuiltExecutable(
                 self._record,
@@ -147,84 +131,99 @@ class CompiledGraph(BoxedGraph):
                 (lowering, seconds),
             )
         )
-        call = bind(
-            program,
-            executable,
-            self._device,
-            values,
-            keeps_inputs=self._keeps_inputs,
-            frozen=self._frozen,
-        )
+        call = bind(program, executable, keeps_inputs=request.keeps_inputs, frozen=self._frozen)
         return call, program.chosen_strides
+
+    def _executable(
+        self, program: Program, placement: Placement
+    ) -> tuple[Executable | None, float]:
+        """What PJRT makes of a program, if that computes anything, and the seconds it took."""
+        options, executable, seconds = self._request.options, None, 0.0
+        try:
+            if self._frozen is not None and program.frozen is not None:
+                seconds += self._frozen.compile(program.frozen, placement, options)
+            if program.results:
+                executable = Executable(program.module, placement, options.xla_options)
+                seconds += executable.compile_seconds
+        except CompileError as error:
+            last = self._gm.graph.output_node().prev
+            raise CompileError(f"{error}{describe(last)}") from error
+        return executable, seconds
 
 
 def compile_graph(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    options: Options | None = None,
-    *,
-    keeps_inputs: bool = False,
-    kind: str = "graph",
-    saved: frozenset[int] = frozenset(),
-    observer: Observer = log_event,
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], request: Request | None = None
 ) -> BoxedGraph:
     """Compile an ATen graph whose nodes carry fake values in `meta["val"]`.
 
     Args:
         gm: the graph: functional ATen overloads, with at most closing `copy_` into its inputs.
         example_inputs: what it is called with: tensors (fake ones will do), numbers, sizes.
-        options: see `Options`.
-        keeps_inputs: inputs that come again are imported once, and known by their address:
-            parameters and buffers, which the current tracing context tells, at once.
-        kind: what the graph is: "inference", "forward", "backward", "training step" or other.
-        saved: results, by number, that only its backward reads: their strides may be chosen, and
-            are told in `BoxedGraph.chosen_strides`.
-        observer: is told what becomes of it: see `events`.
+        request: the options, and what else the caller knows of the graph (see `Request`).
 
     Raises:
         UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
     """
-    options = options or Options()
-    record = Graph(gm, kind, observer)
+    request = request or Request()
+    options = request.options
+    record = CompilationRecord(gm, request.kind, request.observer or log_event)
     inline_subgraphs(gm)
     write_out_products(gm)
-    static = static_input_indices() if keeps_inputs else frozenset()
-    if options.freeze and not record.trains and _device_of(gm, example_inputs).type == "cpu":
-        fold_batch_norms(gm, static)
-    cut = partition(gm, options)
-    if cut is not None:
-        by_torch = {n: why for n, why in cut.eager.items() if why != TWO_PROGRAMS}
-        record.cut(by_torch, cut.number_of_parts())
-    traced_strides = forget_saved(gm) if cut is not None else {}  # torch's part wants those
-    observer(record)
-    parts = itertools.count(1)
+    if options.freeze and not request.trains and _device_of(gm, example_inputs).type == "cpu":
+        fold_batch_norms(gm, request.static_inputs)
+    schedule = split(gm, options)
+    if schedule is not None:
+        by_torch = {n: why for n, why in schedule.eager.items() if why != TWO_PROGRAMS}
+        record.note_split(by_torch, schedule.number_of_parts())
+    record.tell(record)
+    numbers = itertools.count(1)
 
-    def compile_part(gm: torch.fx.GraphModule, static_inputs: frozenset[int], fresh: bool) -> Call:
-        keeps, part = keeps_inputs and not fresh, next(parts)
-        return CompiledGraph(
-            gm, _promised_inputs(gm), options, static_inputs, keeps, record, part
-        ).call
+    def compile_part(part: Part) -> Call:
+        asked = dataclasses.replace(
+            request,
+            keeps_inputs=request.keeps_inputs and not part.takes_new_tensors,
+            static_inputs=part.static_inputs,
+            views_of_inputs=part.views_of_inputs,
+            results_for_backward=frozenset(),
+            input_strides={},
+        )
+        return CompiledGraph(part.gm, _promised_inputs(part.gm), asked, record, next(numbers)).call
 
     def compile_loop(gm: torch.fx.GraphModule) -> Call:
-        fakes = _promised_inputs(gm)
-        return compile_graph(gm, fakes, options, kind="steps of a loop", observer=observer).call
+        asked = Request(options, "steps of a loop", observer=request.observer)
+        return compile_graph(gm, _promised_inputs(gm), asked).call
 
     compiled: BoxedGraph
-    if cut is None:
-        compiled = CompiledGraph(
-            gm, example_inputs, options, static, keeps_inputs, record, saved=saved
-        )
+    if schedule is None:
+        compiled = CompiledGraph(gm, example_inputs, request, record)
     else:
-        compiled = PartitionedGraph(
-            gm, cut, static, compile_part, compile_loop, options.max_executables
-        )
-        compiled.call = with_traced_strides(traced_strides, compiled.call)
+        compiled = SplitGraph(gm, schedule, request, compile_part, compile_loop)
+        compiled.call = _with_strides(_traced_strides(gm, request), compiled.call)
     record.seconds = time.perf_counter() - record.start
     return compiled
 
 
 def _promised_inputs(gm: torch.fx.GraphModule) -> list[Any]:
     return [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
+
+
+def _traced_strides(gm: torch.fx.GraphModule, request: Request) -> Strides:
+    """The strides that inputs were traced with, of those that come in others."""
+    fakes = _promised_inputs(gm)
+    return {index: fakes[index].stride() for index in request.input_strides}
+
+
+def _with_strides(strides: Mapping[int, Sequence[int]], call: Call) -> Call:
+    """A call that brings inputs into strides first: torch's operators want those of the trace."""
+
+    @functools.wraps(call)
+    def restride(args: list[Any]) -> list[Any]:
+        for index, stride in strides.items():
+            given = args[index]
+            args[index] = given.new_empty_strided(given.shape, stride).copy_(given)
+        return call(args)
+
+    return restride if strides else call
 
 
 def _device_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> torch.device:

@@ -8,14 +8,15 @@ misaligned, the platform copies, or inputs overlap, the new value is copied back
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import torch
 
 from xla_dynamo.execution.known_buffers import ready
+from xla_dynamo.execution.restriding import preparation
 from xla_dynamo.lowerings.builders.strides import inverse, storage_length
 from xla_dynamo.programs.program import Input
 from xla_dynamo.runtime.buffers import import_donated, import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.placement import Placement
 
 _address_of = torch.Tensor.data_ptr
 _is_inference = torch.Tensor.is_inference
@@ -26,14 +27,16 @@ class DonatedInputs:
 
     def __init__(
         self,
-        device: jax.Device,
+        placement: Placement,
         donations: Sequence[Input],
         read: Sequence[int],
         constants: Sequence[torch.Tensor],
     ) -> None:
         """Take the donations, the indices of the inputs that are only read, and the constants."""
-        self._device, self._constants = device, constants
-        self._places = [(d.index, d.layout.prepare, inverse(d.layout.order)) for d in donations]
+        self._placement, self._constants = placement, constants
+        self._places = [
+            (d.index, preparation(d.layout), inverse(d.layout.permutation)) for d in donations
+        ]
         self._read = list(read)
         self._apart: list[int] = []
 
@@ -46,7 +49,7 @@ class DonatedInputs:
         found = []
         for tensor, (_, prepare, _) in zip(tensors, self._places, strict=True):
             given = ready(tensor, _address_of(tensor), prepare)
-            found.append(give(given, self._device, stream))
+            found.append(give(given, self._placement, stream))
         return tensors, found
 
     def write_back(self, tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:

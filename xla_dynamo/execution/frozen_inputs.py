@@ -14,16 +14,17 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from xla_dynamo.execution.constants import negative_zero
 from xla_dynamo.execution.known_buffers import StaticInputs
+from xla_dynamo.execution.restriding import preparation
 from xla_dynamo.options import Options
 from xla_dynamo.programs.program import Frozen
-from xla_dynamo.runtime.buffers import import_tensor
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.placement import Placement
 
 _address_of = torch.Tensor.data_ptr
 _version_of = operator.attrgetter("_version")
@@ -73,12 +74,13 @@ class _Known:
 class FrozenProgram:
     """A program that computes values from parameters and buffers, when these have changed."""
 
-    def __init__(self, device: jax.Device, frozen: Frozen, executable: Executable) -> None:
+    def __init__(self, placement: Placement, frozen: Frozen, executable: Executable) -> None:
         """Take what the executable reads among a graph's inputs."""
         indices = [i.index for i in frozen.inputs]
+        prepare = [preparation(i.layout) for i in frozen.inputs]
         self._pick = operator.itemgetter(*indices, indices[-1])
-        self._inputs = StaticInputs(device, indices, [i.layout.prepare for i in frozen.inputs])
-        self._constants = [import_tensor(tensor, device) for tensor in frozen.constants]
+        self._inputs = StaticInputs(placement, indices, prepare)
+        self._constants = [negative_zero(placement)] if frozen.takes_negative_zero else []
         self._execute = executable.execute
         _watch_optimizers()
         # Several modules may share the program, as the layers of a stack do.
@@ -155,12 +157,12 @@ class FrozenValues:
         """Begin without any."""
         self.keys: dict[str, tuple[FrozenProgram, int]] = {}
 
-    def compile(self, frozen: Frozen, device: jax.Device, options: Options) -> float:
+    def compile(self, frozen: Frozen, placement: Placement, options: Options) -> float:
         """Compile what computes new ones; returns the seconds it took."""
         if frozen.module is None:
             return 0.0
-        executable = Executable(frozen.module, device, options.xla_options)
-        program = FrozenProgram(device, frozen, executable)
+        executable = Executable(frozen.module, placement, options.xla_options)
+        program = FrozenProgram(placement, frozen, executable)
         self.keys.update({key: (program, i) for i, key in enumerate(frozen.computed)})
         return executable.compile_seconds
 

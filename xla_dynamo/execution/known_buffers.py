@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import torch
 
 from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.runtime.buffers import import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
+from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import is_zero_tensor
 
 _addresses_of = torch.Tensor.data_ptr
@@ -33,24 +33,24 @@ class KnownBuffers:
     __slots__ = (
         "__weakref__",
         "_changed",
-        "_device",
         "_keeps",
         "_last",
         "_owners",
+        "_placement",
         "_prepare",
         "by_address",
     )
 
     def __init__(
         self,
-        device: jax.Device,
+        placement: Placement,
         prepare: Prepare,
         *,
         keeps: bool = True,
         changed: Callable[[], None] | None = None,
     ) -> None:
         """Take the function that readies tensors for import, and what to call on a change."""
-        self._device, self._prepare, self._keeps = device, prepare, keeps
+        self._placement, self._prepare, self._keeps = placement, prepare, keeps
         self._changed = weakref.WeakMethod(changed) if changed else lambda: None
         self._last = 0
         self._owners: dict[int, weakref.ref] = {}
@@ -61,7 +61,7 @@ class KnownBuffers:
         # detach: a buffer that held the tensor itself, not just its memory, would keep the Python
         # object alive for good, and `forget` would never be called.
         given = ready(tensor, address, self._prepare)
-        buffer = import_tensor(given.detach(), self._device, stream)
+        buffer = import_tensor(given.detach(), self._placement, stream)
         # A buffer that is a copy would not see the tensor change in place.
         if address and buffer_address(buffer) == address:
             self._keep(tensor, address, buffer)
@@ -78,7 +78,7 @@ class KnownBuffers:
         if address == self._last and self._keeps:
             return self.load(tensor, address, stream)
         self._last = address
-        return import_tensor(ready(tensor, address, self._prepare), self._device, stream)
+        return import_tensor(ready(tensor, address, self._prepare), self._placement, stream)
 
     def _keep(self, tensor: torch.Tensor, address: int, buffer: Buffer) -> None:
         for old, owner in list(self._owners.items()):
@@ -127,12 +127,12 @@ class StaticInputs:
     """All the parameters and buffers of a program: most calls bring the same set again."""
 
     def __init__(
-        self, device: jax.Device, indices: Sequence[int], prepare: Sequence[Prepare]
+        self, placement: Placement, indices: Sequence[int], prepare: Sequence[Prepare]
     ) -> None:
         """Take the inputs' indices and the functions that ready them for import."""
         # With two indices or more, itemgetter returns a tuple.
         self._pick = operator.itemgetter(*indices, indices[-1])
-        self._places = [KnownBuffers(device, p, changed=self._forget_sets) for p in prepare]
+        self._places = [KnownBuffers(placement, p, changed=self._forget_sets) for p in prepare]
         self._sets: dict[int, tuple[list[int], list[Buffer]]] = {}
 
     def buffers(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:

@@ -4,6 +4,7 @@ The schedule itself is an FX graph (`PartitionedGraph.schedule`), whose generate
 value after its last use.
 """
 
+import dataclasses
 import logging
 import operator
 from collections.abc import Callable, Sequence
@@ -17,11 +18,12 @@ from xla_dynamo.execution.stacked_loops import CompileLoop, StackedLoop
 from xla_dynamo.graphs.fallback import (
     DRAWN_BY_TORCH,
     TWO_PROGRAMS,
-    Partition,
+    Schedule,
     inputs_of,
     outputs_of,
 )
 from xla_dynamo.graphs.nodes import operator_of
+from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.source_lines import describe, source_line
 from xla_dynamo.lowerings.builders.strides import row_major_order
 from xla_dynamo.runtime import metrics
@@ -31,12 +33,27 @@ Node: TypeAlias = torch.fx.Node
 _logged: set[tuple[str, str]] = set()
 
 
-# Compiles a part, given the indices of its parameters and buffers, and whether it gets what was
-# made during the call: that comes only once.
-CompilePart = Callable[[torch.fx.GraphModule, frozenset[int], bool], Call]
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a graph that XLA is to compile.
+
+    Attributes:
+        gm: its graph.
+        static_inputs: those of its inputs, by number, that are parameters and buffers.
+        views_of_inputs: those of its results that eager gives as views of the graph's inputs.
+        takes_new_tensors: whether an input is made during the call: such tensors come only once.
+    """
+
+    gm: torch.fx.GraphModule
+    static_inputs: frozenset[int]
+    views_of_inputs: frozenset[int]
+    takes_new_tensors: bool
 
 
-class PartitionedGraph(BoxedGraph):
+CompilePart = Callable[[Part], Call]
+
+
+class SplitGraph(BoxedGraph):
     """A graph that runs partly on PJRT and partly in eager torch.
 
     Attributes:
@@ -48,18 +65,20 @@ class PartitionedGraph(BoxedGraph):
     def __init__(
         self,
         gm: torch.fx.GraphModule,
-        partition: Partition,
-        static_inputs: frozenset[int],
+        schedule: Schedule,
+        request: Request,
         compile_part: CompilePart,
         compile_loop: CompileLoop,
-        max_executables: int,
     ) -> None:
         self._gm, self._compile_part = gm, compile_part
-        self._compile_loop, self._max_executables = compile_loop, max_executables
-        self.eager, self._times = partition.eager, partition.times
+        self._compile_loop = compile_loop
+        self._max_executables = request.options.max_executables
+        self.eager, self._times = schedule.eager, schedule.times
         self.parts: list[torch.fx.GraphModule] = []
         placeholders = gm.graph.find_nodes(op="placeholder")
-        self._static = {n for index, n in enumerate(placeholders) if index in static_inputs}
+        results: Any = gm.graph.output_node().args[0]
+        self._static = {placeholders[index] for index in request.static_inputs}
+        self._views = {results[index] for index in request.views_of_inputs}
         graph = torch.fx.Graph()
         args = graph.placeholder("args")
         env: dict[Node, Node] = {
@@ -69,14 +88,13 @@ class PartitionedGraph(BoxedGraph):
         graph.call_method("clear", (args,))  # so that inputs can be freed early
         for node in gm.graph.find_nodes(op="get_attr"):
             env[node] = graph.node_copy(node)
-        for time in range(-1, max(partition.times.values()) + 1):
-            nodes = partition.at(time)
+        for time in range(-1, max(schedule.times.values()) + 1):
+            nodes = schedule.at(time)
             if time % 2:
                 for node in nodes:
                     env[node] = self._on_host(graph, node, env)
             elif nodes:
                 self._part(graph, nodes, env)
-        results = gm.graph.output_node().args[0]
         for node in gm.graph.output_node().all_input_nodes:
             if self._made_eagerly(node):  # perhaps saved for a backward graph
                 env[node] = graph.call_function(_as_promised(node, is_result=True), (env[node],))
@@ -109,21 +127,23 @@ class PartitionedGraph(BoxedGraph):
         inputs, outputs = inputs_of(nodes), outputs_of(nodes)
         gm = self._part_graph(nodes, inputs, outputs)
         self.parts.append(gm)
-        call = self._compile_part(
+        part = Part(
             gm,
             frozenset(i for i, node in enumerate(inputs) if node in self._static),
+            frozenset(i for i, node in enumerate(outputs) if node in self._views),
             any(node.op != "placeholder" for node in inputs),
         )
+        call = self._compile_part(part)
 
         # FX names what it calls, and not every callable has a name.
-        def part(args: list[Any]) -> list[Any]:
+        def run_part(args: list[Any]) -> list[Any]:
             return call(args)
 
         args = [env[node] for node in inputs]
         for index, node in enumerate(inputs):
             if self._made_eagerly(node):
                 args[index] = env[node] = graph.call_function(_as_promised(node), (args[index],))
-        called = graph.call_function(part, (args,))
+        called = graph.call_function(run_part, (args,))
         for index, node in enumerate(outputs):
             env[node] = graph.call_function(operator.getitem, (called, index))
 

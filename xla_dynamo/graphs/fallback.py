@@ -117,7 +117,7 @@ def _gives_new_sizes(node: Node) -> bool:
     return bool(free_unbacked_symbols(value) - given)
 
 
-class Partition(NamedTuple):
+class Schedule(NamedTuple):
     """When each node runs.
 
     Attributes:
@@ -137,8 +137,8 @@ class Partition(NamedTuple):
         return len({t for node, t in self.times.items() if t % 2 == 0 and not _is_source(node)})
 
 
-def partition(gm: torch.fx.GraphModule, options: Options) -> Partition | None:
-    """Cut a graph; None if all of it can be compiled."""
+def split(gm: torch.fx.GraphModule, options: Options) -> Schedule | None:
+    """Split a graph for eager fallback; None if all of it can be compiled."""
     _keep_sources(gm)
     reasons = {node: eager_reason(node, options) for node in gm.graph.nodes}
     eager = {node: why for node, why in reasons.items() if why is not None}
@@ -166,7 +166,7 @@ def partition(gm: torch.fx.GraphModule, options: Options) -> Partition | None:
     # Inputs are changed when all has read them.
     times.update(dict.fromkeys(written, last))
     times.update(dict.fromkeys(replaced, last | 1))
-    return Partition(eager, times)
+    return Schedule(eager, times)
 
 
 def _keep_sources(gm: torch.fx.GraphModule) -> None:

@@ -5,8 +5,9 @@ Inside the program a view is a value like any other. When two outputs share memo
 """
 
 import collections
+import dataclasses
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -47,28 +48,26 @@ def views_under(node: Node) -> Iterator[Node]:
         node = viewed
 
 
-def replayed(
-    node: Node, env: Mapping[Node, Any], *, as_view: bool
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function that makes a view again from a tensor in the place of `memory_of(node)`.
+@dataclasses.dataclass(frozen=True, slots=True)
+class ViewStep:
+    """A view that torch makes: the operator, and what follows its first argument."""
 
-    `env` has the numbers that the views are called with. Without `as_view`, autograd takes the
-    result for no view: it may be changed in place.
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def view_steps(node: Node, env: Mapping[Node, Any]) -> tuple[ViewStep, ...]:
+    """How a view is made again from a tensor in the place of `memory_of(node)`.
+
+    `env` has the numbers that the views are called with.
     """
     steps = []
     for view in reversed(list(views_under(node))):
         args = torch.fx.map_arg(view.args[1:], env.__getitem__)
         kwargs = torch.fx.map_arg(view.kwargs, env.__getitem__)
-        steps.append((view.target, args, kwargs))
-
-    def replay(tensor: torch.Tensor) -> Any:
-        value: Any = tensor
-        with torch.no_grad():
-            for op, args, kwargs in steps:
-                value = op(value, *args, **kwargs)
-        return value if as_view else value.detach()
-
-    return replay
+        steps.append(ViewStep(view.target, args, kwargs))
+    return tuple(steps)
 
 
 def _same_elements(view: torch.Tensor, root: torch.Tensor) -> bool:
@@ -80,7 +79,7 @@ def _same_elements(view: torch.Tensor, root: torch.Tensor) -> bool:
 def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) -> dict[Node, Node]:
     """Map each output that shares memory with another to the node whose memory it is.
 
-    Views of inputs are not among them: see `replayed`.
+    Views of inputs are not among them: see `view_steps`.
     """
     groups: dict[Node, set[Node]] = collections.defaultdict(set)
     for output in outputs:

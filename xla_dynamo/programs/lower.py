@@ -1,6 +1,7 @@
-"""An ATen FX graph to a StableHLO module: its arguments, its nodes, its results."""
+"""An ATen FX graph to a program: its arguments, its nodes, its results, then the passes."""
 
-from collections.abc import Collection, Mapping
+import collections
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -8,146 +9,139 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 from jax.interpreters.mlir import make_ir_context
 
-from xla_dynamo.dynamo.aot_metadata import IS_VIEW_OF_INPUT
 from xla_dynamo.graphs.nodes import is_index, is_plain_effect, with_effects, writes_input
-from xla_dynamo.graphs.output_views import memory_of, outputs_of_one_memory, replayed
-from xla_dynamo.graphs.signatures import checked, no_rule
+from xla_dynamo.graphs.output_views import memory_of, outputs_of_one_memory, view_steps
+from xla_dynamo.graphs.request import Request
+from xla_dynamo.graphs.signatures import no_rule
+from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.lowerings import passes
 from xla_dynamo.lowerings.builders import build
-from xla_dynamo.lowerings.builders.strides import inverse
-from xla_dynamo.lowerings.passes.channels_last import put_channels_last
-from xla_dynamo.lowerings.passes.contraction_barriers import NOTHING, keep_results
+from xla_dynamo.lowerings.builders.functions import main_of
+from xla_dynamo.lowerings.builders.strides import inverse, row_major, row_major_order
+from xla_dynamo.lowerings.passes.contraction_barriers import take_negative_zero
 from xla_dynamo.lowerings.passes.freeze import freeze
-from xla_dynamo.lowerings.passes.guard_exponentials import guard_exponentials
-from xla_dynamo.lowerings.passes.materialize import make_once
-from xla_dynamo.lowerings.passes.matmul_precision import set_matmul_precision
-from xla_dynamo.lowerings.passes.outline import separate
-from xla_dynamo.lowerings.passes.split_reductions import reduce_in_parts
+from xla_dynamo.lowerings.passes.result_permutations import (
+    let_come_in_any_order,
+    take_permutations,
+)
 from xla_dynamo.lowerings.strided import flat_storage
-from xla_dynamo.options import Options
-from xla_dynamo.programs.layouts import Finish, OutputLayout, input_layout, output_layout
+from xla_dynamo.lowerings.target import Target
+from xla_dynamo.programs.layouts import (
+    InputLayout,
+    OutputLayout,
+    Restride,
+    input_layout,
+    output_layout,
+)
 from xla_dynamo.programs.lower_nodes import GraphLowering
 from xla_dynamo.programs.module_builder import ModuleBuilder
-from xla_dynamo.programs.program import Effect, Input, Mutation, Output, Program
-from xla_dynamo.programs.saved_results import choose_strides, saved_layout
+from xla_dynamo.programs.program import Effect, Frozen, Input, Mutation, Output, Program
 
 Node: TypeAlias = torch.fx.Node
 
 
 def lower(
     gm: torch.fx.GraphModule,
-    values: Mapping[Node, Any],
-    platform: str,
-    options: Options,
-    static_inputs: frozenset[int] = frozenset(),
-    *,
-    trains: bool = False,
-    saved: frozenset[int] = frozenset(),
+    fake_values: Mapping[Node, Any],
+    target: Target,
+    request: Request,
     frozen: Collection[str] | None = None,
 ) -> Program:
     """Lower a graph whose nodes have the given fake values, of static sizes.
 
-    `static_inputs` are the indices of the inputs that are parameters and buffers; `trains` says
-    that the graph has a backward, or is one, and `saved` are the results that only the backward
-    reads, whose strides may be chosen. Unless `frozen` is None, what depends on parameters
-    and buffers alone is for another program, `Program.frozen`, or known under one of these keys.
+    Unless `frozen` is None, what depends on parameters and buffers alone is for another program,
+    `Program.frozen`, or known under one of these keys.
 
     Raises:
         UnsupportedOperator: a node has no rule.
         LoweringError: a rule failed or emitted another type than the fake value's.
     """
     with make_ir_context(), ir.Location.unknown():
-        lowering = _ProgramLowering(gm, values, ModuleBuilder(platform, options, trains))
-        return lowering.run(static_inputs, saved, frozen)
+        return _ProgramLowering(gm, fake_values, ModuleBuilder(target, request)).run(frozen)
 
 
 class _ProgramLowering(GraphLowering):
     def __init__(
-        self, gm: torch.fx.GraphModule, values: Mapping[Node, Any], builder: ModuleBuilder
+        self, gm: torch.fx.GraphModule, fake_values: Mapping[Node, Any], builder: ModuleBuilder
     ) -> None:
-        super().__init__(gm, values, builder)
+        super().__init__(gm, fake_values, builder)
+        self.graph_results: Any = gm.graph.output_node().args[0]
+        views = builder.request.views_of_inputs
+        self.views_of_inputs = {self.graph_results[index] for index in views}
         self.mutated: dict[Node, Node] = {}
         self.effects: list[Effect] = []
-        self.input_index: dict[Node, int] = {}
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        self.input_index: dict[Node, int] = {node: i for i, node in enumerate(placeholders)}
         self.shared: dict[Node, Node] = {}
         self.results: list[ir.Value] = []
         self.result_index: dict[Any, int] = {}
-        self.finishers: dict[int, Finish] = {}
+        self.restrides: dict[int, Restride] = {}
 
-    def run(
-        self,
-        static_inputs: frozenset[int],
-        saved: frozenset[int],
-        known: Collection[str] | None,
-    ) -> Program:
-        nodes, builder = list(self.gm.graph.nodes), self.builder
-        placeholders = [node for node in nodes if node.op == "placeholder"]
-        self.input_index = {node: index for index, node in enumerate(placeholders)}
+    def run(self, frozen: Collection[str] | None) -> Program:
+        builder, request = self.builder, self.builder.request
         donated = self.donated()
-        kept = [n for n in placeholders if n not in donated]
-        fresh = [n for n in kept if self.input_index[n] not in static_inputs]
-        static = [n for n in kept if self.input_index[n] in static_inputs]
+        others = [node for node in self.input_index if node not in donated]
+        static = {n for n in others if self.input_index[n] in request.static_inputs}
         with ir.InsertionPoint(builder.block):
-            given = [i for node in donated if (i := self.placeholder(node))]
-            inputs = [i for node in fresh if (i := self.placeholder(node))]
-            statics = [i for node in static if (i := self.placeholder(node))]
+            donations = self.arguments(donated)
+            inputs = self.arguments([node for node in others if node not in static])
+            statics = self.arguments([node for node in others if node in static])
             self.lower_nodes()
-            nothing = builder.constant_argument(NOTHING)
-            self.shared = outputs_of_one_memory(nodes[-1].args[0], self.values)
-            outputs = [self.output(value) for value in nodes[-1].args[0]]
-            mutations = [
+            self.shared = outputs_of_one_memory(self.graph_results, self.fake_values)
+            outputs = tuple(self.output(value) for value in self.graph_results)
+            mutations = tuple(
                 Mutation(self.input_index[target], self.output(value))
                 for target, value in self.mutated.items()
                 if target not in donated
-            ]
+            )
             self.results += [self.new_value(node) for node in donated]
             func.ReturnOp(self.results)
-        on_cpu = builder.platform == "cpu"
-        keep_results(builder.module, nothing, fuses=on_cpu)
-        frozen = None
-        if known is not None and not mutations and statics:
-            first = len(given) + len(inputs)
-            constants = {nothing: NOTHING}
-            statics, frozen = freeze(
-                builder.main, statics, first, constants, known, builder.platform
-            )
-        if not any(True for _ in nothing.uses):
-            builder.drop_constant(nothing)
-        if on_cpu:
-            put_channels_last(builder.main)
-        effects = [a for e in self.effects for a in (*e.args, *e.kwargs.values())]
-        others = [*(mutation.output for mutation in mutations), *effects]
-        chosen = choose_strides(builder.block, outputs, saved, others, self.finishers)
         builder.finish()
+        cut = None
+        if frozen is not None and not mutations and statics:
+            first = len(donations) + len(inputs)
+            roots = range(first, first + len(statics))
+            before = dict(zip(roots, statics, strict=True))
+            if (cut := freeze(builder.main, roots, frozen, builder.target)) is not None:
+                statics = [i for number, i in before.items() if number not in cut.unused]
         builder.main.arg_attrs = self.aliases(len(donated))
-        for module in [builder.module, *([frozen.module] if frozen and frozen.module else [])]:
-            if on_cpu:
-                guard_exponentials(module)
-                reduce_in_parts(module)
-                separate(module)
-                make_once(module)
-            else:  # XLA:CPU has float32 products alone
-                set_matmul_precision(module, builder.options.matmul_precision)
+        let_come_in_any_order(builder.main, self.results_for_backward(outputs, mutations))
+        passes.run(builder.module, builder.target)
+        of_cut = None
+        if cut is not None:
+            needs_zero = False
+            if cut.module is not None:
+                passes.run(cut.module, builder.target)
+                needs_zero = take_negative_zero(main_of(cut.module))
+            read = tuple(before[number] for number in cut.arguments)
+            of_cut = Frozen(tuple(cut.keys), cut.module, read, tuple(cut.computed), needs_zero)
         return Program(
-            builder.module,
-            given,
-            inputs,
-            statics,
-            builder.constants,
-            builder.draws > 0,
-            outputs,
-            mutations,
-            self.effects,
-            len(self.results),
-            self.finishers,
-            frozen,
-            bool(builder.calls),
-            chosen,
+            module=builder.module,
+            donations=tuple(donations),
+            inputs=tuple(inputs),
+            static_inputs=tuple(statics),
+            constants=tuple(builder.constants),
+            uses_rng=builder.uses_rng,
+            frozen=of_cut,
+            takes_negative_zero=take_negative_zero(builder.main),
+            results=len(self.results),
+            outputs=outputs,
+            mutations=mutations,
+            effects=tuple(self.effects),
+            restrides=self.restrides,
+            calls_torch=bool(builder.calls),
+            chosen_strides=self.chosen_strides(outputs),
+            largest=self.largest(),
         )
 
     # --- arguments -----------------------------------------------------------------------------
 
-    def placeholder(self, node: Node) -> Input | None:
-        example = self.values[node]
+    def arguments(self, nodes: Collection[Node]) -> list[Input]:
+        """Give the program an argument for each input that it reads."""
+        return [given for node in nodes if (given := self.argument(node)) is not None]
+
+    def argument(self, node: Node) -> Input | None:
+        example = self.fake_values[node]
         if not isinstance(example, torch.Tensor):
             self.env[node] = example
             return None
@@ -156,11 +150,21 @@ class _ProgramLowering(GraphLowering):
         if all(user.target is with_effects and user.args[0] is node for user in node.users):
             self.env[node] = None  # a token: it orders effects, and AOTAutograd passes None
             return None
-        layout = saved_layout(node) or input_layout(example)
-        shape = [example.shape[d] for d in layout.order]
-        argument = checked(node, self.values, lambda: self.builder.argument(shape, example.dtype))
-        self.env[node] = build.transpose(argument, inverse(layout.order))
+        layout = self.layout(node)
+        shape = [example.shape[d] for d in layout.permutation]
+        argument = self.checked(node, lambda: self.builder.argument(shape, example.dtype))
+        self.env[node] = build.transpose(argument, inverse(layout.permutation))
         return Input(self.input_index[node], layout)
+
+    def layout(self, node: Node) -> InputLayout:
+        """How an input enters the program."""
+        example = self.fake_values[node]
+        stride = self.builder.request.input_strides.get(self.input_index[node])
+        if stride is None:
+            return input_layout(example)
+        # A hook at saved tensors may have changed the strides since: so the tensor may be copied.
+        permutation = row_major_order(example.shape, stride) or range(example.ndim)
+        return InputLayout(tuple(permutation), is_dense=False)
 
     def donated(self) -> list[Node]:
         """The inputs whose memory their new value can be written into: dense ones.
@@ -168,18 +172,18 @@ class _ProgramLowering(GraphLowering):
         None where an effect may raise at the end: inputs are changed after it, if at all. None on
         platforms where nobody has tried it.
         """
-        if self.builder.platform != "cpu" or any(
-            n.target is with_effects or n.kwargs.get("check_errors") for n in self.values
+        if not self.builder.target.is_cpu or any(
+            n.target is with_effects or n.kwargs.get("check_errors") for n in self.fake_values
         ):
             return []
         written = [node.args[0] for node in self.gm.graph.nodes if writes_input(node)]
-        return [n for n in dict.fromkeys(written) if input_layout(self.values[n]).is_dense]
+        return [n for n in dict.fromkeys(written) if input_layout(self.fake_values[n]).is_dense]
 
     def new_value(self, node: Node) -> ir.Value:
         """What a donated input holds at the end, in the form of the input's argument."""
-        example, value = self.values[node], self.env[self.mutated[node]]
+        example, value = self.fake_values[node], self.env[self.mutated[node]]
         value = build.broadcast_to(build.cast(value, example.dtype), example.shape)
-        return build.transpose(value, input_layout(example).order)
+        return build.transpose(value, input_layout(example).permutation)
 
     def aliases(self, donated: int) -> ir.ArrayAttr:
         """Attributes of the arguments: the last results go where the first arguments were."""
@@ -199,15 +203,15 @@ class _ProgramLowering(GraphLowering):
             return self.env[node.args[1]]  # type: ignore[index]
         if node.target is with_effects:
             return self.effect(node)
-        if is_index(node):  # a result may be a view at that place
-            raise no_rule(node, self.values)
+        if is_index(node):  # a result may be a view at that index
+            raise no_rule(node, self.fake_values)
         return super().node(node)
 
     def check_errors(self, node: Node, info: ir.Value) -> None:
         """A factorization was asked to raise when LAPACK's info, its last result, is not 0."""
         self.results.append(info)
         api = "torch.linalg." + str(node.target).split("linalg_")[-1].removesuffix(".default")
-        args = [Output(len(self.results) - 1), Output(number=api)]
+        args = Output(len(self.results) - 1), Output(number=api)
         kwargs = {"is_matrix": Output(number=build.rank_of(info) == 0)}
         self.effects.append(Effect(torch.ops.aten._linalg_check_errors.default, args, kwargs))
 
@@ -215,8 +219,8 @@ class _ProgramLowering(GraphLowering):
         """torch.ops.higher_order.with_effects(token, op, ...): (token, the op's results)."""
         token, op, *args = node.args
         if not is_plain_effect(node):
-            raise no_rule(node, self.values)
-        outputs = [self.output(a) for a in args]
+            raise no_rule(node, self.fake_values)
+        outputs = tuple(self.output(a) for a in args)
         kwargs = {name: self.output(a) for name, a in node.kwargs.items()}
         self.effects.append(Effect(op, outputs, kwargs))
         return (self.env[token], None)  # type: ignore[index]
@@ -226,29 +230,29 @@ class _ProgramLowering(GraphLowering):
     def output(self, node: Any) -> Output:
         if not isinstance(node, torch.fx.Node):
             return Output(number=node)
-        promised = self.values.get(node)
+        promised = self.fake_values.get(node)
         if not isinstance(promised, torch.Tensor) or self.env[node] is None:  # None: a token
             return Output(number=self.env[node])
         base = memory_of(node)
-        is_view = IS_VIEW_OF_INPUT in node.meta
+        is_view = node in self.views_of_inputs
         if base in self.input_index and (is_view or base not in self.mutated):
-            replay = None if base is node else replayed(node, self.env, as_view=is_view)
-            return Output(input=self.input_index[base], replay=replay)
+            replay = () if base is node else view_steps(node, self.env)
+            return Output(input=self.input_index[base], replay=replay, as_view=is_view)
         root = self.shared.get(node, node)
         result = self.result(root)
         if root is node:
             return Output(result)
-        offset = promised.storage_offset() - self.values[root].storage_offset()
+        offset = promised.storage_offset() - self.fake_values[root].storage_offset()
         return Output(result, (tuple(promised.shape), tuple(promised.stride()), offset))
 
     def result(self, node: Node) -> int:
         """The index of the program result that is this node's value."""
         if node not in self.result_index:
             index = self.result_index[node] = len(self.results)
-            layout = output_layout(self.values[node])
-            self.results.append(self.arrange(self.env[node], self.values[node], layout))
-            if layout.finish is not None:
-                self.finishers[index] = layout.finish
+            layout = output_layout(self.fake_values[node])
+            self.results.append(self.arrange(self.env[node], self.fake_values[node], layout))
+            if layout.restride is not None:
+                self.restrides[index] = layout.restride
         return self.result_index[node]
 
     def arrange(self, x: ir.Value, promised: torch.Tensor, layout: OutputLayout) -> ir.Value:
@@ -258,4 +262,45 @@ class _ProgramLowering(GraphLowering):
             return flat_storage(x, size, stride)
         for dim in layout.unexpanded:
             x = build.slice_dim(x, dim, 0, 1)
-        return build.transpose(x, layout.order)
+        return build.transpose(x, layout.permutation)
+
+    def results_for_backward(
+        self, outputs: Sequence[Output], mutations: Sequence[Mutation]
+    ) -> set[int]:
+        """The program's results that only the backward reads, once each: of any strides."""
+        others = [mutation.output for mutation in mutations]
+        others += [output for effect in self.effects for output in effect.outputs]
+        uses = collections.Counter(output.result for output in (*outputs, *others))
+        found = set()
+        for number in self.builder.request.results_for_backward:
+            output = outputs[number]
+            index = output.result
+            if index is not None and output.view is None and uses[index] == 1:
+                found.add(index)
+        return found - self.restrides.keys()
+
+    def chosen_strides(self, outputs: Sequence[Output]) -> dict[int, tuple[int, ...]]:
+        """The strides of outputs, by number, whose results the passes have permuted."""
+        chosen = {}
+        numbers = {output.result: number for number, output in enumerate(outputs)}
+        *_, last = self.builder.block.operations
+        for index, permutation in take_permutations(self.builder.main).items():
+            inner = last.operands[index].type.shape
+            strides = row_major(inner)
+            size = tuple(inner[dim] for dim in permutation)
+            stride = chosen[numbers[index]] = tuple(strides[dim] for dim in permutation)
+            self.restrides[index] = Restride(size, stride)
+        return chosen
+
+    def largest(self) -> tuple[int, str] | None:
+        """The largest tensor of the graph, for messages: its bytes, and where the user made it."""
+        tensors = [(n, v) for n, v in self.fake_values.items() if isinstance(v, torch.Tensor)]
+        made = [(n, v) for n, v in tensors if n.op == "call_function"] or tensors
+        if not made:
+            return None
+        node, value = max(made, key=lambda pair: _bytes(pair[1]))
+        return _bytes(value), describe(node)
+
+
+def _bytes(value: torch.Tensor) -> int:
+    return value.numel() * value.dtype.itemsize

@@ -29,16 +29,16 @@ class GraphLowering:
 
     Attributes:
         gm: the graph.
-        values: the fake value of each node, of static sizes.
+        fake_values: the fake value of each node, of static sizes.
         env: what each node that has been lowered is in the module.
         steps: the numbers of the steps of the loops around it.
     """
 
     def __init__(
-        self, gm: torch.fx.GraphModule, values: Mapping[Node, Any], builder: ModuleBuilder
+        self, gm: torch.fx.GraphModule, fake_values: Mapping[Node, Any], builder: ModuleBuilder
     ) -> None:
         """Begin with no node lowered; inputs are put into `env` by the caller."""
-        self.gm, self.values, self.builder = gm, values, builder
+        self.gm, self.fake_values, self.builder = gm, fake_values, builder
         self.env: dict[Node, Any] = {}
         self.steps: tuple[ir.Value, ...] = ()
 
@@ -54,57 +54,64 @@ class GraphLowering:
         if node.op == "get_attr":
             attribute = attribute_of(node)
             if isinstance(attribute, torch.Tensor):
-                return checked(node, self.values, lambda: self.builder.constant(node, attribute))
+                return checked(
+                    node, self.fake_values, lambda: self.builder.constant(node, attribute)
+                )
             return attribute
         if node.target is operator.getitem:
             sequence, index = node.args
             return self.env[sequence][index]  # type: ignore[index]
         if is_index(node):
             return self.env[node.args[0]]  # type: ignore[index]
-        promised = self.values.get(node)
+        promised = self.fake_values.get(node)
         if isinstance(promised, int | float | bool | complex):
             return promised  # arithmetic on sizes, already done
         if generator_of(node) is not None:
             why = "it draws from a generator of its own, which a compiled program does not have"
-            raise refused(node, self.values, why)
+            raise refused(node, self.fake_values, why)
         rule = find_rule(node.target)
         if rule is None:
-            raise no_rule(node, self.values)
+            raise no_rule(node, self.fake_values)
         builder = self.builder
-        operands = torch.fx.map_arg(node.args, self.values.__getitem__)
+        operands = torch.fx.map_arg(node.args, self.fake_values.__getitem__)
         if refusal := find_refusal(node.target):
-            named = torch.fx.map_arg(node.kwargs, self.values.__getitem__)
+            named = torch.fx.map_arg(node.kwargs, self.fake_values.__getitem__)
             if reason := refusal(*operands, **named):
-                raise refused(node, self.values, reason)
+                raise refused(node, self.fake_values, reason)
         if isinstance(promised, torch.Tensor) and 0 in promised.shape:
             # Nothing is left to compute, and rules need not think of it: amax of no complex number.
-            return checked(node, self.values, lambda: build.full(promised.shape, 0, promised.dtype))
+            return checked(
+                node, self.fake_values, lambda: build.full(promised.shape, 0, promised.dtype)
+            )
         ctx = Context(
-            promised,
-            operands,
-            builder.platform,
-            builder.module,
-            builder.functions,
-            self.random_key,
-            builder.libraries,
-            builder.calls,
-            builder.trains,
-            self.inline,
+            out=promised,
+            operands=operands,
+            target=builder.target,
+            module=builder.module,
+            functions=builder.functions,
+            random_key=self.random_key,
+            calls=builder.calls,
+            trains=builder.request.trains,
+            inline=self.inline,
         )
         args = torch.fx.map_arg(node.args, self.env.__getitem__)
         kwargs = torch.fx.map_arg(node.kwargs, self.env.__getitem__)
-        result = checked(node, self.values, lambda: rule(ctx, *args, **kwargs))
+        result = self.checked(node, lambda: rule(ctx, *args, **kwargs))
         self.check_type(node, result, promised)
         mark_results(result)
         if node.kwargs.get("check_errors"):
             self.check_errors(node, result[-1])
         return result
 
+    def checked(self, node: Node, emit: Callable[[], Any]) -> Any:
+        """Run emit() with the user's line added to whatever it raises."""
+        return checked(node, self.fake_values, emit)
+
     def check_errors(self, node: Node, info: ir.Value) -> None:
         """A factorization was asked to raise when `info` is not 0: not from within a program."""
         raise UnsupportedOperator(
-            f"{signature(node, self.values)} in the body of a branch or loop raises errors that "
-            f"depend on values, which XLA cannot{describe(node)}"
+            f"{signature(node, self.fake_values)} in the body of a branch or loop raises errors "
+            f"that depend on values, which XLA cannot{describe(node)}"
         )
 
     def random_key(self) -> ir.Value:
@@ -146,7 +153,7 @@ class GraphLowering:
             wanted = tensor_type(tuple(promised.shape), promised.dtype)
             if result.type != wanted:
                 raise LoweringError(
-                    f"the rule of {signature(node, self.values)} emitted {result.type} where the "
-                    f"graph promises {wanted}{describe(node)}\n  This is a fault of the rule "
+                    f"the rule of {signature(node, self.fake_values)} emitted {result.type} where "
+                    f"the graph promises {wanted}{describe(node)}\n  This is a fault of the rule "
                     f"({REGISTERED_IN.get(str(node.target), '?')}), not of the model."
                 )

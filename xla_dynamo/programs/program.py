@@ -1,20 +1,23 @@
-"""What lowering makes of a graph: a StableHLO module, and how a call binds to it."""
+"""What lowering makes of a graph: a StableHLO module, and how a call binds to it, as data.
+
+Nothing here is a function: `execution` reads it and acts, and `storage` writes it to disk.
+"""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import torch
 from jax.extend.mlir import ir
 
-from xla_dynamo.programs.layouts import Finish, InputLayout
-from xla_dynamo.torch_private import OpOverload
+from xla_dynamo.graphs.output_views import ViewStep
+from xla_dynamo.programs.layouts import InputLayout, Restride
 
 # Strides of some results, by their number.
 Strides: TypeAlias = Mapping[int, tuple[int, ...]]
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Input:
     """A program argument that is the graph's `index`-th input."""
 
@@ -22,7 +25,7 @@ class Input:
     layout: InputLayout
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Constant:
     """A tensor of the graph: a literal, or one that may change between calls."""
 
@@ -30,22 +33,28 @@ class Constant:
     is_literal: bool
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Output:
     """A graph output: a program result or a view of one, an input or a view of one, or a number.
 
-    `result` and `input` are indices, or None. `view` is the (size, stride, offset) of a view of a
-    result, `replay` makes a view of an input.
+    Attributes:
+        result: the index of the program result, or None.
+        view: the (size, stride, offset) of a view of a result.
+        input: the index of the graph input, or None.
+        replay: the views of the input that make the output, one of another.
+        as_view: whether autograd takes the output for a view of the input.
+        number: what else the output is.
     """
 
     result: int | None = None
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
     input: int | None = None
-    replay: Callable[[torch.Tensor], torch.Tensor] | None = None
+    replay: tuple[ViewStep, ...] = ()
+    as_view: bool = True
     number: Any = None
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Mutation:
     """The graph's `index`-th input takes the value of an output when the call is over."""
 
@@ -53,56 +62,78 @@ class Mutation:
     output: Output
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Effect:
     """An operator that torch runs on results when the program is over: a check, a print."""
 
-    op: OpOverload
-    args: list[Output]
-    kwargs: dict[str, Output]
+    op: Any
+    args: tuple[Output, ...]
+    kwargs: Mapping[str, Output]
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """What the operator is called with."""
+        return (*self.args, *self.kwargs.values())
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Frozen:
     """What a program takes that another program has computed from parameters and buffers alone.
 
     Attributes:
         keys: what each value is: equal keys, equal values, whichever sizes a program is for.
         module: computes those of `computed`; None if there are none.
-        inputs: its first arguments.
-        constants: the others.
+        inputs: the arguments of `module`.
         computed: the keys of its results.
+        takes_negative_zero: whether another argument of `module`, the last one, is -0.0.
     """
 
-    keys: list[str]
+    keys: tuple[str, ...]
     module: ir.Module | None
-    inputs: list[Input]
-    constants: list[torch.Tensor]
-    computed: list[str]
+    inputs: tuple[Input, ...]
+    computed: tuple[str, ...]
+    takes_negative_zero: bool
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Program:
     """A StableHLO module and how a call binds to its arguments and results.
 
-    Arguments come in the order donated inputs, other inputs, static inputs (parameters and
-    buffers), constants, frozen values, seed (if it `draws` random numbers). The new values of
-    donated inputs are results behind all others, of their arguments' shapes; mutated inputs that
-    cannot be donated are in `mutations`. `calls_torch` says that it calls kernels of torch.
-    `chosen_strides` are those of outputs, by number, that come in others than were traced.
+    The module's arguments come in the order of the first attributes; the new values of donated
+    inputs are results behind all others, of their arguments' shapes.
+
+    Attributes:
+        module: the StableHLO module.
+        donations: inputs whose memory takes their new value.
+        inputs: the other inputs, without parameters and buffers.
+        static_inputs: the parameters and buffers.
+        constants: tensors of the graph.
+        uses_rng: whether a seed, u64[1], comes next.
+        frozen: what was computed from parameters and buffers alone, and comes next.
+        takes_negative_zero: whether the last argument is -0.0, f32[].
+        results: how many results the module has.
+        outputs: the graph's outputs.
+        mutations: inputs that cannot be donated and change all the same.
+        effects: what torch runs when the program is over.
+        restrides: how exported results get the strides that were promised, by their number.
+        calls_torch: whether the module calls kernels of torch.
+        chosen_strides: those of outputs, by number, that come in others than were traced.
+        largest: the largest tensor that the graph makes: its bytes, and where the user made it.
     """
 
     module: ir.Module
-    donations: list[Input]
-    inputs: list[Input]
-    static_inputs: list[Input]
-    constants: list[Constant]
-    draws: bool
-    outputs: list[Output]
-    mutations: list[Mutation]
-    effects: list[Effect]
+    donations: tuple[Input, ...]
+    inputs: tuple[Input, ...]
+    static_inputs: tuple[Input, ...]
+    constants: tuple[Constant, ...]
+    uses_rng: bool
+    frozen: Frozen | None
+    takes_negative_zero: bool
     results: int
-    finishers: dict[int, Finish]
-    frozen: Frozen | None = None
-    calls_torch: bool = False
-    chosen_strides: Strides = dataclasses.field(default_factory=dict)
+    outputs: tuple[Output, ...]
+    mutations: tuple[Mutation, ...]
+    effects: tuple[Effect, ...]
+    restrides: Mapping[int, Restride]
+    calls_torch: bool
+    chosen_strides: Strides
+    largest: tuple[int, str] | None

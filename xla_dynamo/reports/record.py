@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from xla_dynamo.events import BuiltExecutable, Event, Frame, Graph, GraphBreak, Operator
+from xla_dynamo.events import BuiltExecutable, CompilationRecord, Event, Frame, GraphBreak, Operator
 
 
 class Record:
@@ -33,9 +33,9 @@ class Record:
         self.events.append(event)
 
     @property
-    def graphs(self) -> list[Graph]:
+    def graphs(self) -> list[CompilationRecord]:
         """The ATen graphs, in the order they were compiled."""
-        return [e for e in self.events if isinstance(e, Graph)]
+        return [e for e in self.events if isinstance(e, CompilationRecord)]
 
     @property
     def graph_breaks(self) -> list[GraphBreak]:
@@ -62,7 +62,7 @@ class Record:
         return [e for e in self.events if isinstance(e, BuiltExecutable)]
 
     @property
-    def eager_operators(self) -> list[tuple[Graph, Operator]]:
+    def eager_operators(self) -> list[tuple[CompilationRecord, Operator]]:
         """The operators that torch runs, with their graphs."""
         return [(graph, o) for graph in self.graphs for o in graph.operators if o.eager]
 

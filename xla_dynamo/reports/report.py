@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from xla_dynamo.events import BuiltExecutable, Frame, Graph
+from xla_dynamo.events import BuiltExecutable, CompilationRecord, Frame
 from xla_dynamo.reports.record import Record
 from xla_dynamo.reports.report_page import page
 
@@ -41,7 +41,9 @@ class Report(Record):
         """What is printed, and stands in the page."""
         return [
             _table(
-                "Graph breaks", ("where", "why"), ((b.line, b.reason) for b in self.graph_breaks)
+                "Graph breaks",
+                ("where", "why"),
+                ((b.line, b.reason) for b in self.graph_breaks),
             ),
             _table(
                 "Recompilations",
@@ -87,7 +89,7 @@ class Report(Record):
         line = frame.line
         return f"{line.function} ({line.file}:{line.line})" if line.is_users else self.subject
 
-    def _graph_row(self, graph: Graph) -> Iterable[Any]:
+    def _graph_row(self, graph: CompilationRecord) -> Iterable[Any]:
         frames = [f for f in self.frames if f.compile_id == graph.compile_id]
         origins = Counter(o.decomposed_from for o in graph.operators if o.decomposed_from)
         function = self._place(frames[0]) if frames else ""

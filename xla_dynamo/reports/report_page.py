@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from xla_dynamo.events import BuiltExecutable, Graph
+from xla_dynamo.events import BuiltExecutable, CompilationRecord
 from xla_dynamo.reports.record import Record
 
 _STYLE = """
@@ -87,7 +87,7 @@ def _table(
     return f"<table><thead>{row('th', heads)}</thead><tbody>{''.join(body)}</tbody></table>"
 
 
-def _operators(graph: Graph) -> str:
+def _operators(graph: CompilationRecord) -> str:
     rows = [(o.name, o.decomposed_from, o.line, o.eager) for o in graph.operators]
     heads = ("operator", "decomposed from", "where", "in eager torch, since")
     return _table(heads, rows, marked=[o.eager is not None for o in graph.operators])

@@ -66,6 +66,7 @@ class CompiledStep:
                 fakes,
                 Options.parse(recipe.options),
                 kind="training step",
+                trains=True,
                 observer=recipe.observer,
             )
         self.compile_seconds = time.perf_counter() - start

@@ -1,0 +1,82 @@
+"""Functions of a module, and the operations in them: found, retyped, cleared of what is unused."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
+
+
+def main_of(module: ir.Module) -> func.FuncOp:
+    """The public function of a module."""
+    return next(op for op in module.body.operations if op.name.value == "main")
+
+
+def operations_of(function: func.FuncOp) -> list[ir.Operation]:
+    """The operations of a function's body, without those in their regions."""
+    return [op.operation for op in function.entry_block.operations]
+
+
+def operations_within(module: ir.Module) -> Iterator[ir.Operation]:
+    """Every operation of a module, those in regions included, inner ones first."""
+    found: list[ir.Operation] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return iter(found)
+
+
+def defining_operation(value: Any) -> ir.Operation | None:
+    """The operation that makes a value; None for an argument, and for what is no value."""
+    if not isinstance(value, ir.Value) or isinstance(value.owner, ir.Block):
+        return None
+    return value.owner
+
+
+def has_uses(op: ir.Operation) -> bool:
+    """Whether an operation reads a result of this one."""
+    return any(True for result in op.results for _ in result.uses)
+
+
+def is_used(value: ir.Value) -> bool:
+    """Whether an operation reads a value."""
+    return any(True for _ in value.uses)
+
+
+def update_type(function: func.FuncOp) -> None:
+    """Give a function the type that its block's arguments and its return have."""
+    block = function.entry_block
+    *_, last = block.operations
+    arguments, results = [a.type for a in block.arguments], [r.type for r in last.operands]
+    type_ = ir.FunctionType.get(arguments, results)
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
+
+
+def add_argument(function: func.FuncOp, type_: ir.Type) -> ir.BlockArgument:
+    """Another argument of a function, behind the others."""
+    argument = function.entry_block.add_argument(type_, ir.Location.unknown())
+    if "arg_attrs" in function.attributes:
+        none = ir.DictAttr.get({})
+        function.arg_attrs = ir.ArrayAttr.get([*function.arg_attrs, none])
+    update_type(function)
+    return argument
+
+
+def result_attributes(function: func.FuncOp) -> list[dict[str, ir.Attribute]]:
+    """The attributes of each result of a function."""
+    *_, last = function.entry_block.operations
+    if "res_attrs" not in function.attributes:
+        return [{} for _ in last.operands]
+    given = function.attributes["res_attrs"]
+    return [{named.name: named.attr for named in ir.DictAttr(a)} for a in ir.ArrayAttr(given)]
+
+
+def set_result_attributes(function: func.FuncOp, given: list[dict[str, ir.Attribute]]) -> None:
+    """Give each result of a function its attributes."""
+    if any(given):
+        function.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in given])
+    elif "res_attrs" in function.attributes:
+        del function.attributes["res_attrs"]

@@ -1,0 +1,26 @@
+"""What a program is compiled for: what rules and passes choose by."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """Where a program will run, and what it may call there.
+
+    Attributes:
+        platform: the PJRT platform: "cpu", "cuda", "tpu".
+        libraries: the libraries, by name, that programs may call there.
+        partitions: over how many devices XLA divides the program; 1 where it runs as it is.
+        matmul_precision: of float32 matrix products, in the words of
+            torch.set_float32_matmul_precision.
+    """
+
+    platform: str
+    libraries: frozenset[str] = frozenset()
+    partitions: int = 1
+    matmul_precision: str = "highest"
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the platform is XLA:CPU."""
+        return self.platform == "cpu"

@@ -1,0 +1,163 @@
+"""The steps of a call: import the tensors, execute the program, export its results.
+
+`calls` runs the three one after another. Who has buffers already, or wants buffers and no tensors,
+takes the middle step alone.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import torch
+
+from xla_dynamo.errors import ExecutionError
+from xla_dynamo.execution.constants import constants_of, negative_zero, seed
+from xla_dynamo.execution.donated_inputs import DonatedInputs
+from xla_dynamo.execution.frozen_inputs import FrozenValues
+from xla_dynamo.execution.known_buffers import KnownBuffers, StaticInputs
+from xla_dynamo.execution.restriding import preparation, restriding
+from xla_dynamo.programs.program import Program
+from xla_dynamo.runtime.buffers import export_buffer
+from xla_dynamo.runtime.cpu.deferred_signals import after_signals
+from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.runtime.jaxlib_private import Buffer
+
+Tensors: TypeAlias = list[torch.Tensor]
+
+
+class Steps(NamedTuple):
+    """What a call does, in its order.
+
+    Attributes:
+        import_inputs: takes the graph's inputs and torch's stream (None where there are none);
+            returns the buffers of all the program's arguments, and the tensors that it changes in
+            their own memory.
+        execute: takes the buffers; returns those of the results, each in a list of its own.
+        export: takes the results, the tensors that are changed, and the stream; returns the
+            program's results as tensors.
+    """
+
+    import_inputs: Callable[[list[Any], int | None], tuple[list[Buffer], Tensors]]
+    execute: Callable[[Sequence[Buffer]], list[list[Buffer]]]
+    export: Callable[[list[list[Buffer]], Tensors, int | None], Tensors]
+
+
+def steps_of(
+    program: Program,
+    executable: Executable,
+    *,
+    keeps_inputs: bool,
+    frozen_values: FrozenValues | None,
+) -> Steps:
+    """The steps of a program's calls; `frozen_values` has what `Program.frozen` asks for."""
+    placement = executable.placement
+    donated = None
+    if program.donations:
+        read = [given.index for given in (*program.inputs, *program.static_inputs)]
+        held = [constant.tensor for constant in program.constants]
+        donated = DonatedInputs(placement, program.donations, read, held)
+    return Steps(
+        _importer(program, executable, donated, keeps_inputs, frozen_values),
+        _executor(program, executable),
+        _exporter(program, donated),
+    )
+
+
+def _importer(
+    program: Program,
+    executable: Executable,
+    donated: DonatedInputs | None,
+    keeps_inputs: bool,
+    frozen_values: FrozenValues | None,
+) -> Callable[[list[Any], int | None], tuple[list[Buffer], Tensors]]:
+    """One frame, since every µs counts here."""
+    placement = executable.placement
+    fresh = [
+        (a.index, KnownBuffers(placement, preparation(a.layout), keeps=keeps_inputs))
+        for a in program.inputs
+    ]
+    static = None
+    if program.static_inputs:
+        indices = [given.index for given in program.static_inputs]
+        prepare = [preparation(given.layout) for given in program.static_inputs]
+        static = StaticInputs(placement, indices, prepare)
+    constants = constants_of(program.constants, placement)
+    frozen = None
+    if program.frozen is not None and frozen_values is not None:
+        frozen = frozen_values.of(program.frozen.keys)
+    last = [negative_zero(placement)] if program.takes_negative_zero else []
+    uses_rng, device, on_gpu = program.uses_rng, placement.torch_device, placement.has_streams
+
+    def import_inputs(args: list[Any], stream: int | None) -> tuple[list[Buffer], Tensors]:
+        changing: Tensors = []
+        buffers: list[Buffer] = []
+        if donated is not None:
+            changing, buffers = donated.buffers(args, stream)
+        for index, known in fresh:
+            tensor = args[index]
+            if on_gpu and tensor.device != device:  # a 0-d CPU tensor among others
+                tensor = tensor.to(device)
+            address = tensor.data_ptr()
+            buffer = known.by_address.get(address)
+            if buffer is None:
+                buffer = known.load_if_it_comes_again(tensor, address, stream)
+            buffers.append(buffer)
+        if static is not None:
+            buffers += static.buffers(args, stream)
+        if constants is not None:
+            buffers += constants()
+        if uses_rng:
+            buffers.append(seed(placement, stream))
+        if frozen is not None:
+            buffers += frozen(args, stream)
+        if last:
+            buffers += last
+        return buffers, changing
+
+    return import_inputs
+
+
+def _executor(
+    program: Program, executable: Executable
+) -> Callable[[Sequence[Buffer]], list[list[Buffer]]]:
+    run = after_signals(executable.execute) if program.calls_torch else executable.execute
+
+    def execute(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
+        try:
+            return run(buffers)
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            raise failure(error, program) from error
+
+    return execute
+
+
+def _exporter(
+    program: Program, donated: DonatedInputs | None
+) -> Callable[[list[list[Buffer]], Tensors, int | None], Tensors]:
+    changes = [(index, restriding(given)) for index, given in program.restrides.items()]
+
+    def export(buffers: list[list[Buffer]], changing: Tensors, stream: int | None) -> Tensors:
+        results = []
+        try:
+            for (buffer,) in buffers:
+                results.append(export_buffer(buffer, stream))
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            raise failure(error, program) from error
+        if donated is not None:
+            first = len(results) - len(changing)
+            donated.write_back(changing, results[first:])
+            del results[first:]
+        for index, change in changes:
+            results[index] = change(results[index])
+        return results
+
+    return export
+
+
+def failure(error: Exception, program: Program) -> ExecutionError:
+    """An ExecutionError that names the line behind the graph's largest tensor."""
+    where = ""
+    if program.largest is not None:
+        size, line = program.largest
+        where = f"\n  The largest tensor of this graph ({size:,} bytes) is made{line}"
+    return ExecutionError(f"PJRT failed while running a compiled graph: {error}{where}")

@@ -1,0 +1,36 @@
+"""What a feeder asks of `compile_graph` beside the graph."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from xla_dynamo.options import Options
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """What a feeder knows of a graph that the graph does not tell.
+
+    Attributes:
+        options: the user's options.
+        kind: what the graph is called in logs and reports: "inference", "forward", "backward",
+            "training step" or other.
+        trains: whether the graph has a backward, or is one.
+        keeps_inputs: whether inputs come again: they are then imported once, and known by address.
+        static_inputs: the inputs, by number, that are parameters and buffers.
+        results_for_backward: the results, by number, that only the backward reads: their strides
+            may be chosen, and are told in `BoxedGraph.chosen_strides`.
+        views_of_inputs: the results, by number, that eager gives as views of an input.
+        input_strides: of inputs, by number, that come in other strides than were traced.
+        observer: is told what becomes of the graph (see `events`); None writes to the log.
+    """
+
+    options: Options = dataclasses.field(default_factory=Options)
+    kind: str = "graph"
+    trains: bool = False
+    keeps_inputs: bool = False
+    static_inputs: frozenset[int] = frozenset()
+    results_for_backward: frozenset[int] = frozenset()
+    views_of_inputs: frozenset[int] = frozenset()
+    input_strides: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    observer: Callable[[Any], None] | None = None
