@@ -107,6 +107,7 @@ def test_public_names():
         "ExecutionError",
         "LoweringError",
         "OptionError",
+        "StorageError",
         "UnsupportedDtype",
         "UnsupportedError",
         "UnsupportedOperator",

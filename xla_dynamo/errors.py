@@ -8,7 +8,8 @@
     │   └── UnsupportedTensor      sparse, quantized, mixed devices, a device with no PJRT plugin
     ├── LoweringError          a rule failed, or emitted another type than it promised
     ├── CompileError           PJRT refused the program
-    └── ExecutionError         PJRT failed while running it (out of memory, say)
+    ├── ExecutionError         PJRT failed while running it (out of memory, say)
+    └── StorageError           a program cannot be written to a file, or read from one
 
 Dynamo wraps what a backend raises while compiling in `torch._dynamo.exc.BackendCompilerFailed`,
 whose `inner_exception` is one of these.
@@ -49,3 +50,7 @@ class CompileError(XlaDynamoError):
 
 class ExecutionError(XlaDynamoError):
     """PJRT failed while running an executable."""
+
+
+class StorageError(XlaDynamoError):
+    """A program cannot be written to a file, or a file holds none that can be read."""

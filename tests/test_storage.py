@@ -1,0 +1,223 @@
+"""Programs written to a file and read again: calls are bound from what was read, and agree."""
+
+import io
+import json
+import zipfile
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import xla_dynamo
+from bench.models import MODELS, build
+from xla_dynamo.backend import compile_torch_graph
+from xla_dynamo.execution import compiled_graph
+from xla_dynamo.graphs.output_views import ViewStep
+from xla_dynamo.options import Options
+from xla_dynamo.programs import program as records
+from xla_dynamo.programs.storage import read_program, write_program
+
+
+@pytest.fixture
+def stored(monkeypatch):
+    """Everything that is compiled in this test goes through a file; returns the files' contents."""
+    torch._dynamo.reset()
+    files, lower = [], compiled_graph.lower
+
+    def through_a_file(*args, **kwargs):
+        file = io.BytesIO()
+        write_program(lower(*args, **kwargs), file)
+        files.append(file.getvalue())
+        return read_program(io.BytesIO(file.getvalue()))
+
+    monkeypatch.setattr(compiled_graph, "lower", through_a_file)
+    return files
+
+
+def compiled(f, **options):
+    return torch.compile(f, backend="openxla", fullgraph=True, options=options or None)
+
+
+def test_bert_from_its_file(stored, monkeypatch, tmp_path):
+    """In bits what the program gives that was never written."""
+    model, inputs = build("bert", "tiny"), MODELS["bert"].inputs("tiny", 2)
+    with torch.no_grad():
+        rebuilt = compiled(model)(**inputs)
+        assert len(stored) == 1
+        torch._dynamo.reset()
+        monkeypatch.undo()
+        direct = compiled(model)(**inputs)
+        expected = model(**inputs)
+    assert torch.equal(rebuilt.logits, direct.logits)
+    torch.testing.assert_close(rebuilt.logits, expected.logits, rtol=1e-4, atol=1e-4)
+    path = tmp_path / "bert.xla"
+    path.write_bytes(stored[0])
+    program, again = read_program(str(path)), io.BytesIO()
+    write_program(program, again)
+    assert read_program(again).module.operation.get_asm() == program.module.operation.get_asm()
+
+
+def test_gradients_and_saved_tensors(stored):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten()
+    )
+    x = torch.randn(2, 3, 9, 9).to(memory_format=torch.channels_last)
+    f = compiled(lambda x: net(x).square().sum())
+    f(x).backward()
+    ours = [p.grad.clone() for p in net.parameters()]
+    net.zero_grad()
+    net[1].reset_running_stats()
+    net(x).square().sum().backward()
+    for actual, p in zip(ours, net.parameters(), strict=True):
+        torch.testing.assert_close(actual, p.grad, rtol=1e-4, atol=1e-4)
+    assert len(stored) == 2
+
+
+def test_changed_inputs_views_and_numbers(stored):
+    def f(cache, x, scale):
+        cache[1:3].add_(x)
+        view = x[1].view(2, 2)
+        return cache.sum(), view, view.t(), x.split(1)[0], scale * 2, x.t() @ x
+
+    both = []
+    for g in (f, compiled(f)):
+        cache, x = torch.ones(4, 4), torch.arange(8.0).view(2, 4)
+        results = g(cache, x, 3)
+        assert results[1].data_ptr() == x[1].data_ptr()
+        both.append((cache, results))
+    (cache, expected), (changed, actual) = both
+    assert torch.equal(cache, changed)
+    assert actual[4] == expected[4]
+    for e, a in zip(expected[:4] + expected[5:], actual[:4] + actual[5:], strict=True):
+        assert torch.equal(e, a)
+        assert e.stride() == a.stride()
+
+
+def test_checks_raise_after_the_program(stored):
+    f = compiled(lambda x: torch.linalg.inv(x))
+    with pytest.raises(torch.linalg.LinAlgError):
+        f(torch.zeros(3, 3))
+    torch.testing.assert_close(f(2 * torch.eye(3)), torch.eye(3) / 2)
+
+
+def test_random_numbers_and_barriers(stored):
+    f = compiled(lambda x: F.dropout((x * 0.1 + 1e8) - 1e8, 0.5))
+    torch.manual_seed(3)
+    first = f(torch.ones(100))
+    torch.manual_seed(3)
+    assert torch.equal(first, f(torch.ones(100)))
+    assert read_program(io.BytesIO(stored[0])).takes_negative_zero
+
+
+def test_frozen_values(stored):
+    layer = torch.nn.Linear(300, 300).eval()
+    x = torch.randn(2, 300)
+    f = compiled(lambda x: F.linear(x, layer.weight.double().tanh().float()), freeze=True)
+    with torch.no_grad():
+        for _ in range(2):
+            expected = F.linear(x, layer.weight.double().tanh().float())
+            torch.testing.assert_close(f(x), expected)
+            layer.weight.mul_(0.5)
+    assert read_program(io.BytesIO(stored[0])).frozen.module is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex128, torch.bool])
+def test_tensors_of_the_graph(stored, dtype):
+    table = torch.randn(100).to(dtype)
+    trace = make_fx(lambda x: (x + table,), tracing_mode="fake", _allow_non_fake_inputs=True)
+    gm = trace(torch.ones(100))
+    (result,) = xla_dynamo.compile_graph(gm, [torch.ones(100)])(torch.ones(100))
+    assert torch.equal(result, torch.ones(100) + table)
+    (constant,) = read_program(io.BytesIO(stored[0])).constants
+    assert torch.equal(constant.tensor, table)
+
+
+def test_open_sizes(stored):
+    f = torch.compile(lambda x: x.softmax(-1)[1:], backend="openxla", dynamic=True)
+    for n in (3, 5):
+        x = torch.randn(n, n)
+        torch.testing.assert_close(f(x), x.softmax(-1)[1:])
+    assert len(stored) == 2
+
+
+def test_what_no_file_can_hold():
+    class Handle:
+        pass
+
+    program = _program()
+    output = records.Output(number=Handle())
+    file = io.BytesIO()
+    with pytest.raises(xla_dynamo.StorageError, match="Handle"):
+        write_program(_with(program, outputs=(output,)), file)
+
+
+def test_other_files(tmp_path):
+    empty = tmp_path / "empty"
+    empty.write_bytes(b"")
+    with pytest.raises(xla_dynamo.StorageError, match="empty holds no program"):
+        read_program(str(empty))
+    file = io.BytesIO()
+    write_program(_program(), file)
+    for broken in (file.getvalue()[:-30], file.getvalue()[:200] + file.getvalue()[230:]):
+        with pytest.raises(xla_dynamo.StorageError):
+            read_program(io.BytesIO(broken))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda d: d.update(format=99), "format 99"),
+        (lambda d: d["program"]["Program"].pop("uses_rng"), "uses_rng"),
+        (lambda d: d["program"]["Program"].update(largest={"torch": "load"}), "torch.load"),
+        (lambda d: d["program"]["Program"].update(largest={"op": "aten.no_such.op"}), "no_such"),
+    ],
+)
+def test_changed_descriptions(change, said):
+    file = io.BytesIO()
+    write_program(_program(), file)
+    with zipfile.ZipFile(file) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    described = json.loads(contents["program.json"])
+    change(described)
+    contents["program.json"] = json.dumps(described).encode()
+    changed = io.BytesIO()
+    with zipfile.ZipFile(changed, "w") as archive:
+        for name, data in contents.items():
+            archive.writestr(name, data)
+    with pytest.raises(xla_dynamo.StorageError, match=said):
+        read_program(changed)
+
+
+def test_records_come_back_equal():
+    """Every kind of value that a record may hold."""
+    steps = (
+        ViewStep(torch.ops.aten.view.dtype, (torch.int32,), {}),
+        ViewStep(torch.ops.aten.slice.Tensor, (0, 1, 2), {"step": 1}),
+    )
+    output = records.Output(
+        input=1,
+        replay=steps,
+        as_view=False,
+        number=(1, -0.0, float("inf"), 1 + 2j, None, True, "s", [torch.channels_last]),
+    )
+    file = io.BytesIO()
+    write_program(_with(_program(), outputs=(output,)), file)
+    assert repr(read_program(file).outputs) == repr((output,))
+
+
+def _program():
+    """The smallest."""
+    found = []
+    torch._dynamo.reset()
+
+    def note(gm, inputs):
+        return compile_torch_graph(gm, inputs, Options(), observer=found.append)
+
+    torch.compile(lambda x: x + 1, backend=note)(torch.ones(2))
+    return next(e.program for e in found if hasattr(e, "program"))
+
+
+def _with(program, **changes):
+    return records.dataclasses.replace(program, **changes)

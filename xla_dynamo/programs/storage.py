@@ -1,0 +1,195 @@
+"""Programs to bytes on disk, and back: what binds a call as JSON, modules as StableHLO artifacts.
+
+A file is a zip archive: `program.json`, `module.mlir` and `frozen.mlir` in StableHLO's portable
+form, and each tensor of the graph's own in `constants/`. Reading one runs no code that it brings.
+"""
+
+import dataclasses
+import io
+import json
+import operator
+import zipfile
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import torch
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
+from jax.interpreters.mlir import make_ir_context
+
+from xla_dynamo.errors import StorageError
+from xla_dynamo.graphs.output_views import ViewStep
+from xla_dynamo.programs.layouts import InputLayout, Restride
+from xla_dynamo.programs.program import (
+    Constant,
+    Effect,
+    Frozen,
+    Input,
+    Mutation,
+    Output,
+    Program,
+)
+from xla_dynamo.torch_private import OpOverload
+
+FORMAT = 1
+_RECORDS = {
+    kind.__name__: kind
+    for kind in (Program, Input, InputLayout, Output, ViewStep, Mutation, Effect, Frozen, Restride)
+}
+# What torch has a name for: torch.float32, torch.strided, torch.channels_last.
+_NAMED = torch.dtype | torch.layout | torch.memory_format
+
+
+def write_program(program: Program, file: str | BinaryIO) -> None:
+    """Write a program to a file.
+
+    A tensor that the user's code holds is written as it is now: the program that is read has a copy
+    of it.
+
+    Raises:
+        StorageError: the program has a value that no file can hold, such as an object of Python.
+    """
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        bound = dataclasses.replace(program, module=None, constants=())  # type: ignore[arg-type]
+        if program.frozen is not None:
+            bound = dataclasses.replace(
+                bound, frozen=dataclasses.replace(program.frozen, module=None)
+            )
+            if program.frozen.module is not None:
+                archive.writestr("frozen.mlir", _artifact(program.frozen.module))
+        archive.writestr("module.mlir", _artifact(program.module))
+        constants = []
+        for index, constant in enumerate(program.constants):
+            tensor = constant.tensor.detach().cpu().contiguous()
+            data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+            archive.writestr(f"constants/{index}", data, zipfile.ZIP_STORED)
+            form = {"shape": list(tensor.shape), "dtype": _encoded(tensor.dtype)}
+            constants.append({**form, "is_literal": constant.is_literal})
+        described = {"format": FORMAT, "program": _encoded(bound), "constants": constants}
+        archive.writestr("program.json", json.dumps(described))
+
+
+def read_program(file: str | BinaryIO) -> Program:
+    """Read a program that `write_program` wrote.
+
+    Raises:
+        StorageError: the file holds no such program, or one of another format.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            described = json.loads(archive.read("program.json"))
+            if described["format"] != FORMAT:
+                raise StorageError(
+                    f"{file} holds a program of format {described['format']}, and this version of "
+                    f"xla_dynamo reads format {FORMAT}: compile and write it again"
+                )
+            program: Program = _decoded(described["program"])
+            constants = []
+            for index, form in enumerate(described["constants"]):
+                data = bytearray(archive.read(f"constants/{index}"))
+                tensor = _tensor(data, form["shape"], _decoded(form["dtype"]))
+                constants.append(Constant(tensor, form["is_literal"]))
+            frozen = program.frozen
+            if frozen is not None and "frozen.mlir" in archive.namelist():
+                frozen = dataclasses.replace(frozen, module=_module(archive.read("frozen.mlir")))
+            return dataclasses.replace(
+                program,
+                module=_module(archive.read("module.mlir")),
+                constants=tuple(constants),
+                frozen=frozen,
+            )
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise StorageError(
+            f"{file} holds no program that can be read ({type(error).__name__}: {error}): compile "
+            "and write it again"
+        ) from error
+
+
+def _artifact(module: ir.Module) -> bytes:
+    # Of a copy, since the operations become those of another dialect.
+    bytecode = io.BytesIO()
+    module.operation.write_bytecode(bytecode)
+    with module.context:
+        copy = ir.Module.parse(bytecode.getvalue())
+    # Other dialects: CHLO, whose operations PJRT plugins take apart.
+    return hlo.serialize_portable_artifact(copy, hlo.get_current_version(), True)
+
+
+def _module(artifact: bytes) -> ir.Module:
+    with make_ir_context() as context:
+        return hlo.deserialize_portable_artifact(context, artifact)
+
+
+def _tensor(data: bytearray, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+    if not data:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype).reshape(shape)
+
+
+def _encoded(value: Any) -> Any:
+    """A value as JSON has it; what JSON lacks is an object of one key, which says the kind."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if type(value) is int:
+        return value
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, complex):
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    if _RECORDS.get(type(value).__name__) is type(value):
+        fields = dataclasses.fields(value)
+        return {type(value).__name__: {f.name: _encoded(getattr(value, f.name)) for f in fields}}
+    if isinstance(value, tuple):
+        return {"tuple": [_encoded(v) for v in value]}
+    if isinstance(value, list):
+        return [_encoded(v) for v in value]
+    if isinstance(value, Mapping):
+        return {"dict": [[_encoded(k), _encoded(v)] for k, v in value.items()]}
+    if isinstance(value, _NAMED):
+        return {"torch": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    if isinstance(value, OpOverload):
+        return {"op": str(value)}
+    if value is operator.getitem:
+        return {"op": "getitem"}
+    raise StorageError(
+        f"a program with {type(value).__name__} {value!r} among its results or effects cannot be "
+        "written: it belongs to this process"
+    )
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind in _RECORDS:
+        return _RECORDS[kind](**{name: _decoded(v) for name, v in content.items()})
+    return _DECODERS[kind](content)
+
+
+def _named(name: str) -> Any:
+    value = getattr(torch, name)
+    if not isinstance(value, _NAMED):
+        raise ValueError(f"torch.{name} is no dtype, layout or memory format")
+    return value
+
+
+def _operator(name: str) -> Any:
+    if name == "getitem":
+        return operator.getitem
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+_DECODERS = {
+    "float": float.fromhex,
+    "complex": lambda parts: complex(*map(float.fromhex, parts)),
+    "tuple": lambda values: tuple(map(_decoded, values)),
+    "dict": lambda pairs: {_decoded(k): _decoded(v) for k, v in pairs},
+    "torch": _named,
+    "device": torch.device,
+    "op": _operator,
+}
