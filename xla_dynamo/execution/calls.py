@@ -8,13 +8,12 @@ import torch
 from torch.autograd import forward_ad
 
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.restriding import restrided
-from xla_dynamo.execution.steps import Steps, steps_of
+from xla_dynamo.execution.steps import Steps
 from xla_dynamo.graphs.output_views import ViewStep
 from xla_dynamo.programs.program import Output, Program, Strides
 from xla_dynamo.runtime import forks
-from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import in_forward_mode, mark_boxed
 
 Call = Callable[[list[Any]], list[Any]]
@@ -26,10 +25,17 @@ class BoxedGraph:
     Attributes:
         call: runs the graph, in AOTAutograd's boxed convention: takes a list, and empties it.
         chosen_strides: those of results, by number, that come in others than were traced.
+        steps: what a call does, for who has buffers already; None where that depends on the sizes
+            of the inputs, where torch runs a part of it, and where there is nothing to compute.
     """
 
-    def __init__(self, call: Call, chosen_strides: Strides = MappingProxyType({})) -> None:
-        self.call, self.chosen_strides = call, chosen_strides
+    def __init__(
+        self,
+        call: Call,
+        chosen_strides: Strides = MappingProxyType({}),
+        steps: Steps | None = None,
+    ) -> None:
+        self.call, self.chosen_strides, self.steps = call, chosen_strides, steps
         # The mark of the boxed convention. On the function, since the wrapper that Dynamo puts
         # around a backward graph copies its __dict__.
         mark_boxed(self.call)
@@ -39,24 +45,14 @@ class BoxedGraph:
         return self.call(list(args))
 
 
-def bind(
-    program: Program,
-    executable: Executable | None,
-    *,
-    keeps_inputs: bool = True,
-    frozen: FrozenValues | None = None,
-) -> Call:
+def bind(program: Program, steps: Steps | None, placement: Placement) -> Call:
     """The callable of a program, in AOTAutograd's boxed convention.
 
     It takes the graph's inputs in a list, which it empties so that they can be freed early, and
-    returns the graph's outputs. `executable` is None for a program that computes nothing; `frozen`
-    has the values that the program asks for in `Program.frozen`. The callable raises
-    ExecutionError when PJRT fails, out of memory say.
+    returns the graph's outputs. `steps` is None for a program that computes nothing. The callable
+    raises ExecutionError when PJRT fails, out of memory say.
     """
-    run: Call = _nothing
-    if executable is not None:
-        steps = steps_of(program, executable, keeps_inputs=keeps_inputs, frozen_values=frozen)
-        run = _in_a_row(steps, executable)
+    run = _nothing if steps is None else _in_a_row(steps, placement)
     mutations, outputs, effects = program.mutations, program.outputs, program.effects
     as_they_come = [o.result for o in outputs if o.view is None] == list(range(len(outputs)))
     if as_they_come and outputs and not mutations and not effects:
@@ -85,10 +81,10 @@ def _nothing(args: list[Any]) -> list[Any]:
     return []
 
 
-def _in_a_row(steps: Steps, executable: Executable) -> Call:
+def _in_a_row(steps: Steps, placement: Placement) -> Call:
     """From the graph's inputs to the program's results."""
     import_inputs, execute, export = steps
-    stream_of = executable.placement.stream if executable.placement.has_streams else None
+    stream_of = placement.stream if placement.has_streams else None
 
     def run(args: list[Any]) -> list[torch.Tensor]:
         if forks.forked:

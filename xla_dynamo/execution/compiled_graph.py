@@ -17,6 +17,7 @@ from xla_dynamo.events import BuiltExecutable, CompilationRecord, log_event
 from xla_dynamo.execution.calls import BoxedGraph, Call, bind
 from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.split_graph import Part, SplitGraph
+from xla_dynamo.execution.steps import Steps, steps_of
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
 from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
 from xla_dynamo.graphs.request import Request
@@ -82,7 +83,7 @@ class CompiledGraph(BoxedGraph):
             program = self._by_size.get(key)
             if program is None:
                 reason = self._why_now(key, symbol_values(self._gm, args))
-                program, _ = self._compile(values_at(self._gm, args), reason)
+                program, *_ = self._compile(values_at(self._gm, args), reason)
                 self._by_size[key] = program
                 if len(self._by_size) > self._request.options.max_executables:
                     self._dropped.add(hash(self._by_size.popitem(last=False)[0]))
@@ -107,8 +108,10 @@ class CompiledGraph(BoxedGraph):
 
     # AOTAutograd calls us under its fake tensor mode; the graph's constants are real tensors.
     @unset_fake_temporarily()
-    def _compile(self, fake_values: dict[torch.fx.Node, Any], reason: str) -> tuple[Call, Strides]:
-        """The callable for these sizes, and the strides that were chosen for results."""
+    def _compile(
+        self, fake_values: dict[torch.fx.Node, Any], reason: str
+    ) -> tuple[Call, Strides, Steps | None]:
+        """The callable for these sizes, strides that were chosen for results, and the steps."""
         start = time.perf_counter()
         placement, request = placement_of(self._device), self._request
         target = target_of(placement.platform, request.options)
@@ -131,8 +134,10 @@ class CompiledGraph(BoxedGraph):
                 (lowering, seconds),
             )
         )
-        call = bind(program, executable, keeps_inputs=request.keeps_inputs, frozen=self._frozen)
-        return call, program.chosen_strides
+        steps = None
+        if executable is not None:
+            steps = steps_of(program, executable, request.keeps_inputs, self._frozen)
+        return bind(program, steps, placement), program.chosen_strides, steps
 
     def _executable(
         self, program: Program, placement: Placement

@@ -45,7 +45,6 @@ class Steps(NamedTuple):
 def steps_of(
     program: Program,
     executable: Executable,
-    *,
     keeps_inputs: bool,
     frozen_values: FrozenValues | None,
 ) -> Steps:
