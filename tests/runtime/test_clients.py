@@ -1,0 +1,77 @@
+"""Clients of PJRT are made as they were configured, once a process."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from xla_dynamo.errors import OptionError, UnsupportedTensor
+from xla_dynamo.runtime import clients
+from xla_dynamo.runtime.clients import ClientConfiguration, placement_at, placement_of
+
+
+def run(code, **environment):
+    """Run code in a fresh process, where there is no client yet; returns what it prints."""
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, done.stderr
+    return done.stdout.split()
+
+
+COUNT = """
+    import torch, xla_dynamo
+    from xla_dynamo.runtime import clients
+    f = torch.compile(lambda x: x * 2, backend="openxla")
+    assert f(torch.ones(3)).tolist() == [2, 2, 2]
+    print(len(clients.devices_of("cpu")))
+"""
+
+
+def test_the_cpu_is_one_device():
+    assert run(COUNT, CPU_NUM_DEVICES="1") == ["1"]
+
+
+def test_the_cpu_as_several_devices():
+    assert run(COUNT, CPU_NUM_DEVICES="3") == ["3"]
+
+
+def test_configured_in_the_program():
+    configure = """
+    from xla_dynamo.runtime.clients import ClientConfiguration, configure
+    configure(ClientConfiguration(cpu_devices=2))
+    """
+    assert run(textwrap.dedent(configure) + textwrap.dedent(COUNT)) == ["2"]
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "two", "1.5", ""])
+def test_what_is_no_number_of_devices(monkeypatch, given):
+    monkeypatch.setenv("CPU_NUM_DEVICES", given)
+    with pytest.raises(OptionError, match="CPU_NUM_DEVICES must be a positive integer"):
+        ClientConfiguration.from_environment()
+
+
+def test_too_late():
+    placement_at("cpu", 0)
+    made = clients.ClientConfiguration(len(clients.devices_of("cpu")))
+    clients.configure(made)  # as it is
+    with pytest.raises(OptionError, match="before anything is compiled"):
+        clients.configure(ClientConfiguration(cpu_devices=7))
+    assert placement_at("cpu", 0).torch_device == torch.device("cpu")
+
+
+def test_placements():
+    placement = placement_of(torch.device("cpu"))
+    assert placement is placement_at("cpu", 0)
+    assert placement.platform == placement.device.platform == "cpu"
+    assert not placement.has_streams
+    with pytest.raises(UnsupportedTensor, match="no PJRT platform for tensors on 'mps'"):
+        placement_of(torch.device("mps", 0))
