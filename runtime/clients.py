@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ from xla_dynamo.errors import OptionError, UnsupportedTensor
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.cpu.host_memory import keep_freed_memory
 from xla_dynamo.runtime.jaxlib_private import make_cpu_client
-from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.placement import DeviceTensors, Placement
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
 
@@ -47,6 +48,8 @@ class ClientConfiguration:
 
 
 _lock = threading.RLock()
+# Devices of torch whose tensors have their memory elsewhere, and what says where.
+_without_memory: dict[str, tuple[Callable[[], torch.device], DeviceTensors]] = {}
 _configuration: ClientConfiguration | None = None
 _clients: dict[str, list[jax.Device]] = {}
 
@@ -65,6 +68,13 @@ def configure(configuration: ClientConfiguration) -> None:
                 f"{configuration}: configure them before anything is compiled"
             )
         _configuration = configuration
+
+
+def register_device(
+    device_type: str, memory: Callable[[], torch.device], tensors: DeviceTensors
+) -> None:
+    """Let graphs of tensors of a device run where the device's tensors have their memory."""
+    _without_memory[device_type] = memory, tensors
 
 
 def devices_of(platform: str) -> list[jax.Device]:
@@ -100,6 +110,9 @@ def placement_at(device_type: str, index: int) -> Placement:
     Raises:
         UnsupportedTensor: there is no PJRT plugin for this type of device.
     """
+    if device_type in _without_memory:
+        memory, tensors = _without_memory[device_type]
+        return dataclasses.replace(placement_of(memory()), tensors=tensors)
     if device_type not in _PLATFORMS:
         known = ", ".join(_PLATFORMS)
         raise UnsupportedTensor(

@@ -1,9 +1,31 @@
 """Where a program runs: PJRT devices, and the torch device that shares their memory."""
 
 import dataclasses
+from typing import Any, Protocol
 
 import jax
 import torch
+
+
+class DeviceTensors(Protocol):
+    """Tensors of a device whose memory is that of other tensors, as the lazy 'xla' device's is.
+
+    Attributes:
+        in_use: held while the memory of some is read or written.
+        generator: where programs take their seeds from.
+    """
+
+    in_use: Any  # a lock, as of threading
+    generator: torch.Generator
+
+    def memory_of(self, args: list[Any], *, changes: bool) -> list[Any]:
+        """The arguments of a call, with the memory of those that are on the device.
+
+        `changes` tells that the program writes into some of it.
+        """
+
+    def over(self, memory: torch.Tensor) -> torch.Tensor:
+        """A tensor of the device with this memory."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -11,14 +33,16 @@ class Placement:
     """The devices that one program runs on.
 
     Attributes:
-        torch_device: where the tensors are that go in and come out.
+        torch_device: where the memory is of the tensors that go in and come out.
         devices: the PJRT devices: one, or several of one platform for a program that is divided.
+        tensors: what the tensors are where they are of a device without memory of its own.
         device: the first of them.
         platform: their platform: "cpu", "cuda", "tpu".
     """
 
     torch_device: torch.device
     devices: tuple[jax.Device, ...]
+    tensors: DeviceTensors | None = None
     # Fields and not properties: a call looks them up.
     device: jax.Device = dataclasses.field(init=False)
     platform: str = dataclasses.field(init=False)

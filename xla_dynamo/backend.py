@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -60,6 +60,7 @@ def compile_torch_graph(
     *,
     kind: str = "inference",
     trains: bool = False,
+    of_host: Collection[int] = (),
     observer: Observer = log_event,
 ) -> Callable[..., Any]:
     """What `openxla` does with a graph of torch's functions.
@@ -70,12 +71,12 @@ def compile_torch_graph(
         options: checked ones.
         kind: what a graph without gradients is called in logs and reports.
         trains: whether it is a training step all the same.
+        of_host: inputs, by number, that are on the CPU wherever the others are.
         observer: is told of every graph and executable, of later ones too.
     """
     log_what_dynamo_does()
-    check_inputs(gm, example_inputs)
-    if options.freeze and any(map(is_traceable_wrapper_subclass, example_inputs)):
-        # A wrapper's changes in place do not count at its inner tensors, where `freeze` looks.
+    check_inputs(gm, example_inputs, of_host)
+    if options.freeze and any(map(_changes_uncounted, example_inputs)):
         options = dataclasses.replace(options, freeze=False)
     prepare_recurrent_layers(gm)
 
@@ -117,6 +118,17 @@ def compile_torch_graph(
             # A draw that nobody reads is not dead: the generator must come out as eager leaves it.
             stack.enter_context(inductor_config.patch(fallback_random=True))
         return compile_keeping_changes(gm, lambda: backend(gm, example_inputs))
+
+
+def _changes_uncounted(value: Any) -> bool:
+    """Whether a tensor changes where `freeze` cannot see it.
+
+    A wrapper's changes in place do not count at its inner tensors, and those of a tensor of the
+    'xla' device do not count at the memory that it has at the time.
+    """
+    if not isinstance(value, torch.Tensor):
+        return False
+    return is_traceable_wrapper_subclass(value) or value.device.type == "xla"
 
 
 log_what_dynamo_does()  # what breaks the very first graph comes before it

@@ -89,6 +89,15 @@ PLACES: dict[str, tuple[str, str]] = {
     ),
     "pytree": ("torch.utils:_pytree", "tensors in lists, tuples and dicts"),
     # Dynamo and AOTAutograd.
+    "FrameAction": ("torch._C._dynamo.eval_frame:_FrameAction", "what Dynamo does with a frame"),
+    "FrameExecStrategy": (
+        "torch._C._dynamo.eval_frame:_FrameExecStrategy",
+        "what it does with a frame, and with the frames inside",
+    ),
+    "set_code_exec_strategy": (
+        "torch._C._dynamo.eval_frame:set_code_exec_strategy",
+        "tells Dynamo what to do with a function's frames",
+    ),
     "CompileContext": ("torch._guards:CompileContext", "the id of Dynamo's compilation"),
     "TracingContext": ("torch._guards:TracingContext", "AOTAutograd's metadata of a graph"),
     "aot_autograd": ("torch._dynamo.backends.common:aot_autograd", "makes ATen graphs"),
@@ -190,6 +199,16 @@ def in_forward_mode() -> bool:
 def mark_boxed(call: Callable[..., Any]) -> None:
     """Tell AOTAutograd that a function takes its arguments in one list, which it may empty."""
     call._boxed_call = True  # type: ignore[attr-defined]
+
+
+def leave_to_python(function: Callable[..., Any]) -> None:
+    """Let Dynamo trace neither a function nor what it calls, at no cost to a call.
+
+    `torch.compiler.disable` would cost each call a microsecond.
+    """
+    this: Any = sys.modules[__name__]
+    skip = this.FrameAction.SKIP
+    this.set_code_exec_strategy(function.__code__, this.FrameExecStrategy(skip, skip))
 
 
 def uncompiled(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -124,3 +124,10 @@ def test_a_place_that_is_taken_is_an_error():
     )
     assert "XlaDynamoError: cannot make the 'xla' device: another package" in run.stderr
     assert "'npu'" in run.stderr
+
+
+def test_checks_raise_at_once():
+    """Operators without results, such as the check behind `inv`, are not left pending."""
+    with pytest.raises(torch.linalg.LinAlgError, match="singular"):
+        torch.linalg.inv(torch.zeros(3, 3, device="xla"))
+    assert torch.linalg.inv(2 * torch.eye(3, device="xla")).sum().item() == 1.5

@@ -1,6 +1,6 @@
 """Refuse, before any work is done, tensors that XLA has no form for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,10 +26,13 @@ def _plain_tensors(value: Any) -> Iterator[torch.Tensor]:
         yield value
 
 
-def check_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+def check_inputs(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], of_host: Collection[int] = ()
+) -> None:
     """Check layout, dtype and device of every tensor that enters a graph.
 
-    AOTAutograd takes wrapper subclasses apart, so their inner tensors are checked.
+    AOTAutograd takes wrapper subclasses apart, so their inner tensors are checked. The inputs
+    `of_host`, by number, may be on the CPU wherever the others are.
 
     Raises:
         UnsupportedTensor: a tensor is sparse or quantized, or the tensors are on several devices
@@ -38,7 +41,7 @@ def check_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Non
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     devices: dict[torch.device, torch.fx.Node] = {}
-    for node, value in zip(placeholders, example_inputs, strict=True):
+    for index, (node, value) in enumerate(zip(placeholders, example_inputs, strict=True)):
         user, name = next(iter(node.users), node), _name(node)
         for tensor in _plain_tensors(value):
             if tensor.is_quantized:
@@ -56,7 +59,7 @@ def check_inputs(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Non
                     f"input {name} has dtype {tensor.dtype}, which StableHLO has no type for; "
                     f"cast it first{describe(user)}"
                 )
-            if tensor.ndim or tensor.device.type != "cpu":
+            if index not in of_host and (tensor.ndim or tensor.device.type != "cpu"):
                 devices.setdefault(tensor.device, node)
     if len(devices) > 1:
         listed = ", ".join(f"{_name(node)} on {device}" for device, node in devices.items())

@@ -96,7 +96,15 @@ def _in_a_row(steps: Steps, placement: Placement) -> Call:
         args.clear()
         return export(execute(buffers), changing, stream)
 
-    return run
+    if placement.tensors is None:
+        return run
+    in_use = placement.tensors.in_use
+
+    def run_alone(args: list[Any]) -> list[torch.Tensor]:
+        with in_use:
+            return run(args)
+
+    return run_alone
 
 
 def _value(output: Output, results: list[torch.Tensor], inputs: dict[int, Any]) -> Any:

@@ -65,8 +65,13 @@ def seeds_from(generator: torch.Generator) -> Iterator[None]:
         _seeds.generator = before
 
 
+def _generator(placement: Placement) -> torch.Generator | None:
+    given = getattr(_seeds, "generator", None)
+    return placement.tensors.generator if given is None and placement.tensors else given
+
+
 def seed(placement: Placement, stream: int | None) -> Buffer:
     """A fresh seed from torch's default CPU generator, so that manual_seed repeats a run."""
     drawn = torch.empty(1, dtype=torch.int64, device="cpu")
-    drawn = drawn.random_(generator=getattr(_seeds, "generator", None)).view(torch.uint64)
+    drawn = drawn.random_(generator=_generator(placement)).view(torch.uint64)
     return import_tensor(drawn.to(placement.torch_device), placement, stream)

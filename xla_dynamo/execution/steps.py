@@ -21,6 +21,7 @@ from xla_dynamo.runtime.buffers import export_buffer
 from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.placement import DeviceTensors
 
 Tensors: TypeAlias = list[torch.Tensor]
 
@@ -55,11 +56,26 @@ def steps_of(
         read = [given.index for given in (*program.inputs, *program.static_inputs)]
         held = [constant.tensor for constant in program.constants]
         donated = DonatedInputs(placement, program.donations, read, held)
-    return Steps(
+    steps = Steps(
         _importer(program, executable, donated, keeps_inputs, frozen_values),
         _executor(program, executable),
         _exporter(program, donated),
     )
+    tensors = placement.tensors
+    return steps if tensors is None else _of_device(steps, tensors, bool(program.donations))
+
+
+def _of_device(steps: Steps, tensors: DeviceTensors, changes: bool) -> Steps:
+    """The steps for tensors of a device whose memory is that of others."""
+    import_inputs, execute, export = steps
+
+    def import_memory(args: list[Any], stream: int | None) -> tuple[list[Buffer], Tensors]:
+        return import_inputs(tensors.memory_of(args, changes=changes), stream)
+
+    def export_over(results: list[list[Buffer]], changing: Tensors, stream: int | None) -> Tensors:
+        return [tensors.over(memory) for memory in export(results, changing, stream)]
+
+    return Steps(import_memory, execute, export_over)
 
 
 def _importer(

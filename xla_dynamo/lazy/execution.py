@@ -11,7 +11,7 @@ import torch
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.lazy import contents
 from xla_dynamo.lazy.clean_state import clean_state
-from xla_dynamo.lazy.contents import Value, bits_of, cell_of
+from xla_dynamo.lazy.contents import Value, bits_of, cell_of, geometry_of
 from xla_dynamo.lazy.random_state import drawing
 from xla_dynamo.lazy.slices import Slice, cut
 from xla_dynamo.lazy.trace import trace
@@ -134,14 +134,18 @@ def tensors_behind(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         values = [cell_of(t).value for t in tensors]
         if pending := [v for v in values if v.tensor is None]:
             compute(pending)
-        yield [_shown(t, v.tensor) for t, v in zip(tensors, values, strict=True)]
+        yield [shown(t, v.tensor) for t, v in zip(tensors, values, strict=True)]
 
 
-def _shown(tensor: Tensor, memory: Tensor | None) -> Tensor:
+def shown(tensor: Tensor, memory: Tensor | None) -> Tensor:
+    """The elements that a tensor shows of its value's memory, which is itself if these are all."""
     assert memory is not None
+    bits = bits_of(tensor)
+    if not bits and geometry_of(tensor) == geometry_of(memory):
+        return memory
     if tensor.dtype != memory.dtype:
         memory = contents.as_dtype(memory, tensor.dtype)
-    shown = memory.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-    for op in bits_of(tensor):
-        shown = op(shown)
-    return shown
+    elements = memory.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    for op in bits:
+        elements = op(elements)
+    return elements

@@ -17,7 +17,13 @@ from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature, signature_of
 from xla_dynamo.lazy.transfers import SPECIAL, to_device
 from xla_dynamo.runtime import metrics
-from xla_dynamo.torch_private import OpOverload, all_operator_names, has_kernel, storage_id
+from xla_dynamo.torch_private import (
+    OpOverload,
+    all_operator_names,
+    has_kernel,
+    leave_to_python,
+    storage_id,
+)
 
 aten = torch.ops.aten
 # Torch's own kernels do: they make an alias, which must not become an object of Python's before
@@ -43,6 +49,7 @@ def _kernel(name: str) -> Callable[..., Any]:
             run = _kernel_of(_overload(name))
         return run(*args, **kwargs)
 
+    leave_to_python(kernel)  # all kernels have one code
     return kernel
 
 

@@ -10,9 +10,12 @@ from xla_dynamo import torch_private
 from xla_dynamo.errors import XlaDynamoError
 from xla_dynamo.lazy import device_module
 from xla_dynamo.lazy.clean_state import clean_state
+from xla_dynamo.lazy.compiled_calls import LazyTensors
 from xla_dynamo.lazy.contents import new_storage, value_of
+from xla_dynamo.lazy.execution import device_that_computes
 from xla_dynamo.lazy.operators import register_kernels
 from xla_dynamo.lazy.transfers import uploaded
+from xla_dynamo.runtime.clients import register_device
 
 
 class _Guard(torch_private.DeviceGuard):
@@ -74,6 +77,7 @@ def _claim() -> torch.library.Library:
     torch.serialization.register_package(5, lambda storage: None, _restored)
     library = torch.library.Library("aten", "IMPL")
     register_kernels(library)
+    register_device("xla", device_that_computes, LazyTensors())
     return library
 
 

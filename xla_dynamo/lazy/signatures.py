@@ -31,7 +31,8 @@ class Signature:
         results: of each result, the name of the argument that it is, or None for a new tensor.
         draws: its results are random.
         takes_generator: it has an argument for a random generator.
-        by_value: a result is a number, so it must be known at once.
+        by_value: a result is a number, so it must be known at once; or there is no result, and the
+            operator is a check, which must raise at once.
     """
 
     def __init__(self, op: OpOverload) -> None:
@@ -46,7 +47,8 @@ class Signature:
         self.results = [self._argument_of(r, aliases) for r in returns]
         self.takes_generator = "generator" in self.positions
         self.draws = self.takes_generator or torch.Tag.nondeterministic_seeded in op.tags
-        self.by_value = any(str(r.type) in _NOT_TENSORS for r in returns)
+        only_checks = not returns and not self.written
+        self.by_value = only_checks or any(str(r.type) in _NOT_TENSORS for r in returns)
 
     @staticmethod
     def _argument_of(result: Any, aliases: dict[str, Any]) -> str | None:

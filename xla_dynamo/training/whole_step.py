@@ -67,6 +67,7 @@ class CompiledStep:
                 Options.parse(recipe.options),
                 kind="training step",
                 trains=True,
+                of_host=[len(fakes) - 1],  # the hyperparameters
                 observer=recipe.observer,
             )
         self.compile_seconds = time.perf_counter() - start
