@@ -12,10 +12,11 @@ import jax
 import torch
 
 from xla_dynamo.execution.known_buffers import ready
-from xla_dynamo.lowerings.builders.strides import inverse, storage_length
+from xla_dynamo.lowerings.builders.strides import storage_length
 from xla_dynamo.programs.program import Input
 from xla_dynamo.runtime.buffers import import_donated, import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.torch_private import invert_perm
 
 _address_of = torch.Tensor.data_ptr
 _is_inference = torch.Tensor.is_inference
@@ -33,7 +34,7 @@ class DonatedInputs:
     ) -> None:
         """Take the donations, the indices of the inputs that are only read, and the constants."""
         self._device, self._constants = device, constants
-        self._places = [(d.index, d.layout.prepare, inverse(d.layout.order)) for d in donations]
+        self._places = [(d.index, d.layout.prepare, invert_perm(d.layout.order)) for d in donations]
         self._read = list(read)
         self._apart: list[int] = []
 

@@ -13,7 +13,6 @@ from xla_dynamo.graphs.nodes import is_index, is_plain_effect, with_effects, wri
 from xla_dynamo.graphs.output_views import memory_of, outputs_of_one_memory, replayed
 from xla_dynamo.graphs.signatures import checked, no_rule
 from xla_dynamo.lowerings.builders import build
-from xla_dynamo.lowerings.builders.strides import inverse
 from xla_dynamo.lowerings.passes.channels_last import put_channels_last
 from xla_dynamo.lowerings.passes.contraction_barriers import NOTHING, keep_results
 from xla_dynamo.lowerings.passes.freeze import freeze
@@ -29,6 +28,7 @@ from xla_dynamo.programs.lower_nodes import GraphLowering
 from xla_dynamo.programs.module_builder import ModuleBuilder
 from xla_dynamo.programs.program import Effect, Input, Mutation, Output, Program
 from xla_dynamo.programs.saved_results import choose_strides, saved_layout
+from xla_dynamo.torch_private import invert_perm
 
 Node: TypeAlias = torch.fx.Node
 
@@ -159,7 +159,7 @@ class _ProgramLowering(GraphLowering):
         layout = saved_layout(node) or input_layout(example)
         shape = [example.shape[d] for d in layout.order]
         argument = checked(node, self.values, lambda: self.builder.argument(shape, example.dtype))
-        self.env[node] = build.transpose(argument, inverse(layout.order))
+        self.env[node] = build.transpose(argument, invert_perm(layout.order))
         return Input(self.input_index[node], layout)
 
     def donated(self) -> list[Node]:
