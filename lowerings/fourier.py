@@ -14,8 +14,8 @@ from xla_dynamo.lowerings.builders.build import (
     shape_of,
     transpose,
 )
-from xla_dynamo.lowerings.builders.strides import inverse
 from xla_dynamo.lowerings.table import Context, aten, lowers
+from xla_dynamo.torch_private import invert_perm
 
 _DIMS_A_PASS = 3  # of one stablehlo.fft
 
@@ -24,7 +24,7 @@ def _one_pass(x: Value, dims: Sequence[int], kind: str, sizes: Sequence[int]) ->
     """A stablehlo.fft, which wants its dims last; `sizes` are those of the real side."""
     order = [d for d in range(rank_of(x)) if d not in dims] + list(dims)
     done = hlo.fft(transpose(x, order), hlo.FftTypeAttr.get(kind), list(sizes))
-    return transpose(done, inverse(order))
+    return transpose(done, invert_perm(order))
 
 
 def _complex_passes(x: Value, dims: Sequence[int], forward: bool) -> Value:

@@ -15,7 +15,6 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.strides import (
     Sizes,
-    inverse,
     overlaps,
     row_major_order,
     storage_length,
@@ -23,6 +22,7 @@ from xla_dynamo.lowerings.builders.strides import (
 from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
 from xla_dynamo.lowerings.table import Context, aten, lowers
 from xla_dynamo.lowerings.windows import windows
+from xla_dynamo.torch_private import invert_perm
 
 
 @lowers(aten.as_strided.default, aten.as_strided_copy.default)
@@ -74,7 +74,7 @@ def as_strided_scatter(
         written = _lay_out(build.full(size, True, torch.bool), stride)
         full = build.product(size) == length
         flat = new if full else build.where(build.pad(written, False, *around), new, flat)
-    return build.transpose(build.reshape(flat, build.shape_of(moved)), inverse(order))
+    return build.transpose(build.reshape(flat, build.shape_of(moved)), invert_perm(order))
 
 
 def _start(base: torch.Tensor, storage_offset: int | None) -> int:

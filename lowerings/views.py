@@ -7,8 +7,8 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
-from xla_dynamo.lowerings.builders.strides import inverse
 from xla_dynamo.lowerings.table import Context, aten, lowers, refuses
+from xla_dynamo.torch_private import invert_perm
 
 
 @lowers(
@@ -165,7 +165,7 @@ def diagonal_scatter(
     places = [(0, 0, 0)] * len(batch) + [(first, rows * columns - last - 1, columns)]
     flat = build.overlay(flat, build.cast(src, build.dtype_of(x)), places)
     moved = build.reshape(flat, [*batch, rows, columns])
-    return build.transpose(moved, inverse(order))
+    return build.transpose(moved, invert_perm(order))
 
 
 def _diagonal_last(x: Value, dim1: int, dim2: int) -> tuple[list[int], list[int]]:

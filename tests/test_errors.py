@@ -7,6 +7,7 @@ import torch
 
 import xla_dynamo
 from xla_dynamo import errors
+from xla_dynamo.graphs.signatures import signature
 
 
 @torch.library.custom_op("xla_dynamo_tests::mystery", mutates_args=())
@@ -36,6 +37,26 @@ def test_operator_without_a_rule():
     assert "test_errors.py" in str(error)
     assert "# the line to name" in str(error)
     assert "adding-a-lowering" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shown"),
+    [
+        (torch.bfloat16, "bf16[8,3]"),
+        (torch.int64, "i64[8,3]"),
+        (torch.uint8, "u8[8,3]"),
+        (torch.complex64, "c64[8,3]"),
+        (torch.bool, "bool[8,3]"),
+        (torch.float8_e4m3fn, "f8e4m3fn[8,3]"),
+        (torch.int4, "int4[8,3]"),  # torch has no short name for it
+    ],
+)
+def test_types_in_messages(dtype, shown):
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    node = graph.call_function(torch.ops.aten.neg.default, (x,))
+    values = {x: torch.empty(8, 3, dtype=dtype, device="meta")}
+    assert signature(node, values) == f"aten.neg.default({shown})"
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf:UserWarning")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xla_dynamo.execution.restriding import preparation, restriding
-from xla_dynamo.lowerings.builders.strides import inverse, is_row_major, row_major_order
+from xla_dynamo.lowerings.builders.strides import is_row_major, row_major_order
 from xla_dynamo.programs.layouts import input_layout, output_layout
 
 shapes = st.lists(st.integers(0, 4), max_size=4)
@@ -48,10 +48,6 @@ def test_dense_tensors_are_not_copied():
     assert layout.permutation == (0, 2, 3, 1)
     assert preparation(layout)(image).data_ptr() == image.data_ptr()
     assert preparation(input_layout(torch.empty(2, 3))) is None
-
-
-def test_inverse():
-    assert inverse([2, 0, 1]) == [1, 2, 0]
 
 
 @pytest.mark.parametrize(

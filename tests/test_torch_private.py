@@ -72,6 +72,15 @@ def test_kernels_are_chosen_anew():
     assert isinstance(op.py_kernels, dict), MOVED
 
 
+def test_permutations_are_inverted():
+    assert torch_private.invert_perm([2, 0, 1]) == [1, 2, 0], MOVED
+
+
+def test_short_names_of_dtypes():
+    names = [torch_private.dtype_abbrs[d] for d in (torch.float32, torch.bfloat16, torch.uint8)]
+    assert names == ["f32", "bf16", "u8"], MOVED
+
+
 def test_storage_and_zeros():
     x = torch.randn(4)
     assert torch_private.storage_id(x) == torch_private.storage_id(x[1:]), MOVED

@@ -58,6 +58,8 @@ PLACES: dict[str, tuple[str, str]] = {
     ),
     "elementwise_dtypes": ("torch._prims_common:elementwise_dtypes", "type promotion"),
     "get_computation_dtype": ("torch._prims_common:get_computation_dtype", "what half computes in"),
+    "dtype_abbrs": ("torch.utils._dtype_abbrs:dtype_abbrs", "names such as f32, as in graphs"),
+    "invert_perm": ("torch._prims_common:invert_perm", "the inverse of a permutation"),
     "suggest_memory_format": ("torch._prims_common:suggest_memory_format", "channels last or not"),
     # Tensors without values.
     "FakeTensor": ("torch._subclasses.fake_tensor:FakeTensor", "a tensor without values"),

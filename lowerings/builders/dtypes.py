@@ -98,4 +98,4 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
     """
     if dtype is torch.complex32:
         raise _unsupported(dtype)
-    return {torch.complex64: torch.float32, torch.complex128: torch.float64}.get(dtype, dtype)
+    return dtype.to_real()

@@ -54,7 +54,10 @@ def normalize_dim(dim: int, rank: int) -> int:
 
 
 def normalize_dims(dims: int | Sequence[int] | None, rank: int) -> list[int]:
-    """Non-negative dimensions; None and the empty list mean all of them, as in reductions."""
+    """Non-negative dimensions; None and the empty list mean all of them, as in reductions.
+
+    torch's `reduction_dims` takes the empty list to mean none, unlike eager's `sum`.
+    """
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return list(range(rank))
     listed = [dims] if isinstance(dims, int) else dims

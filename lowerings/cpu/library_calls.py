@@ -9,8 +9,8 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.dtypes import type_in_order
 from xla_dynamo.lowerings.builders.shapes import transpose
-from xla_dynamo.lowerings.builders.strides import inverse
 from xla_dynamo.lowerings.builders.values import Value
+from xla_dynamo.torch_private import invert_perm
 
 # The names under which `Context.libraries` has oneDNN, its kernels for bfloat16, and torch's.
 ONEDNN, ONEDNN_BFLOAT16, TORCH = "onednn", "onednn_bfloat16", "torch"
@@ -51,7 +51,7 @@ def library_call(
         **attributes,
     )
     results = zip(op.results, result_orders, strict=True)
-    return [transpose(result, inverse(order)) for result, order in results]
+    return [transpose(result, invert_perm(order)) for result, order in results]
 
 
 def _row_major(given: ir.Type) -> ir.Attribute:

@@ -17,7 +17,7 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.convolution_window import Window
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
-from xla_dynamo.lowerings.builders.strides import channels_last, inverse
+from xla_dynamo.lowerings.builders.strides import channels_last
 from xla_dynamo.lowerings.builders.values import source_of
 from xla_dynamo.lowerings.cpu.library_calls import (
     ONEDNN,
@@ -26,6 +26,7 @@ from xla_dynamo.lowerings.cpu.library_calls import (
     library_call,
 )
 from xla_dynamo.lowerings.table import Context
+from xla_dynamo.torch_private import invert_perm
 
 # The handler's name, as `runtime.foreign_calls` registers it.
 TARGET = "xla_dynamo.call"
@@ -229,7 +230,7 @@ def _groups_config(x: Value, columns: int, ends: Value, order: Sequence[int]) ->
 
 def _order_of(matrices: Value) -> list[int]:
     """How matrices lie in memory: a transpose before them is none then."""
-    return inverse(source_of(matrices)[1])
+    return invert_perm(source_of(matrices)[1])
 
 
 def _call(

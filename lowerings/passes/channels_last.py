@@ -15,7 +15,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders.dtypes import type_in_order
 from xla_dynamo.lowerings.builders.functions import has_uses, main_of
 from xla_dynamo.lowerings.builders.shapes import transpose
-from xla_dynamo.lowerings.builders.strides import channels_last, inverse
+from xla_dynamo.lowerings.builders.strides import channels_last
 from xla_dynamo.lowerings.builders.values import source_of
 from xla_dynamo.lowerings.passes.permuted_operations import (
     ELEMENTWISE,
@@ -32,6 +32,7 @@ from xla_dynamo.lowerings.passes.permuted_operations import (
     rewritten,
 )
 from xla_dynamo.lowerings.target import Target
+from xla_dynamo.torch_private import invert_perm
 
 # What the configuration of such a call has in it.
 _ON_IMAGES = ("onednn_conv_config", "weight_gradient")
@@ -74,7 +75,7 @@ class _Rewriter:
         known = next((v for v in op.operands if v in self.turned), None)
         with ir.InsertionPoint(op), op.location:
             if known is not None and (rule := self._rule(op)) is not None:
-                rule(op, inverse(source_of(known)[1]))
+                rule(op, invert_perm(source_of(known)[1]))
             elif _makes_channels_first(op):
                 self.turned.add(op.results[0])
 
@@ -100,7 +101,7 @@ class _Rewriter:
         if order == identity(len(order)):
             old.replace_all_uses_with(new)
             return
-        turned = hlo.transpose(new, inverse(order))
+        turned = hlo.transpose(new, invert_perm(order))
         old.replace_all_uses_with(turned)
         self.turned.add(turned)
 
@@ -153,7 +154,7 @@ class _Rewriter:
     def _transpose(self, op: ir.Operation, order: Order) -> None:
         turned = numbers(op, "permutation")
         source, permutation = source_of(op.operands[0])
-        self._replace(op.results[0], source, inverse([permutation[dim] for dim in turned]))
+        self._replace(op.results[0], source, invert_perm([permutation[dim] for dim in turned]))
 
     def _reshape(self, op: ir.Operation, order: Order) -> None:
         """Dimensions are split, or merged where they are neighbours in the source too."""
@@ -182,4 +183,4 @@ def _makes_channels_first(op: ir.Operation) -> bool:
     if op.name != "stablehlo.transpose":
         return False
     order = numbers(op, "permutation")
-    return len(order) > 2 and order == inverse(channels_last(len(order)))
+    return len(order) > 2 and order == invert_perm(channels_last(len(order)))

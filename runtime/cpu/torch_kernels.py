@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from xla_dynamo.runtime.cpu.foreign_calls import Kernel, kernel
+from xla_dynamo.torch_private import invert_perm
 
 aten = torch.ops.aten
 
@@ -50,10 +51,7 @@ def tensor_at(
     """The tensor whose elements lie at an address, with its dimensions in this order in memory."""
     memory = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(address)
     flat = torch.frombuffer(memory, dtype=dtype)
-    inverse = [0] * len(order)
-    for place, dim in enumerate(order):
-        inverse[dim] = place
-    return flat.view([shape[d] for d in order]).permute(inverse)
+    return flat.view([shape[d] for d in order]).permute(invert_perm(order))
 
 
 _HEADS_LAST, _SUMS = [0, 2, 1, 3], [0, 2, 1]

@@ -12,11 +12,12 @@ import torch
 
 from xla_dynamo.execution.known_buffers import ready
 from xla_dynamo.execution.restriding import preparation
-from xla_dynamo.lowerings.builders.strides import inverse, storage_length
+from xla_dynamo.lowerings.builders.strides import storage_length
 from xla_dynamo.programs.program import Input
 from xla_dynamo.runtime.buffers import import_donated, import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.torch_private import invert_perm
 
 _address_of = torch.Tensor.data_ptr
 _is_inference = torch.Tensor.is_inference
@@ -35,7 +36,7 @@ class DonatedInputs:
         """Take the donations, the indices of the inputs that are only read, and the constants."""
         self._placement, self._constants = placement, constants
         self._places = [
-            (d.index, preparation(d.layout), inverse(d.layout.permutation)) for d in donations
+            (d.index, preparation(d.layout), invert_perm(d.layout.permutation)) for d in donations
         ]
         self._read = list(read)
         self._apart: list[int] = []

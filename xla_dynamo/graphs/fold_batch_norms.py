@@ -59,7 +59,11 @@ def _folds(norm: Node, frozen: set[Node]) -> bool:
 
 
 def _fold(norm: Node) -> None:
-    """Write a convolution with another weight and bias in the place of both."""
+    """Write a convolution with another weight and bias in the place of both.
+
+    Tracing `torch.nn.utils.fuse_conv_bn_weights` gives the same values, but takes five times as
+    long as writing the nodes.
+    """
     conv, scale_by, shift_by, mean, variance, _, eps = norm.args
     x, weight, bias, *window = conv.args  # type: ignore[union-attr]
     transposed = window[3]

@@ -97,7 +97,11 @@ def call_of(node: Node) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
 
 
 def _arguments(node: Node) -> dict[str, Any]:
-    """The arguments of a node by the names of its operator's schema; defaults are left out."""
+    """The arguments of a node by the names of its operator's schema; defaults are left out.
+
+    Not `Node.normalized_arguments`: it renames `self`, fails for custom operators whose arguments
+    have Python's keywords as names, and does not see an operator that checkpointing wraps.
+    """
     op, args, kwargs = call_of(node)
     return {**dict(zip((a.name for a in schema(op).arguments), args, strict=False)), **kwargs}
 

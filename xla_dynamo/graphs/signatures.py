@@ -9,7 +9,7 @@ from jax.extend.mlir import ir
 from xla_dynamo.errors import LoweringError, UnsupportedDtype, UnsupportedOperator, XlaDynamoError
 from xla_dynamo.graphs.source_lines import describe, source_line
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
-from xla_dynamo.torch_private import OpOverload, decomposition_table, schema
+from xla_dynamo.torch_private import OpOverload, decomposition_table, dtype_abbrs, schema
 
 Node: TypeAlias = torch.fx.Node
 
@@ -78,14 +78,10 @@ def checked(node: Node, values: Mapping[Node, Any], emit: Callable[[], Any]) -> 
         ) from error
 
 
-_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
-
-
 def _short_type(value: Any) -> str:
-    """f32[8,3] for a tensor, as MLIR and JAX print them."""
+    """f32[8,3] for a tensor, as torch prints graphs; but a bool is bool to users, and not b8."""
     if not isinstance(value, torch.Tensor):
         return repr(value)
     name = dtype_name(value.dtype)
-    stem = name.rstrip("0123456789")
-    short = _SHORT[stem] + name[len(stem) :] if stem in _SHORT else name
+    short = name if value.dtype is torch.bool else dtype_abbrs.get(value.dtype, name)
     return f"{short}[{','.join(str(n) for n in value.shape)}]"

@@ -17,7 +17,7 @@ from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings import passes
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.functions import main_of
-from xla_dynamo.lowerings.builders.strides import inverse, row_major, row_major_order
+from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
 from xla_dynamo.lowerings.passes.contraction_barriers import take_negative_zero
 from xla_dynamo.lowerings.passes.freeze import freeze
 from xla_dynamo.lowerings.passes.result_permutations import (
@@ -36,6 +36,7 @@ from xla_dynamo.programs.layouts import (
 from xla_dynamo.programs.lower_nodes import GraphLowering
 from xla_dynamo.programs.module_builder import ModuleBuilder
 from xla_dynamo.programs.program import Effect, Frozen, Input, Mutation, Output, Program
+from xla_dynamo.torch_private import invert_perm
 
 Node: TypeAlias = torch.fx.Node
 
@@ -153,7 +154,7 @@ class _ProgramLowering(GraphLowering):
         layout = self.layout(node)
         shape = [example.shape[d] for d in layout.permutation]
         argument = self.checked(node, lambda: self.builder.argument(shape, example.dtype))
-        self.env[node] = build.transpose(argument, inverse(layout.permutation))
+        self.env[node] = build.transpose(argument, invert_perm(layout.permutation))
         return Input(self.input_index[node], layout)
 
     def layout(self, node: Node) -> InputLayout:
