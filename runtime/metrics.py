@@ -1,11 +1,26 @@
-"""Counters and timings of what the runtime did, under PyTorch/XLA's names."""
+"""Counters and metrics of what was compiled, executed and moved, under PyTorch/XLA's names."""
 
+import collections
+import contextlib
+import os
 import threading
+import time
 from collections import defaultdict
+from collections.abc import Iterator
 
+# How many samples a metric keeps, as in PyTorch/XLA.
+_KEPT = int(os.environ.get("XLA_METRICS_SAMPLES", "1024"))
 _lock = threading.Lock()
 _counters: defaultdict[str, int] = defaultdict(int)
-_samples: defaultdict[str, list[float]] = defaultdict(list)
+
+
+class _Metric:
+    def __init__(self, unit: str) -> None:
+        self.unit, self.count, self.total = unit, 0, 0.0
+        self.samples: collections.deque[tuple[float, float]] = collections.deque(maxlen=_KEPT)
+
+
+_metrics: dict[str, _Metric] = {}
 
 
 def increment(name: str, by: int = 1) -> None:
@@ -14,14 +29,35 @@ def increment(name: str, by: int = 1) -> None:
         _counters[name] += by
 
 
+def add_sample(name: str, value: float, unit: str = "") -> None:
+    """Add a sample to a metric; its unit is "time" (nanoseconds), "bytes", or none."""
+    now = time.time()
+    with _lock:
+        metric = _metrics.get(name)
+        if metric is None:
+            metric = _metrics[name] = _Metric(unit)
+        metric.count += 1
+        metric.total += value
+        metric.samples.append((now, value))
+
+
 def add_time(name: str, seconds: float) -> None:
     """Add a sample to a timing metric."""
-    with _lock:
-        _samples[name].append(seconds)
+    add_sample(name, seconds * 1e9, "time")
+
+
+@contextlib.contextmanager
+def timed(name: str) -> Iterator[None]:
+    """Add the time that a block takes to a timing metric."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        add_time(name, time.perf_counter() - start)
 
 
 def counter_names() -> list[str]:
-    """The names of the counters that were incremented since the last `clear_all`."""
+    """The names of the counters that were incremented since they were cleared."""
     with _lock:
         return sorted(_counters)
 
@@ -33,20 +69,42 @@ def counter_value(name: str) -> int:
 
 
 def metric_names() -> list[str]:
-    """The names of the timing metrics that have samples."""
+    """The names of the metrics that have samples."""
     with _lock:
-        return sorted(_samples)
+        return sorted(_metrics)
 
 
-def metric_data(name: str) -> tuple[int, float, list[float]]:
-    """The number of samples, their sum in seconds, and the samples of a timing metric."""
+def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
+    """What a metric has seen; None for one without samples.
+
+    Returns:
+        How many samples, their sum, and the latest 1,024 of them as (time, value), where the time
+        is `time.time()` and durations are in nanoseconds.
+    """
     with _lock:
-        samples = list(_samples.get(name, ()))
-    return len(samples), sum(samples), samples
+        metric = _metrics.get(name)
+        return None if metric is None else (metric.count, metric.total, list(metric.samples))
+
+
+def unit_of(name: str) -> str:
+    """The unit of a metric: "time" (nanoseconds), "bytes", or "" for a plain number."""
+    with _lock:
+        return _metrics[name].unit if name in _metrics else ""
+
+
+def clear_counters() -> None:
+    """Forget every counter."""
+    with _lock:
+        _counters.clear()
+
+
+def clear_metrics() -> None:
+    """Forget every sample."""
+    with _lock:
+        _metrics.clear()
 
 
 def clear_all() -> None:
     """Forget every counter and sample."""
-    with _lock:
-        _counters.clear()
-        _samples.clear()
+    clear_counters()
+    clear_metrics()

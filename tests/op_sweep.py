@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
+import xla_dynamo
 from tests.comparison import (
     compare,
     compare_with_exact,
@@ -107,7 +108,7 @@ def check_sample(
     rng="torch", torch's generator must also come out of both runs in the same state.
     """
     if road == "device":
-        import xla_dynamo.lazy  # noqa: F401, before the first backward
+        xla_dynamo.device()  # before the first backward
     call = functools.partial(FORMS[form], op, sample)
     try:
         expected = call(eagerly)

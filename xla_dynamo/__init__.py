@@ -1,5 +1,6 @@
 """`torch.compile(model, backend="openxla")` on any device that has a PJRT plugin."""
 
+import importlib
 from typing import Any
 
 from xla_dynamo.errors import (
@@ -26,6 +27,15 @@ _LAZY = {
     "openxla": "xla_dynamo.backend",
     "refreeze": "xla_dynamo.execution.frozen_inputs",
     "train_step": "xla_dynamo.training.train_step",
+    "add_step_closure": "xla_dynamo.lazy.steps",
+    "compile": "xla_dynamo.lazy.steps",
+    "eager_mode": "xla_dynamo.lazy.steps",
+    "get_memory_info": "xla_dynamo.lazy.steps",
+    "is_eager_mode": "xla_dynamo.lazy.steps",
+    "mark_step": "xla_dynamo.lazy.steps",
+    "step": "xla_dynamo.lazy.steps",
+    "sync": "xla_dynamo.lazy.steps",
+    "wait_device_ops": "xla_dynamo.lazy.steps",
 }
 
 __all__ = [
@@ -40,24 +50,33 @@ __all__ = [
     "UnsupportedOperator",
     "UnsupportedTensor",
     "XlaDynamoError",
+    "add_step_closure",
     "call_jax",
+    "compile",
     "compile_graph",
     "device",
+    "eager_mode",
     "explain",
+    "get_memory_info",
+    "is_eager_mode",
     "lowers",
+    "mark_step",
+    "metrics",
     "openxla",
     "refreeze",
+    "step",
     "sync",
     "train_step",
+    "wait_device_ops",
 ]
 
 
-# Functions and not rows of the table: who only looks at the names of this package, as `help` and
+# A function and not a row of the table: who only looks at the names of this package, as `help` and
 # `import *` do, must not claim the one place that torch has for further devices.
 def device(index: int = 0) -> Any:
     """The lazy device, `torch.device("xla", 0)`: tensors that are made there are computed by XLA.
 
-    The first call makes the device known to torch; `import xla_dynamo.lazy` does, too.
+    The first call makes the device known to torch.
 
     Raises:
         ValueError: another index than 0, since there is one device.
@@ -68,24 +87,14 @@ def device(index: int = 0) -> Any:
     return registration.device(index)
 
 
-def sync() -> None:
-    """Compute all tensors of the 'xla' device that live, as one program.
-
-    Call it once a step: equal steps are then equal programs, of which one is compiled.
-
-    Raises:
-        XlaDynamoError: XLA cannot compile or run the program; see `xla_dynamo.errors`.
-    """
-    from xla_dynamo.lazy import execution
-
-    execution.sync()
+_MODULES = ("metrics",)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in (*_LAZY, *_MODULES):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
+    if name in _MODULES:
+        return importlib.import_module(f"xla_dynamo.{name}")
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 

@@ -6,7 +6,6 @@
 import pytest
 import torch
 
-import xla_dynamo.lazy  # noqa: F401, before the first backward
 from tests.op_database import full_name, operators
 from tests.op_sweep import check
 

@@ -107,11 +107,11 @@ def test_autograd_that_ran_before_is_a_warning():
         "torch.ones(1, requires_grad=True).backward()\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
         "    warnings.simplefilter('always')\n"
-        "    import xla_dynamo.lazy\n"
+        "    import xla_dynamo\n    xla_dynamo.device()\n"
         "print(*(w.message for w in caught))\n"
         "print(torch.ones(2, device='xla').tolist())\n"
     )
-    assert "import xla_dynamo.lazy before the first backward()" in run.stdout, run.stderr
+    assert "call xla_dynamo.device() before the first backward()" in run.stdout, run.stderr
     assert "[1.0, 1.0]" in run.stdout
 
 

@@ -1,6 +1,1 @@
-"""The lazy 'xla' device: importing this package makes `device="xla"` known to torch."""
-
-from xla_dynamo.lazy.execution import sync
-from xla_dynamo.lazy.registration import device
-
-__all__ = ["device", "sync"]
+"""The lazy 'xla' device, which `xla_dynamo.device()` makes known to torch."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.backend import compile_torch_graph
-from xla_dynamo.lazy import contents
+from xla_dynamo.lazy import contents, debug, growth, modes
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Value, bits_of, cell_of, geometry_of
 from xla_dynamo.lazy.random_state import drawing
@@ -82,8 +82,17 @@ def _unfit(
     return found
 
 
-def compute(roots: Iterable[Value] | None = None) -> None:
+def compute(
+    roots: Iterable[Value] | None = None,
+    cause: str = "a value is asked for",
+    accept: Callable[[Any], None] | None = None,
+) -> None:
     """Give these values their tensors, or all values that live.
+
+    Args:
+        roots: the values; None for all.
+        cause: why, for the debug summary.
+        accept: called with the key of the program before it is compiled or run; may raise.
 
     Raises:
         XlaDynamoError: see `errors`. What was pending still is.
@@ -91,10 +100,15 @@ def compute(roots: Iterable[Value] | None = None) -> None:
     with running:
         with contents.lock:
             part = cut(roots)
+        growth.restart()
         if part is None:
             return
+        modes.refuse_inside_a_full_graph()
+        if accept is not None:
+            accept(part.key)
         with clean_state(), drawing():
             program = _programs.get(part.key)
+            debug.tell(program is None, cause, part)
             if program is None:
                 program = _programs[part.key] = Program(part, device_that_computes())
                 if len(_programs) > _MOST_PROGRAMS:
@@ -102,21 +116,11 @@ def compute(roots: Iterable[Value] | None = None) -> None:
             else:
                 metrics.increment("CachedCompile")
                 _programs.move_to_end(part.key)
-            tensors = program.run(part)
+            with metrics.timed("ExecuteTime"):
+                tensors = program.run(part)
         with contents.lock:
             for value, tensor in zip(part.outputs, tensors, strict=True):
                 value.tensor, value.record = tensor, None
-
-
-def sync() -> None:
-    """Compute all tensors of the 'xla' device that live, as one program.
-
-    Call it once a step: equal steps are then equal programs, of which one is compiled.
-
-    Raises:
-        XlaDynamoError: XLA cannot compile or run the program; see `xla_dynamo.errors`.
-    """
-    compute()
 
 
 def device_that_computes() -> torch.device:

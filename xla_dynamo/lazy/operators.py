@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from xla_dynamo.lazy import growth, modes
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import View, as_meta, cell_of, geometry_of
-from xla_dynamo.lazy.execution import device_that_computes, tensors_behind
+from xla_dynamo.lazy.execution import compute, device_that_computes, tensors_behind
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature, signature_of
 from xla_dynamo.lazy.transfers import SPECIAL, to_device
@@ -73,7 +74,12 @@ def run(signature: Signature, *args: Any, **kwargs: Any) -> Any:
     """Note a call, or run it at once where its results must be known, or a generator draws."""
     if signature.takes_generator and signature.argument("generator", args, kwargs) is not None:
         return by_value(signature, args, kwargs)
-    return record(signature, args, kwargs, by_value)
+    result = record(signature, args, kwargs, by_value)
+    if modes.is_eager and modes.runs_at_once():
+        compute([cell_of(t).value for t in _tensors([result])], "eager_mode()")
+    elif growth.is_due():
+        compute(cause="a stream of operators without sync()")
+    return result
 
 
 def _view(signature: Signature, *args: Any, **kwargs: Any) -> Any:

@@ -4,7 +4,6 @@ Nobody lists what is pending: a record is kept by the values that it makes and t
 and by the records that read them, so what nobody can read any more is gone by itself.
 """
 
-import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -37,7 +36,8 @@ _WITH_HOST_INDICES = frozenset(
         aten.index_put_.default, aten._unsafe_index_put.default, aten._index_put_impl_.default,
     }
 )  # fmt: skip
-_sequence = itertools.count()
+# How many records there have been.
+made = 0
 
 
 class Arg:
@@ -96,7 +96,9 @@ class Record:
     def __init__(self, recipe: Recipe, call: "_Call", overwritten: list[Value]) -> None:
         self.recipe, self.args, self.kwargs = recipe, call.args, call.kwargs
         self.inputs, self.numbers, self.overwritten = call.inputs, call.numbers, overwritten
-        self.order = next(_sequence)
+        global made
+        made += 1
+        self.order = made
         self.place: Place | None = place_of_caller()
         self.count = 0
         self.drawn: Sequence[weakref.ref[Value]] = ()

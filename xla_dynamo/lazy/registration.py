@@ -43,7 +43,7 @@ def _start_autograd() -> None:
         except RuntimeError:
             warnings.warn(
                 "gradients of 'xla' tensors will fail in this process: autograd ran before the "
-                "device was known; import xla_dynamo.lazy before the first backward()",
+                "device was known; call xla_dynamo.device() before the first backward()",
                 stacklevel=2,
             )
 

@@ -58,8 +58,9 @@ def uploaded(tensor: Tensor, dtype: torch.dtype, memory_format: Any = None) -> T
         )
     device = device_that_computes()
     form = torch.preserve_format if memory_format is None else memory_format
-    metrics.increment("TransferToDevice")
-    return torch.empty_like(tensor, dtype=dtype, device=device, memory_format=form).copy_(tensor)
+    with metrics.timed("TransferToDeviceTime"):
+        made = torch.empty_like(tensor, dtype=dtype, device=device, memory_format=form)
+        return made.copy_(tensor)
 
 
 @_special(aten._to_copy.default)
@@ -79,7 +80,7 @@ def _to_copy(
     if device is None or device.type == "xla":
         kwargs = {"dtype": dtype, "memory_format": memory_format}
         return record(signature, (x,), kwargs, _never)
-    with tensors_behind([x]) as (shown,):
+    with tensors_behind([x]) as (shown,), metrics.timed("TransferFromDeviceTime"):
         return aten._to_copy.default(shown, dtype=dtype, device=device, memory_format=memory_format)
 
 
@@ -92,7 +93,7 @@ def _copy(
     signature: Signature, target: Tensor, source: Tensor, non_blocking: bool = False
 ) -> Tensor:
     if target.device.type != "xla":
-        with tensors_behind([source]) as (shown,):
+        with tensors_behind([source]) as (shown,), metrics.timed("TransferFromDeviceTime"):
             return target.copy_(shown)
     if source.device.type != "xla":
         source = to_device(uploaded(source, source.dtype))
@@ -134,7 +135,7 @@ def _batch_norm(
 
 @_special(aten._local_scalar_dense.default)
 def _item(signature: Signature, x: Tensor) -> Any:
-    with tensors_behind([x]) as (shown,):
+    with tensors_behind([x]) as (shown,), metrics.timed("TransferFromDeviceTime"):
         return shown.item()
 
 

@@ -1,5 +1,6 @@
 """The user's line that is running: for messages, profiles, and the debug summary."""
 
+import os
 import sys
 from types import CodeType
 from typing import NamedTuple
@@ -7,6 +8,13 @@ from typing import NamedTuple
 from xla_dynamo.graphs.source_lines import NOT_THE_USERS
 
 _is_users: dict[str, bool] = {}
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the user's: not torch's, not this package's, not of Python's library."""
+    of_python = file.startswith(_LIBRARY) and "-packages" not in file
+    return not of_python and not file.startswith((*NOT_THE_USERS, "<"))
 
 
 class Place(NamedTuple):
@@ -31,9 +39,7 @@ def place_of_caller() -> Place | None:
         code = frame.f_code
         users = _is_users.get(code.co_filename)
         if users is None:
-            name = code.co_filename
-            users = not name.startswith((*NOT_THE_USERS, "<"))
-            _is_users[name] = users
+            users = _is_users[code.co_filename] = is_users(code.co_filename)
         if users:
             return Place(code, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]

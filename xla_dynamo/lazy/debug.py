@@ -1,0 +1,102 @@
+"""What PT_XLA_DEBUG_LEVEL asks for: why programs are compiled and run, and a summary at the end.
+
+At level 1, each compilation is told, and at the end of the process what came too often. At level 2,
+each execution is told, too. PT_XLA_DEBUG_FILE names a file to write to, instead of standard error.
+The form is PyTorch/XLA's.
+"""
+
+import atexit
+import hashlib
+import os
+import sys
+import traceback
+from typing import Any
+
+from xla_dynamo.lazy.slices import Slice
+from xla_dynamo.lazy.user_lines import is_users
+from xla_dynamo.runtime import metrics
+
+_LINE, _RULE = "=" * 80, "-" * 80
+# More often than this a step, and after so many steps, a metric is worth a line.
+_OFTEN, _FEWEST_STEPS = 0.5, 10
+_FRAMES = 8
+
+
+def level() -> int:
+    """How much is told."""
+    given = os.environ.get("PT_XLA_DEBUG_LEVEL", "0")
+    return int(given) if given.isdecimal() else 0
+
+
+def tell(compiles: bool, cause: str, part: Slice) -> None:
+    """Write why a program is executed, and compiled before it."""
+    wanted = level()
+    if wanted and compiles:
+        _tell("Compilation", cause, part)
+    if wanted > 1:
+        _tell("Execution", cause, part)
+
+
+def _tell(kind: str, cause: str, part: Slice) -> None:
+    lines = [
+        _LINE,
+        f"{kind} Cause",
+        f"  {cause}",
+        "Graph Info:",
+        f"  Graph Hash: {hash_of(part.key)}",
+        f"  Number of Graph Inputs: {len(part.inputs) + len(part.numbers)}",
+        f"  Number of Graph Outputs: {len(part.outputs)}",
+        "Python Frame Triggered Execution:",
+        *users_frames(),
+        _RULE,
+        _LINE,
+    ]
+    _write("\n".join(f"{kind} Analysis: {line}" for line in lines) + "\n\n")
+
+
+def hash_of(key: Any) -> str:
+    """A program's name: equal programs of a process have one."""
+    return hashlib.md5(str(key).encode(), usedforsecurity=False).hexdigest()
+
+
+def users_frames() -> list[str]:
+    """The user's lines that are running, the innermost first."""
+    frames = [
+        f"  {f.name} ({f.filename}:{f.lineno})"
+        for f in reversed(traceback.extract_stack())
+        if is_users(f.filename)
+    ]
+    more = [f"  .......... ({len(frames) - _FRAMES} more)"] if len(frames) > _FRAMES else []
+    return [*frames[:_FRAMES], *more]
+
+
+def summary() -> list[str]:
+    """What came too often, a line each."""
+    steps = metrics.counter_value("MarkStep")
+    found = []
+    for name in ("CompileTime", "TransferFromDeviceTime"):
+        data = metrics.metric_data(name)
+        count = data[0] if data else 0
+        if steps >= _FEWEST_STEPS and count > _OFTEN * steps:
+            found.append(f"{name} too frequent: {count} counts during {steps} steps")
+    by_torch = [name for name in metrics.counter_names() if name.startswith("aten::")]
+    if by_torch:
+        found.append(f"Op(s) not lowered: {', '.join(by_torch)}")
+    return found
+
+
+def _write(text: str) -> None:
+    path = os.environ.get("PT_XLA_DEBUG_FILE")
+    if path:
+        with open(path, "a") as file:
+            file.write(text)
+    else:
+        sys.stderr.write(text)
+
+
+def _at_the_end() -> None:
+    if level():
+        _write("".join(f"pt-xla-profiler: {line}\n" for line in summary()))
+
+
+atexit.register(_at_the_end)

@@ -1,0 +1,32 @@
+"""When a stream of operators that nobody ends is to be run, before it grows without bound.
+
+A loop that is cut at the same line each time becomes the same program each time. So once there are
+many operators, the next cut is where the last one was, if that line comes again.
+"""
+
+from xla_dynamo.lazy import records
+from xla_dynamo.lazy.user_lines import Place, place_of_caller
+
+# Operators since a program ran: a step of a large model has some thousands.
+MANY = 8192
+_since = 0
+_last_cut: Place | None = None
+
+
+def restart() -> None:
+    """Count from now on."""
+    global _since
+    _since = records.made
+
+
+def is_due() -> bool:
+    """Whether what is pending should be computed now."""
+    global _last_cut
+    count = records.made - _since
+    if count <= MANY:
+        return False
+    place = place_of_caller()
+    if count <= 2 * MANY and (place is None or place != (_last_cut or place)):
+        return False
+    _last_cut = place
+    return True

@@ -1,0 +1,207 @@
+"""Steps of a program on the 'xla' device: where they end, and what may and may not happen inside.
+
+The names and meanings are those of PyTorch/XLA.
+"""
+
+import concurrent.futures
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from xla_dynamo.errors import UnsupportedError
+from xla_dynamo.lazy import contents, execution, modes
+from xla_dynamo.runtime import metrics
+from xla_dynamo.runtime.clients import placement_of
+from xla_dynamo.torch_private import storage_id
+
+_closures: list[tuple[Callable[..., Any], Sequence[Any], bool]] = []
+
+
+def sync(wait: bool = True) -> None:
+    """End a step: compute all tensors of the 'xla' device that live, as one program.
+
+    Call it once a step: equal steps are then equal programs, of which one is compiled. What
+    `add_step_closure` was given runs afterwards.
+
+    Args:
+        wait: whether to wait for the results. The CPU's programs run in the thread that calls, so
+            there it always does.
+
+    Raises:
+        XlaDynamoError: XLA cannot compile or run the program; see `xla_dynamo.errors`. What was
+            pending still is.
+    """
+    execution.compute(cause="sync()")
+    metrics.increment("MarkStep")
+    _run_closures()
+
+
+mark_step = sync
+
+
+class _Region(contextlib.ContextDecorator):
+    """A block, or a function, whose operators are one program."""
+
+    def __init__(
+        self, full_graph: bool = False, name: str | None = None, most: int | None = None
+    ) -> None:
+        self._full_graph, self._name, self._most = full_graph, name, most
+        self._graphs: set[Any] = set()
+        self._stack: list[contextlib.ExitStack] = []
+
+    def __enter__(self) -> "_Region":
+        execution.compute(cause="the beginning of a step")
+        stack = contextlib.ExitStack()
+        stack.enter_context(modes.recording(whole=self._full_graph))
+        if self._name:
+            stack.enter_context(torch.profiler.record_function(self._name))
+        self._stack.append(stack)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._stack.pop().close()
+        if kind is None:
+            execution.compute(cause="the end of a step", accept=self._accept)
+            metrics.increment("MarkStep")
+            _run_closures()
+
+    def _accept(self, key: Any) -> None:
+        """Raise UnsupportedError for one program too many."""
+        if self._most is not None and key not in self._graphs and len(self._graphs) >= self._most:
+            raise UnsupportedError(
+                f"{self._name or 'a compiled function'} has become more than {self._most} "
+                "different graphs (max_different_graphs): its operators, or the sizes of its "
+                "tensors, are others at each call; pad inputs to a few sizes, or raise the limit"
+            )
+        self._graphs.add(key)
+
+
+def compile(
+    f: Callable[..., Any] | None = None,
+    full_graph: bool = False,
+    name: str | None = None,
+    max_different_graphs: int | None = None,
+) -> Any:
+    """Make one program of each call of a function, from the operators that it runs.
+
+    Unlike `torch.compile`, nothing is traced ahead: the function runs each time, its operators are
+    recorded, and what they make is computed when it returns. `with xla_dynamo.compile():` does the
+    same with a block.
+
+    Args:
+        f: a function or a module; None for a block.
+        full_graph: whether to raise where a value is asked for inside.
+        name: how profilers name the block; the function's name unless given.
+        max_different_graphs: how many different programs the calls may be.
+
+    Raises:
+        UnsupportedError: from the calls, where a value is asked for inside a full graph, or there
+            are too many graphs.
+    """
+    if f is None:
+        return _Region(full_graph, name, max_different_graphs)
+    own_name = getattr(f, "__name__", type(f).__name__)
+    region = _Region(full_graph, name or own_name, max_different_graphs)
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with region:
+            return f(*args, **kwargs)
+
+    return call
+
+
+def step() -> _Region:
+    """A block that is one step: `with xla_dynamo.step(): ...` computes it as one program."""
+    return _Region()
+
+
+def eager_mode(enable: bool) -> None:
+    """Let operators on 'xla' tensors run one by one, at once, or record them again.
+
+    Each is a program of its own, compiled at its first run and kept. Blocks under `step()` and
+    `compile()` are recorded all the same.
+    """
+    if enable:
+        execution.compute(cause="eager_mode(True)")
+    modes.set_eager(enable)
+
+
+def is_eager_mode() -> bool:
+    """Whether operators run at once."""
+    return modes.is_eager
+
+
+_thread: concurrent.futures.ThreadPoolExecutor | None = None
+
+
+def add_step_closure(
+    closure: Callable[..., Any], args: Sequence[Any] = (), run_async: bool = False
+) -> None:
+    """Call a function when the present step is over, so that it may print values.
+
+    Args:
+        closure: the function.
+        args: what it is called with.
+        run_async: whether another thread calls it, after earlier ones of that kind; what it raises
+            is raised at the end of a later step.
+    """
+    _closures.append((closure, args, run_async))
+
+
+_running: list[concurrent.futures.Future[Any]] = []
+
+
+def _run_closures() -> None:
+    global _thread
+    waiting = _closures[:]
+    del _closures[: len(waiting)]
+    for future in [future for future in _running if future.done()]:
+        _running.remove(future)
+        future.result()
+    for closure, args, run_async in waiting:
+        if run_async:
+            if _thread is None:
+                _thread = concurrent.futures.ThreadPoolExecutor(1, "xla_dynamo closures")
+            _running.append(_thread.submit(closure, *args))
+        else:
+            closure(*args)
+
+
+def wait_device_ops(devices: Sequence[Any] = ()) -> None:
+    """Wait until the programs that were started on the device are over, and their closures.
+
+    Args:
+        devices: as in PyTorch/XLA; there is one.
+    """
+    with execution.running:
+        pass
+    while _running:
+        _running.pop(0).result()
+
+
+def get_memory_info(device: Any = "xla") -> dict[str, int]:
+    """The memory of the device's computed tensors, in bytes.
+
+    Args:
+        device: as in PyTorch/XLA; there is one.
+
+    Returns:
+        `bytes_used`, and, where the platform tells, `bytes_limit` and `peak_bytes_used`.
+    """
+    placement = placement_of(execution.device_that_computes())
+    told = placement.device.memory_stats() or {}
+    tensors = {
+        storage_id(tensor): tensor.untyped_storage().nbytes()
+        for cell in contents.live_cells()
+        if (tensor := cell.value.tensor) is not None
+    }
+    found = {"bytes_used": told.get("bytes_in_use", sum(tensors.values()))}
+    if "bytes_limit" in told:
+        found["bytes_limit"] = told["bytes_limit"]
+    if "peak_bytes_in_use" in told:
+        found["peak_bytes_used"] = told["peak_bytes_in_use"]
+    return found

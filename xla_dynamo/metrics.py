@@ -1,0 +1,125 @@
+"""What was compiled, executed and moved: counters, metrics, and reports in PyTorch/XLA's form.
+
+The names are those of `torch_xla.debug.metrics`. `CompileTime` has a sample for each executable,
+`ExecuteTime` one for each run of a lazy program, `TransferToDeviceTime` and
+`TransferFromDeviceTime` for each move of a tensor. `UncachedCompile` counts programs that were
+compiled, `CachedCompile` lazy programs that were there already, and `aten::op` operators that torch
+ran on the CPU.
+"""
+
+from collections.abc import Collection, Sequence
+
+from xla_dynamo.runtime.metrics import (
+    clear_all,
+    clear_counters,
+    clear_metrics,
+    counter_names,
+    counter_value,
+    metric_data,
+    metric_names,
+    unit_of,
+)
+
+__all__ = [
+    "clear_all",
+    "clear_counters",
+    "clear_metrics",
+    "counter_names",
+    "counter_value",
+    "executed_fallback_ops",
+    "metric_data",
+    "metric_names",
+    "metrics_report",
+    "short_metrics_report",
+]
+
+_PERCENTILES = (1, 5, 10, 20, 50, 80, 90, 95, 99)
+_SHORT_COUNTERS = ("CachedCompile", "MarkStep", "UncachedCompile")
+_SHORT_METRICS = (
+    "CompileTime",
+    "ExecuteTime",
+    "TransferFromDeviceTime",
+    "TransferToDeviceTime",
+)
+
+
+def metrics_report() -> str:
+    """Every metric and counter, with percentiles of the latest samples."""
+    return "".join([*map(_metric, metric_names()), *map(_counter, counter_names())])
+
+
+def short_metrics_report(
+    counter_names: Collection[str] | None = None, metric_names: Collection[str] | None = None
+) -> str:
+    """Some counters and metrics, the latter without percentiles.
+
+    Args:
+        counter_names: which counters; None for those of compilations and steps, and for operators
+            that torch ran.
+        metric_names: which metrics; None for those of compilations, executions and transfers.
+    """
+    if counter_names is None:
+        counter_names = [*_SHORT_COUNTERS, *executed_fallback_ops()]
+    wanted = _SHORT_METRICS if metric_names is None else metric_names
+    metrics = [_metric(name, whole=False) for name in wanted if metric_data(name) is not None]
+    counters = [_counter(name) for name in counter_names if counter_value(name)]
+    return "".join([*metrics, *counters])
+
+
+def executed_fallback_ops() -> list[str]:
+    """The operators that torch ran on the CPU since counters were cleared, as in aten::nonzero."""
+    return [name for name in counter_names() if "::" in name]
+
+
+def _counter(name: str) -> str:
+    return f"Counter: {name}\n  Value: {counter_value(name)}\n"
+
+
+def _metric(name: str, whole: bool = True) -> str:
+    data = metric_data(name)
+    if data is None:
+        return ""
+    count, total, samples = data
+    unit = unit_of(name)
+    lines = [
+        f"Metric: {name}",
+        f"  TotalSamples: {count}",
+        f"  Accumulator: {_shown(total, unit)}",
+    ]
+    if whole:
+        span = samples[-1][0] - samples[0][0]
+        if span > 0:
+            kept = sum(value for _, value in samples)
+            lines.append(f"  ValueRate: {_shown(kept / span, unit)} / second")
+            lines.append(f"  Rate: {len(samples) / span:g} / second")
+        values = sorted(value for _, value in samples)
+        points = [f"{p}%={_shown(_percentile(values, p), unit)}" for p in _PERCENTILES]
+        lines.append(f"  Percentiles: {'; '.join(points)}")
+    return "\n".join(lines) + "\n"
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    return values[min(len(values) * percent // 100, len(values) - 1)]
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "time":
+        return _duration(value)
+    if unit == "bytes":
+        for name in ("B", "KB", "MB", "GB"):
+            if value < 1024:
+                return f"{value:.2f}{name}"
+            value /= 1024
+        return f"{value:.2f}TB"
+    return f"{value:.2f}"
+
+
+def _duration(nanoseconds: float) -> str:
+    """As in 06m09s401ms746.001us."""
+    parts: list[str] = []
+    rest = nanoseconds
+    for name, size in (("d", 86400e9), ("h", 3600e9), ("m", 60e9), ("s", 1e9), ("ms", 1e6)):
+        number, rest = divmod(rest, size)
+        if number or parts:
+            parts.append(f"{int(number):03d}ms" if name == "ms" else f"{int(number):02d}{name}")
+    return "".join([*parts, f"{rest / 1e3:07.3f}us"])
