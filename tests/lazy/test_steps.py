@@ -277,7 +277,7 @@ def test_every_execution_is_told(tmp_path):
     text = path.read_text()
     assert "Execution Analysis:   sync()" in text
     assert "Execution Analysis:   a value is asked for" in text
-    assert f"Execution Analysis:   <module> ({script}:7)" in text
+    assert f"Execution Analysis:   <module> ({script}:8)" in text
     assert "Number of Graph Inputs: " in text
 
 
