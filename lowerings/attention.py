@@ -1,7 +1,7 @@
 """Scaled dot-product attention and its gradients, and torch's fused kernel for the CPU.
 
-The form is the plain one (dot, scale, mask, softmax, dot) with float32 accumulation: XLA fuses
-what lies between the dots.
+The rule writes dot, scale, mask, softmax, dot, with float32 accumulation. XLA fuses the operations
+between the dots.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""torch devices to placements, on PJRT clients that are made as they were configured."""
+"""The placement of a torch device, and the PJRT clients behind it, made as configured."""
 
 import dataclasses
 import functools

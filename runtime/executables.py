@@ -1,4 +1,4 @@
-"""StableHLO modules to executables: PJRT compile, and the call with its errors translated."""
+"""Compile StableHLO modules by PJRT, and translate its errors."""
 
 import dataclasses
 import time

@@ -1,4 +1,4 @@
-"""Counters and timings of what the runtime did, under PyTorch/XLA's names."""
+"""Counters and timings of the runtime, under PyTorch/XLA's names."""
 
 import threading
 from collections import defaultdict

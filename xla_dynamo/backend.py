@@ -1,4 +1,4 @@
-"""Dynamo's graph to a callable: AOTAutograd makes it ATen, `compile_graph` does the rest."""
+"""Dynamo's graph to a callable: AOTAutograd makes ATen of it, and `compile_graph` compiles that."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What is told of a compilation: to the log as it happens, and to the reports of `explain`."""
+"""The events of a compilation, which observers are told: the log, and the reports of `explain`."""
 
 import dataclasses
 import functools

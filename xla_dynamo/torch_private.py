@@ -1,7 +1,7 @@
 """Every use of torch's private parts: names that torch may move, each with what we use it for.
 
-Where a name stands in torch is a row of `PLACES`, looked up at its first use, so that the import of
-this file costs nothing. What is private to one of torch's objects has a function here.
+Each name's place in torch is a row of `PLACES` and is looked up at its first use, so importing this
+file costs nothing. A function here wraps each use of a private attribute of one of torch's objects.
 `tests/test_torch_private.py` fails with a clear message when one of these moves.
 """
 

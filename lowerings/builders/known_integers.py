@@ -1,4 +1,4 @@
-"""Integers that are known while a program is written: what counting and constants make."""
+"""Integers whose values are known while a program is written: iotas, constants, arithmetic on them."""
 
 import numpy as np
 from jax.extend.mlir import ir

@@ -1,4 +1,4 @@
-"""What a rule handles: values with their shapes and dtypes, numbers, and constants made of them."""
+"""The values that rules handle: their shapes and dtypes, numbers, and constants made of numbers."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Products of stacks of matrices: a call of oneDNN where that pays, else a dot of StableHLO's."""
+"""Batched matrix products: a call of oneDNN where that is faster, else StableHLO's dot_general."""
 
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo

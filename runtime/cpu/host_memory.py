@@ -1,7 +1,7 @@
-"""How the C library's allocator (glibc's) treats the large blocks that programs for the CPU need.
+"""Let glibc's allocator keep the large blocks that programs for the CPU free and need again.
 
-By default it gives a block of 32 MB or more back to the system as soon as it is freed, and the
-next call gets pages that the system must clear once more: a third of the time of MobileNetV2.
+By default it returns a block of 32 MB or more to the system as soon as it is freed. The next call
+then gets pages that the system must clear again, which takes a third of the time of MobileNetV2.
 """
 
 import ctypes

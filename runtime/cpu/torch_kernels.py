@@ -1,4 +1,4 @@
-"""Kernels of torch that programs for the CPU call, one thread a share (`foreign_calls`)."""
+"""Kernels of torch that programs for the CPU call, a share in each thread (`foreign_calls`)."""
 
 import ctypes
 import functools

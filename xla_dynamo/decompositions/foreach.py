@@ -1,4 +1,4 @@
-"""Operators over lists of tensors, as optimizers use them, to one operator a tensor."""
+"""Decompose operators over lists of tensors, as optimizers use them, into one for each tensor."""
 
 import functools
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Decompositions for `options={"rng": "torch"}`: what draws is what draws in eager, and no more.
+"""Decompositions for `options={"rng": "torch"}`: only operators that draw in eager draw here.
 
-An operator that torch runs ends a compiled part, so dropout is taken apart: its draw reads nothing
-but a size, and what it does with the numbers is compiled.
+An operator that torch runs ends a compiled part. So dropout is decomposed into a draw that reads
+nothing but a size, which torch runs, and operators on the numbers drawn, which are compiled.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A program bound to an executable: what happens at every call, and nothing else."""
+"""Bind a program to its executable: the function that runs at every call."""
 
 from collections.abc import Callable, Sequence
 from types import MappingProxyType

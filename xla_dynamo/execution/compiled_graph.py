@@ -1,4 +1,4 @@
-"""The one road: an ATen FX graph to a callable that runs on PJRT."""
+"""An ATen FX graph to a callable that runs on PJRT: split, lower, compile, bind."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""The arguments of a program that its caller does not bring: its own tensors, -0.0, a seed."""
+"""The arguments of a program that its caller does not pass: its own tensors, -0.0, a seed."""
 
 import contextlib
 import functools

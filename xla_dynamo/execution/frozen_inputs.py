@@ -1,10 +1,10 @@
 """Values computed from parameters alone, kept until a parameter changes (`freeze`).
 
-Whether one has changed, torch's version counters tell, which changes in place move, and its
-address, which it loses with its memory. Two things in torch change without counting: batch norm in
-training its running statistics, so small tensors are compared bit by bit (0.3 us each), and fused
-optimizers, so a hook sees their steps. Nothing tells of writes through `.data`, NumPy, collectives
-of torch.distributed or other processes.
+A changed parameter shows in torch's version counter, which each change in place increments, or in
+its address, which differs when its memory is replaced. Two things in torch change tensors without
+counting: batch norm in training changes its running statistics, so small tensors are compared bit
+by bit (0.3 us each); and fused optimizers change parameters, so a hook sees their steps. Writes
+through `.data`, by NumPy, by collectives of torch.distributed or by other processes are not seen.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""How a tensor is brought into the form that crosses into XLA, and out of it: layouts, acted on."""
+"""Apply layouts: permute or copy a tensor on its way into XLA, and restride it on its way out."""
 
 from collections.abc import Callable
 

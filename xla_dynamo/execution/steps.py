@@ -1,7 +1,7 @@
 """The steps of a call: import the tensors, execute the program, export its results.
 
-`calls` runs the three one after another. Who has buffers already, or wants buffers and no tensors,
-takes the middle step alone.
+`calls` runs the three one after another. A caller that has buffers already, or wants buffers and
+no tensors, takes the middle step alone.
 """
 
 from collections.abc import Callable, Sequence

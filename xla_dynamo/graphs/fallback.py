@@ -1,10 +1,10 @@
-"""What has no rule runs eagerly: the cut of a graph into compiled parts and operators between them.
+"""Fallback: split a graph into compiled parts and the operators that torch runs between them.
 
-Decided from the table and the graph alone, without running anything, so sizes may be symbolic.
-Time alternates: at even times a part runs that XLA compiled, at odd times torch's operators run,
-one after another. Every node gets the earliest time that its operands allow, so there are as few
-parts as the longest chain of alternations asks for, and no part waits for a later one. What the
-inputs alone decide is then moved to the part that first needs it, so that it crosses no cut.
+The table and the graph alone decide, and nothing is run, so sizes may be symbolic. Time alternates:
+at even times a part runs that XLA compiled, at odd times torch's operators run, one after another.
+Every node gets the earliest time that its operands allow, so there are as few parts as the longest
+chain of alternations requires, and no part waits for a later one. Nodes that depend on the inputs
+alone are then moved to the part that first reads them, so that their results cross no cut.
 """
 
 import operator

@@ -1,4 +1,4 @@
-"""What a node of an ATen graph is, beside an operator of the table."""
+"""Predicates of nodes of an ATen graph: random, an effect, a write into an input, a size."""
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""Graph outputs that are views of one memory in eager, and must be again.
+"""Find graph outputs that are views of one memory in eager, so that they are so again.
 
 Inside the program a view is a value like any other. When two outputs share memory (`y` and
-`y.view(-1)`), the program returns what they are views of, once, and both are made from it.
+`y.view(-1)`), the program returns their base once, and both views are made from it.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""What a feeder asks of `compile_graph` beside the graph."""
+"""The request that a feeder hands to `compile_graph` together with a graph."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

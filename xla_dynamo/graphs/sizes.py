@@ -1,4 +1,4 @@
-"""Symbolic graphs to static ones: the fake value of every node at concrete sizes."""
+"""Graphs with symbolic sizes: the fake value of every node at concrete sizes."""
 
 import operator
 import re

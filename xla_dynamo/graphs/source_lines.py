@@ -1,4 +1,4 @@
-"""Graph nodes to the line of the user's model they came from."""
+"""The line of the user's model that a graph node came from."""
 
 import functools
 import os

@@ -1,7 +1,7 @@
-"""The kernels of the 'xla' device: for each ATen operator, a Python function that notes the call.
+"""The kernels of the 'xla' device: for each ATen operator, a function that records the call.
 
-Views are made by torch's kernels for tensors without memory, which make true aliases; some
-operators move tensors between devices or ask for numbers (`transfers`); all others are records.
+Torch's kernels for tensors without memory make the views, as true aliases. Some operators move
+tensors between devices or ask for numbers (`transfers`). All others are recorded.
 """
 
 import functools

@@ -1,7 +1,7 @@
-"""Sizes, strides and dtypes of an operator's results, known before anything is computed.
+"""Find the sizes, strides and dtypes of an operator's results before anything is computed.
 
-The operator is run on fake tensors of the CPU, once for each combination of operator, sizes and
-numbers: eager's kernels for the CPU say what strides results have.
+The operator runs on fake tensors of the CPU, once for each combination of operator, sizes and
+numbers. So results have the strides that eager's kernels for the CPU give them.
 """
 
 import dataclasses

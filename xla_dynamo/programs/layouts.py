@@ -1,8 +1,8 @@
-"""Strided torch tensors as the row-major arrays that cross into XLA, and back: how, as data.
+"""Layouts, as data: how strided torch tensors become row-major arrays of XLA, and back.
 
-XLA programs here take and return dense row-major arrays. A dense tensor in another order
-(channels_last, a transposed weight) crosses as its row-major permutation, without a copy, and is
-permuted inside the program, where XLA folds the transpose into what uses it.
+XLA programs here take and return dense row-major arrays. A dense tensor with another permutation
+(channels_last, a transposed weight) crosses as its row-major permutation, without a copy. The
+program permutes it back, and XLA folds the transpose into the operation that reads it.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The nodes of a graph to StableHLO at the insertion point: one pass, one rule a node."""
+"""Lower the nodes of a graph to StableHLO at the insertion point, by one rule for each node."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""What lowering makes of a graph: a StableHLO module, and how a call binds to it, as data.
+"""The result of lowering a graph, as data: a StableHLO module, and how a call binds to it.
 
-Nothing here is a function: `execution` reads it and acts, and `storage` writes it to disk.
+No field is a function: `execution` reads a program and acts, and `storage` writes it to disk.
 """
 
 import dataclasses

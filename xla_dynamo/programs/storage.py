@@ -1,7 +1,7 @@
-"""Programs to bytes on disk, and back: what binds a call as JSON, modules as StableHLO artifacts.
+"""Write programs to files and read them: bindings as JSON, modules as StableHLO artifacts.
 
 A file is a zip archive: `program.json`, `module.mlir` and `frozen.mlir` in StableHLO's portable
-form, and each tensor of the graph's own in `constants/`. Reading one runs no code that it brings.
+form, and each tensor of the graph's own in `constants/`. Reading a file runs no code from it.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""`explain(fn)(*args)`: run a function compiled, and report what became of it."""
+"""`explain(fn)(*args)`: compile and run a function, and report the compilation."""
 
 import inspect
 import weakref

@@ -1,4 +1,4 @@
-"""What was compiled for the calls of a function, as events and what is counted of them."""
+"""The events of the calls of a function, and the counts made of them."""
 
 import dataclasses
 from typing import Any

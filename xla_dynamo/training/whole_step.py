@@ -1,8 +1,8 @@
-"""What stands in the place of a forward graph: the whole training step, compiled.
+"""The whole training step, compiled, in place of the graph of its forward.
 
-Dynamo hands over the forward and guards what it depends on. A step is traced when it is first
-called, since the parameters and the optimizer's state are at hand only then; it is traced anew when
-they, or the hyperparameters that it has as constants, are no longer what they were.
+Dynamo hands over the forward and guards what it depends on. A step is traced at its first call,
+because only then are the parameters and the optimizer's state there. It is traced again when these,
+or the hyperparameters that are its constants, have changed.
 """
 
 import operator
