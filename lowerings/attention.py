@@ -123,7 +123,7 @@ def _sum_heads(x: Value, like: Value) -> Value:
 
 
 def _along_keys(x: Value, like: Value) -> Value:
-    """One number a query, for each key (or feature)."""
+    """One number of each query, repeated for each key (or feature)."""
     return build.broadcast_in_dim(x, build.shape_of(like), [0, 1, 2])
 
 

@@ -36,7 +36,7 @@ class ClientConfiguration:
 
     @classmethod
     def from_environment(cls) -> "ClientConfiguration":
-        """What the environment variables say.
+        """The configuration in the environment variables.
 
         Raises:
             OptionError: CPU_NUM_DEVICES is no positive integer.

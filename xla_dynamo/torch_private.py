@@ -214,7 +214,7 @@ def leave_to_python(function: Callable[..., Any]) -> None:
 
 
 def uncompiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What `torch.compile` was called with to get `fn`, or `fn`."""
+    """The function that `torch.compile` made `fn` of, or `fn` itself."""
     this: Any = sys.modules[__name__]
     if isinstance(fn, this.OptimizedModule):
         fn = fn._orig_mod
@@ -267,7 +267,7 @@ def step_hooks(optimizer: torch.optim.Optimizer) -> list[Mapping[int, Callable[.
 
 
 def init_group(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
-    """What makes the state of a parameter group: takes the group and lists to be filled."""
+    """The function that makes the state of a parameter group: takes it, and lists to be filled."""
     return optimizer._init_group  # type: ignore[attr-defined]
 
 

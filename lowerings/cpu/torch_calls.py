@@ -108,7 +108,7 @@ def _orders(values: Sequence[Value], masks: Sequence[Value]) -> list[Sequence[in
 def _attention_config(
     inputs: Sequence[Value], mask: Value | None, is_causal: bool, scale: float | None
 ) -> tuple[dict[str, Any], list[Value]]:
-    """What the kernels are told, and the mask, if there is one, as they take it."""
+    """The kernels' settings, and the mask, if there is one, in the form that they take."""
     more = [] if mask is None else [_compact(mask)]
     shapes = [list(build.shape_of(x)) for x in (*inputs, *more)]
     dtypes = [str(build.dtype_of(x)).removeprefix("torch.") for x in (inputs[0], *more)]

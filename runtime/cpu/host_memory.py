@@ -17,7 +17,7 @@ from typing import Any
 KEPT_BLOCKS, KEPT_FREE = 1 << 30, 1 << 28
 _MOST = 2**31 - 1  # glibc takes no more: it is an int there
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# Whoever sets one of these has chosen.
+# A user who sets one of these variables has chosen other settings.
 _VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
 _lock = threading.RLock()
 _needs: list[int] = []

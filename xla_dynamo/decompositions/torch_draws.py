@@ -48,7 +48,7 @@ def _bernoulli(x: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> tor
 
 
 def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
-    """What eager does with a CPU tensor: other devices have a kernel that draws by itself."""
+    """Eager's dropout of a CPU tensor; other devices have a kernel that draws by itself."""
     if x.device.type != "cpu":
         return NotImplemented
     if train is False or p == 0:
@@ -63,5 +63,5 @@ DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     aten.bernoulli.p: _bernoulli,
     aten.native_dropout.default: _native_dropout,
 }
-# Pieces of other kernels, which draw other numbers.
+# Decompositions of other kernels, which draw other numbers.
 WHOLE = (aten.bernoulli.default,)

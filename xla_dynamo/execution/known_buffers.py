@@ -100,7 +100,7 @@ class KnownBuffers:
 
 
 def ready(tensor: torch.Tensor, address: int, prepare: Prepare) -> torch.Tensor:
-    """What to import for a tensor: its memory is its elements, in the program's order."""
+    """The tensor to import for a tensor: its memory has the elements in the program's order."""
     if not address and tensor.numel():
         tensor = _with_memory(tensor)
     # Looked up at each import: nobody guards a tangent's bits.

@@ -115,7 +115,7 @@ class SplitGraph(BoxedGraph):
         return copy
 
     def _runner(self, node: Node) -> Callable[..., Any]:
-        """What to call for a node that no part may have."""
+        """The function to call for a node that no part may have."""
         if self.eager[node] == TWO_PROGRAMS:
             loop = StackedLoop(node, self._compile_loop, self._max_executables)
             return lambda *args: loop(*args)  # FX names what it calls

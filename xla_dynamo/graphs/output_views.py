@@ -19,7 +19,7 @@ Node: TypeAlias = torch.fx.Node
 
 
 def _viewed(node: Node) -> Node | None:
-    """What a node is a view of, if it is one."""
+    """The node that a node is a view of, if it is a view."""
     if node.op != "call_function":
         return None
     if node.target is operator.getitem:  # one of several views: a piece of split() or unbind()

@@ -17,7 +17,7 @@ from xla_dynamo.torch_private import OpOverload, schema
 aten = torch.ops.aten
 Tensor: TypeAlias = torch.Tensor
 
-# Numbers that a program means: as constants XLA can leave out what they do.
+# Usual numbers: XLA can simplify the operations that have them as constants.
 CONSTANTS = frozenset({0, 1, -1, 2, 0.5})
 
 

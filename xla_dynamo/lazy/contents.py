@@ -35,7 +35,7 @@ _META = DispatchKeySet(DispatchKey.Meta)
 _set = aten.set_.source_Storage_storage_offset
 _MOST_VIEWS = 1024
 
-# Held while values and cells change hands, so never for long: not while a program runs.
+# Held while values and cells are exchanged, so never for long: not while a program runs.
 lock = threading.RLock()
 
 

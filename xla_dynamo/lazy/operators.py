@@ -26,7 +26,7 @@ from xla_dynamo.torch_private import (
 )
 
 aten = torch.ops.aten
-# Torch's own kernels do: they make an alias, which must not become an object of Python's before
+# Torch's own kernels serve here: they make an alias, which must not become a Python object before
 # torch makes a parameter of it.
 _LEFT_TO_TORCH = frozenset({"aten::detach", "aten::alias"})
 

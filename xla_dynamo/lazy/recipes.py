@@ -30,7 +30,7 @@ Results: TypeAlias = list[Geometry | list[Geometry] | None]
 
 _mode = FakeTensorMode()
 _lock = threading.Lock()
-# Asked of an operator whose results have sizes that depend on values, or are numbers.
+# Raised by operators whose results are numbers, or have sizes that depend on values.
 _DEPENDS_ON_VALUES = (
     DynamicOutputShapeException,
     DataDependentOutputException,
@@ -38,7 +38,7 @@ _DEPENDS_ON_VALUES = (
     UnsupportedFakeTensorException,
     NotImplementedError,
 )
-# Where torch's fake kernels give other strides than eager, and our decompositions those of eager.
+# Torch's fake kernels of these give other strides than eager; our decompositions give eager's.
 _OTHER_STRIDES = {
     op: decompositions()[op]
     for op in (

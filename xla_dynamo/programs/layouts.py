@@ -40,12 +40,12 @@ def input_layout(example: torch.Tensor) -> InputLayout:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Restride:
-    """What is still to be done to an exported tensor: it gets the size and strides of eager.
+    """The size and strides of eager, which an exported tensor still has to get.
 
     Attributes:
         size: the tensor's size.
         stride: its strides.
-        copies: whether the elements are copied, since they lie in another order or closer.
+        copies: whether the elements must be copied, because they are permuted or have gaps.
     """
 
     size: tuple[int, ...]

@@ -26,7 +26,7 @@ class Record:
     def add(self, event: Event) -> None:
         """Take an event."""
         if isinstance(event, Frame):
-            # What was compiled before all this, with another backend, did not fit: no news.
+            # Code that another backend compiled before never fits: that is no news.
             ours = {frame.compile_id for frame in self.frames}
             failed = {i: reason for i, reason in event.failed_guards.items() if i in ours}
             event = dataclasses.replace(event, failed_guards=failed)

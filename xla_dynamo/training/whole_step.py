@@ -36,7 +36,7 @@ from xla_dynamo.training.step_trace import StepTrace, index_of_loss
 Tensor: TypeAlias = torch.Tensor
 
 
-# Tracing changes what is global: flags of torch, and the tracer of make_fx.
+# Tracing changes global state: flags of torch, and the tracer of make_fx.
 _tracing = threading.RLock()
 
 
@@ -140,7 +140,7 @@ class WholeStep:
         """
         if not self._steps:
             index_of_loss(self._gm)
-            # Before the trace takes recurrent networks apart, and their dropout out.
+            # Before the trace decomposes recurrent layers, which loses their dropout.
             prepare_recurrent_layers(self._gm)
         self._recipe.ran = True
         key = (self._recipe.updates, *size_key([args[i] for i in self._open]))
