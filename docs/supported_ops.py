@@ -1,4 +1,4 @@
-"""Write docs/supported-ops.md and README's support table from the lowering table.
+"""Write docs/supported-ops.md and README's line of counts from the lowering table.
 
 `make docs` runs it; `tests/test_structure.py` fails when what it would write is not what is there.
 """
@@ -24,7 +24,7 @@ from xla_dynamo.torch_private import OpOverload, all_operator_names, schema
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE, README = ROOT / "docs" / "supported-ops.md", ROOT / "README.md"
-BEGIN, END = "<!-- support table: `make docs` writes it -->", "<!-- end of the support table -->"
+BEGIN, END = "<!-- counts: `make docs` writes them -->", "<!-- end of the counts -->"
 
 
 def by_family() -> dict[str, list[str]]:
@@ -52,25 +52,28 @@ def purpose(family: str) -> str:
     return (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
 
 
-def summary() -> str:
-    """README's table: one line a family."""
-    families = by_family()
-    lines = ["| family | operators | overloads |", "|---|---|---:|"]
-    lines += [
-        f"| [{family}](lowerings/{family}.py) | {purpose(family)} | {len(names)} |"
-        for family, names in families.items()
-        if names
-    ]
-    total = sum(map(len, families.values()))
+def counts() -> str:
+    """README's line: how many families, overloads, and core overloads of PyTorch have rules."""
+    families = [names for names in by_family().values() if names]
     core = core_overloads()
     covered = sum(str(op) in TABLE for op in core)
+    return (
+        f"{sum(map(len, families))} overloads in {len(families)} families of operators have a "
+        f"rule, {covered} of the {len(core)} that PyTorch tags `core` among them (the others are "
+        "sizes, or run in torch). Torch's decompositions rewrite the rest of ATen into these. "
+        "[docs/supported-ops.md](docs/supported-ops.md) has the list, and the limitations."
+    )
+
+
+def summary() -> list[str]:
+    """The table of families: a line for each file of rules."""
+    lines = ["| family | operators | overloads |", "|---|---|---:|"]
     lines += [
-        "",
-        f"{total} overloads have a rule, {covered} of the {len(core)} that PyTorch tags `core` "
-        "among them (the others are sizes, or run in torch); torch's decompositions bring the rest "
-        "of ATen down to these. The whole list: [docs/supported-ops.md](docs/supported-ops.md).",
+        f"| [{family}](../lowerings/{family}.py) | {purpose(family)} | {len(names)} |"
+        for family, names in by_family().items()
+        if names
     ]
-    return "\n".join(lines)
+    return lines
 
 
 def coverage() -> list[str]:
@@ -83,13 +86,13 @@ def coverage() -> list[str]:
         return len(names), limited, breaks
 
     values = {dtype_name(dtype): count("values", dtype) for dtype in DTYPES["values"]}
-    counts = {**values, "all": tuple(map(sum, zip(*values.values(), strict=True)))}
+    rows = {**values, "all": tuple(map(sum, zip(*values.values(), strict=True)))}
     for dtype in DTYPES["gradients"]:
-        counts[f"gradients, {dtype_name(dtype)}"] = count("gradients", dtype)
+        rows[f"gradients, {dtype_name(dtype)}"] = count("gradients", dtype)
     return [
         f"| {name} | {n} | {n - limited - breaks} ({(n - limited - breaks) / n:.1%}) | {limited} "
         f"| {breaks} |"
-        for name, (n, limited, breaks) in counts.items()
+        for name, (n, limited, breaks) in rows.items()
     ]
 
 
@@ -134,6 +137,7 @@ def page() -> str:
         "",
         *_rows([r for r in LIMITATIONS["gradients"] if r not in LIMITATIONS["values"]]),
     ]
+    lines += ["", "## Families", "", *summary()]
     without = [op for op in core_overloads() if str(op) not in TABLE]
     lines += ["", "## Core overloads without a rule of their own", ""]
     lines += [f"- `{op}`: {_why_not(op)}" for op in without] or ["None."]
@@ -154,10 +158,10 @@ def _why_not(op: OpOverload) -> str:
 
 
 def readme() -> str:
-    """README with its table up to date."""
+    """README with its counts up to date."""
     text = README.read_text()
     before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{summary()}\n\n{END}{rest.split(END)[1]}"
+    return f"{before}{BEGIN}\n\n{counts()}\n\n{END}{rest.split(END)[1]}"
 
 
 def main() -> None:

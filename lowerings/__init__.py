@@ -1,4 +1,4 @@
-"""ATen operators to StableHLO: the table, the vocabulary, and one file a family of rules."""
+"""ATen operators to StableHLO: the table of rules, and one file of rules for each family."""
 
 import importlib
 

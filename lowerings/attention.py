@@ -1,7 +1,7 @@
 """Scaled dot-product attention and its gradients, and torch's fused kernel for the CPU.
 
-The form is the plain one (dot, scale, mask, softmax, dot) with float32 accumulation: XLA fuses
-what lies between the dots.
+The rule writes dot, scale, mask, softmax, dot, with float32 accumulation. XLA fuses the operations
+between the dots.
 """
 
 import math
@@ -123,7 +123,7 @@ def _sum_heads(x: Value, like: Value) -> Value:
 
 
 def _along_keys(x: Value, like: Value) -> Value:
-    """One number a query, for each key (or feature)."""
+    """One number of each query, repeated for each key (or feature)."""
     return build.broadcast_in_dim(x, build.shape_of(like), [0, 1, 2])
 
 

@@ -1,9 +1,9 @@
 """Bessel, modified Bessel, spherical Bessel and Airy functions, in JAX.
 
-Up to a moderate argument they are their power series (DLMF 10.8, 10.31, 9.4); beyond it an integral
-over the real line of an analytic function that decays like exp(-t**2), for which the trapezoidal
-rule with some twenty points is exact to double precision. All of it is computed in float64: the
-series cancel.
+Up to a moderate argument they are computed by their power series (DLMF 10.8, 10.31, 9.4). Beyond
+it, each is an integral over the real line of an analytic function that decays like exp(-t**2); for
+such a function the trapezoidal rule with some twenty points is exact to double precision. All of it
+is computed in float64, because terms of the series cancel.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Random draws of a checkpointed region: their key is saved, and the backward draws from it again.
 
-Torch's form for this saves the state of its generator, a tensor of bytes. Here the key stands at
-the front of these bytes: it decides the numbers as well.
+Torch saves the state of its generator for this, a tensor of bytes. Here the first of these bytes
+are the key, which determines the numbers as well as the state would.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Branches and loops on values: cond, while_loop, scan, map.
 
-torch hands them over as higher-order operators whose bodies are graphs of their own; each becomes
-a StableHLO region, so a loop of any length is one operation of the program.
+torch hands them over as higher-order operators whose bodies are graphs. Each body becomes a
+StableHLO region, so a loop of any length is one operation of the program.
 """
 
 from collections.abc import Sequence

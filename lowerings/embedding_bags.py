@@ -72,7 +72,7 @@ class _Bags(NamedTuple):
         return build.where(self.is_padding, none, self.of_each)
 
     def combine(self, x: Value, kind: str, first: Value) -> Value:
-        """What x has for each index combined over its bag, from a first value for each bag on."""
+        """Combine the elements of x over each bag, beginning with a first value for each bag."""
         if not self.each:
             return scatter_rows(first, [0], [self.kept()], 0, x, kind)
         shape = build.shape_of(first)

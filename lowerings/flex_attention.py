@@ -1,7 +1,7 @@
 """flex_attention: attention whose scores and mask the user writes as functions.
 
 torch's own dense form (matrix product, the functions vectorized over all scores, softmax) is traced
-at the sizes at hand, and XLA fuses the functions into what surrounds them.
+at the graph's sizes, and XLA fuses the functions with the operations around them.
 """
 
 from typing import Any

@@ -1,6 +1,7 @@
 """The fused attention operators of other devices than the CPU, which return more than one needs.
 
-Their random state becomes the key of our own draw, so that a backward drops what its forward did.
+Our own key takes the place of their random state, so a backward drops the same elements as its
+forward.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """Orthogonal polynomials: Chebyshev's four kinds, Hermite's two, Laguerre's and Legendre's.
 
-Each is a three-term recurrence, as in DLMF 18.9. The recurrences of Chebyshev's kinds take as many
-steps as the degree, so that torch (and this file with it) turns to their closed form between -1
-and 1 from a certain degree on.
+Each is computed by its three-term recurrence (DLMF 18.9), which takes as many steps as the degree.
+For Chebyshev's kinds torch, and so this file, uses the closed form between -1 and 1 from a certain
+degree on.
 """
 
 import dataclasses

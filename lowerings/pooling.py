@@ -22,7 +22,7 @@ from xla_dynamo.lowerings.table import Context, Rule, aten, lowers
 
 
 def _per_dim(numbers: int | Sequence[int], rank: int) -> list[int]:
-    """One number a dimension; torch lets one stand for all."""
+    """One number for each dimension; torch lets one stand for all."""
     listed = [numbers] if isinstance(numbers, int) else list(numbers)
     return listed * rank if len(listed) == 1 else listed
 
@@ -84,7 +84,7 @@ def _running_max(
 
 
 class Cuts(Protocol):
-    """What `max_pool` asks of windows along a dimension, see `Windows`."""
+    """The part of `Windows` that `max_pool` needs, for windows along one dimension."""
 
     n: int
 

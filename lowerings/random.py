@@ -1,6 +1,6 @@
 """Random bits, uniform numbers and permutations.
 
-The key is an input of the program, never a constant in it.
+The key is an argument of the program, never a constant in it.
 
 Bits are drawn in the shape of the result: on XLA:CPU a reshape after the generator takes four
 times as long as the generator.

@@ -1,7 +1,7 @@
 """Interpolation of images to another size: a sparse linear map along each dimension in turn.
 
-Which elements a result is made of, and with what weights, is known when the program is built, so
-that every mode is a table of places and weights, and a gradient is the transposed table.
+The program's builder knows the elements and the weights that make each result. So every mode is a
+table of indices and weights, and its gradient is the transposed table.
 """
 
 import dataclasses

@@ -1,7 +1,8 @@
 """Running reductions along a dimension: cumsum, cumprod, cummax, cummin, logcumsumexp.
 
 Each is an associative scan of logarithmic depth, written in JAX. XLA:CPU takes about as long for
-`reduce_window`, but needs it rewritten by a compiler pass to escape quadratic time.
+`reduce_window`, but only after a compiler pass has rewritten it; without that, its time is
+quadratic.
 """
 
 from collections.abc import Callable

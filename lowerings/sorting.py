@@ -1,8 +1,8 @@
 """Sort, topk and order statistics.
 
 XLA:CPU sorts one array of integers about four times as fast as (key, index) pairs or floats under
-torch's order. So an element's key and its place are packed into one 64-bit integer: no two are
-equal, which makes the sort stable, and the place comes back as the low half.
+torch's order. So an element's key and its index are packed into one 64-bit integer: no two are
+equal, which makes the sort stable, and the index comes back as the low half.
 """
 
 from typing import Any

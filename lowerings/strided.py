@@ -1,7 +1,7 @@
 """as_strided: a tensor read or written through the storage of another.
 
-The graph's values have no storage. What eager would find in memory is told by the base's fake
-tensor: its sizes, strides and offset.
+The graph's values have no storage. The sizes, strides and offset of the base's fake tensor tell
+which elements eager would find in memory.
 """
 
 import math

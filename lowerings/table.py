@@ -49,7 +49,7 @@ _R = TypeVar("_R", bound=Rule)
 
 # By `str(overload)`, so that operators of libraries that are not imported have their place too.
 TABLE: dict[str, Rule] = {}
-# What a rule cannot lower, by the arguments' fake values.
+# Functions that say, by the arguments' fake values, why a rule cannot lower a call.
 _REFUSALS: dict[str, Callable[..., str | None]] = {}
 # The module that registered each rule, for messages and the generated page.
 REGISTERED_IN: dict[str, str] = {}
@@ -57,7 +57,7 @@ REGISTERED_IN: dict[str, str] = {}
 
 @dataclasses.dataclass(slots=True)
 class Context:
-    """What a rule may know beside its operands.
+    """What a rule may read beside its operands.
 
     Attributes:
         out: the node's promised result, `node.meta["val"]`: a fake tensor, a tuple of them (with
@@ -102,14 +102,14 @@ def find_rule(op: Any) -> Rule | None:
 
 
 def find_refusal(op: Any) -> Callable[..., str | None] | None:
-    """What tells why an overload's rule cannot lower a call, if that may be (see `refuses`)."""
+    """The function that says why a rule cannot lower a call; None without one (see `refuses`)."""
     return _REFUSALS.get(str(op))
 
 
 def refuses(*ops: OpOverload | str) -> Callable[[_R], _R]:
-    """Register what tells, from the arguments' fake values, why a rule cannot lower a call.
+    """Register a function that says why a rule cannot lower a call with these fake values.
 
-    The function returns the reason, or None. Such calls run in eager torch.
+    The function returns the reason, or None. Calls with a reason run in eager torch.
     """
 
     def register(refusal: _R) -> _R:

@@ -1,4 +1,4 @@
-"""What a program is compiled for: what rules and passes choose by."""
+"""The target of a program, by which rules and passes choose the operations that they write."""
 
 import dataclasses
 

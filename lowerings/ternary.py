@@ -1,7 +1,7 @@
 """Arithmetic of three operands, as in optimizers: the last sum is rounded with its product.
 
-Eager's kernels are compiled to fused multiply-adds, which LLVM makes of one operator's product and
-sum, too; torch's pieces are operators of their own, of which each is rounded.
+Eager's kernels are compiled to fused multiply-adds, and LLVM contracts the product and the sum of
+one operator in the same way. Torch's decompositions are several operators, and each rounds.
 """
 
 from jax.extend.mlir.dialects import stablehlo as hlo

@@ -1,1 +1,1 @@
-"""StableHLO modules and PJRT: clients, compile, buffers, executables, metrics."""
+"""StableHLO modules on PJRT: clients, compilation, buffers, executables, metrics."""

@@ -1,4 +1,4 @@
-"""torch devices to placements, on PJRT clients that are made as they were configured."""
+"""The placement of a torch device, and the PJRT clients behind it, made as configured."""
 
 import dataclasses
 import functools
@@ -36,7 +36,7 @@ class ClientConfiguration:
 
     @classmethod
     def from_environment(cls) -> "ClientConfiguration":
-        """What the environment variables say.
+        """The configuration in the environment variables.
 
         Raises:
             OptionError: CPU_NUM_DEVICES is no positive integer.

@@ -1,4 +1,4 @@
-"""StableHLO modules to executables: PJRT compile, and the call with its errors translated."""
+"""Compile StableHLO modules by PJRT, and translate its errors."""
 
 import dataclasses
 import time
@@ -37,7 +37,7 @@ def _compile(module: ir.Module, placement: Placement, given: Mapping[str, Any]) 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """What a call of an executable costs, as XLA counts it.
+    """The cost of a call of an executable, as XLA counts it.
 
     Attributes:
         flops: floating-point operations, those in calls of libraries (oneDNN) not included.
@@ -90,7 +90,7 @@ class Executable:
             keep_freed_memory_for(self.execute, memory.temp_size_in_bytes + made)
 
     def cost(self) -> Cost:
-        """What a call costs; zero where the platform does not count."""
+        """The cost of a call; zero where the platform does not count it."""
         try:
             analysis = self._loaded.cost_analysis()
             memory = self._loaded.get_compiled_memory_stats()

@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jaxlib import _jax, xla_client
 
-# A PJRT buffer as jaxlib hands it out. Not used as a jax.Array anywhere.
+# A PJRT buffer as jaxlib returns it. No code uses it as a jax.Array.
 Buffer: TypeAlias = _jax.ArrayImpl
 
 # (DLPack capsule, device, stream) -> Buffer: no copy where the memory is aligned for the platform,

@@ -1,6 +1,6 @@
 """The options of XLA that every program is compiled with, unless the user says otherwise.
 
-What each one gives is measured in bench/RESULTS.md ("XLA's options").
+bench/RESULTS.md ("XLA's options") has the effect of each.
 """
 
 import os

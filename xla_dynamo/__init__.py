@@ -16,8 +16,8 @@ from xla_dynamo.errors import (
     XlaDynamoError,
 )
 
-# Looked up on first use: torch reads an entry point in this package while it is being imported
-# itself, and must not pay for jax there.
+# Looked up at first use: torch reads an entry point of this package during its own import, which
+# must not wait for the import of jax.
 _LAZY = {
     "Context": "xla_dynamo.lowerings.table",
     "lowers": "xla_dynamo.lowerings.table",

@@ -1,4 +1,4 @@
-"""Dynamo's graph to a callable: AOTAutograd makes it ATen, `compile_graph` does the rest."""
+"""Dynamo's graph to a callable: AOTAutograd makes ATen of it, and `compile_graph` compiles that."""
 
 import contextlib
 import dataclasses
@@ -63,7 +63,7 @@ def compile_torch_graph(
     of_host: Collection[int] = (),
     observer: Observer = log_event,
 ) -> Callable[..., Any]:
-    """What `openxla` does with a graph of torch's functions.
+    """Compile a graph of torch's functions: the work behind `openxla`.
 
     Args:
         gm: Dynamo's graph.
@@ -82,7 +82,7 @@ def compile_torch_graph(
 
     def request_of(kind: str, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Request:
         if kind == "backward":
-            # What it gets was made by its forward, parameters included: nothing to keep.
+            # Its forward made its inputs, or handed over parameters: nothing to keep.
             strides = strides_of_saved(gm, inputs)
             return Request(options, kind, True, input_strides=strides, observer=observer)
         return Request(
@@ -115,7 +115,7 @@ def compile_torch_graph(
     with contextlib.ExitStack() as stack:
         stack.enter_context(resampling_is_whole())
         if options.rng == "torch":
-            # A draw that nobody reads is not dead: the generator must come out as eager leaves it.
+            # A draw that nobody reads is not dead: it leaves the generator in eager's state.
             stack.enter_context(inductor_config.patch(fallback_random=True))
         return compile_keeping_changes(gm, lambda: backend(gm, example_inputs))
 

@@ -1,4 +1,4 @@
-"""What is told of a compilation: to the log as it happens, and to the reports of `explain`."""
+"""The events of a compilation, which observers are told: the log, and the reports of `explain`."""
 
 import dataclasses
 import functools
@@ -91,7 +91,7 @@ class Operator:
 
 
 class CompilationRecord:
-    """What was done with an ATen graph that `compile_graph` took; it decides nothing.
+    """The record of one graph in `compile_graph`; it decides nothing.
 
     Attributes:
         number: counted through the process, from 1.
@@ -117,7 +117,7 @@ class CompilationRecord:
 
     @functools.cached_property
     def operators(self) -> list[Operator]:
-        """What it computes with, in its order; sizes are left out."""
+        """The operators of the graph, in their order; sizes are left out."""
         calls = [node for node in self._gm.graph.nodes if node.op == "call_function"]
         return [
             Operator(
@@ -173,7 +173,7 @@ class BuiltExecutable:
 
     @functools.cached_property
     def cost(self) -> Cost:
-        """What a call costs, as XLA counts it."""
+        """The cost of a call, as XLA counts it."""
         return self.executable.cost() if self.executable else Cost()
 
     @property
@@ -183,7 +183,7 @@ class BuiltExecutable:
 
     @property
     def hlo(self) -> str:
-        """What XLA made of it."""
+        """The optimized HLO that XLA made of the module."""
         return self.executable.hlo_text() if self.executable else ""
 
     @property

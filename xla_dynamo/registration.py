@@ -1,9 +1,9 @@
-"""What runs at `import torch`: make room for our `openxla` beside torch's own.
+"""Runs at `import torch`: keeps torch's own backend `openxla` from taking the name.
 
 torch registers a backend called "openxla" itself, which needs torch_xla. It does so when Dynamo
-imports `torch._dynamo.backends.torchxla`; with an empty module already there, that never happens,
-and the entry point of the group `torch_dynamo_backends` is used, which is ours. This file is
-imported by `import torch`, so it imports nothing that costs.
+imports `torch._dynamo.backends.torchxla`. An empty module of that name prevents this, and Dynamo
+takes the entry point of the group `torch_dynamo_backends`, which is ours. `import torch` imports
+this file, so this file imports nothing slow.
 """
 
 import os

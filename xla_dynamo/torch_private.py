@@ -1,7 +1,7 @@
 """Every use of torch's private parts: names that torch may move, each with what we use it for.
 
-Where a name stands in torch is a row of `PLACES`, looked up at its first use, so that the import of
-this file costs nothing. What is private to one of torch's objects has a function here.
+Each name's place in torch is a row of `PLACES` and is looked up at its first use, so importing this
+file costs nothing. A function here wraps each use of a private attribute of one of torch's objects.
 `tests/test_torch_private.py` fails with a clear message when one of these moves.
 """
 
@@ -214,7 +214,7 @@ def leave_to_python(function: Callable[..., Any]) -> None:
 
 
 def uncompiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What `torch.compile` was called with to get `fn`, or `fn`."""
+    """The function that `torch.compile` made `fn` of, or `fn` itself."""
     this: Any = sys.modules[__name__]
     if isinstance(fn, this.OptimizedModule):
         fn = fn._orig_mod
@@ -267,7 +267,7 @@ def step_hooks(optimizer: torch.optim.Optimizer) -> list[Mapping[int, Callable[.
 
 
 def init_group(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
-    """What makes the state of a parameter group: takes the group and lists to be filled."""
+    """The function that makes the state of a parameter group: takes it, and lists to be filled."""
     return optimizer._init_group  # type: ignore[attr-defined]
 
 

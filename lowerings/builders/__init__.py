@@ -1,1 +1,1 @@
-"""What every rule and every pass builds with: values, shapes, dtypes, operations."""
+"""The builders that rules and passes write StableHLO with: values, shapes, dtypes, operations."""

@@ -7,7 +7,7 @@ Pairs = Sequence[tuple[int, int]]
 
 
 class Window(NamedTuple):
-    """One entry a dimension of space: numbers, and pairs of a low and a high one for the padding.
+    """One entry for each spatial dimension: numbers, and pairs (low, high) for the padding.
 
     Between the elements of the kernel lie dilation - 1 zeros, and image_dilation - 1 between those
     of the image.

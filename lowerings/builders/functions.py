@@ -1,4 +1,4 @@
-"""Functions of a module, and the operations in them: found, retyped, cleared of what is unused."""
+"""Find a module's functions and their operations, update types, and look up uses."""
 
 from collections.abc import Iterator
 from typing import Any

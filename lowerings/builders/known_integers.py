@@ -1,11 +1,11 @@
-"""Integers that are known while a program is written: what counting and constants make."""
+"""Integers that are known while a program is written: iotas, constants, arithmetic on them."""
 
 import numpy as np
 from jax.extend.mlir import ir
 
 from xla_dynamo.lowerings.builders.values import Value, shape_of
 
-# More are not looked at.
+# Values of more elements are not looked at.
 _MOST = 1 << 20
 _ARITHMETIC = {
     "stablehlo.add": np.add,

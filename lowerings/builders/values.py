@@ -1,4 +1,4 @@
-"""What a rule handles: values with their shapes and dtypes, numbers, and constants made of them."""
+"""The values that rules handle: their shapes and dtypes, numbers, and constants made of numbers."""
 
 import math
 from collections.abc import Sequence
@@ -146,7 +146,7 @@ def refuse_nothing(name: str, x: Value, dim: int | None = None) -> None:
 
 
 def source_of(value: Value) -> tuple[Value, list[int]]:
-    """What a value is the transpose of, which may be itself, and the permutation."""
+    """The value that a value is the transpose of, perhaps itself, and the permutation."""
     if getattr(value.owner, "name", None) == "stablehlo.transpose":  # a block has no name
         permutation = ir.DenseI64ArrayAttr(value.owner.attributes["permutation"])
         return value.owner.operands[0], list(permutation)

@@ -1,1 +1,1 @@
-"""Forms that pay on the CPU alone: calls of its libraries, and convolutions as other operations."""
+"""Forms of operators that are faster on the CPU alone: library calls, rewritten convolutions."""

@@ -1,8 +1,8 @@
-"""A convolution of an image with zeros between its elements, as several without zeros.
+"""Write a convolution of an image with zeros between its elements as several without zeros.
 
-That is what a transposed convolution is, and the gradient of a strided one. With d - 1 zeros
-between the elements, the results at places p, p + d, p + 2 d, ... read every d-th element of the
-window only: a convolution by that part of it.
+A transposed convolution is such a convolution, and so is the gradient of a strided one. With d - 1
+zeros between the elements, the results at indices p, p + d, p + 2 d, ... read only every d-th
+element of the window: they are a convolution by that part of the window.
 """
 
 import itertools

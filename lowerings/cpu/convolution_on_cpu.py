@@ -1,4 +1,4 @@
-"""Forms of a convolution that XLA:CPU runs faster than its own."""
+"""Write a convolution in forms that XLA:CPU runs faster than its own convolution."""
 
 import functools
 import itertools

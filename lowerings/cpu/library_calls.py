@@ -1,4 +1,4 @@
-"""Custom calls of libraries, whose operands and results lie in memory as the library wants them."""
+"""Custom calls of libraries, with operands and results in the layouts that the library wants."""
 
 from collections.abc import Sequence
 from typing import Any

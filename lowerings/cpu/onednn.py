@@ -1,9 +1,9 @@
 """Convolutions and matrix products by oneDNN, which jaxlib brings for x86 and XLA:CPU runs itself.
 
 A custom call of XLA's own targets (xla/service/cpu/onednn_*.cc) runs in XLA's threads and writes
-into XLA's memory. Its configuration is the JSON form of onednn_config.proto. What oneDNN refuses
-ends the process, so `takes_convolution` and `takes_product` let only through what it is known to
-do. What each form is good for is measured by `python -m bench.forms`.
+into XLA's memory. Its configuration is the JSON form of onednn_config.proto. A call that oneDNN
+refuses ends the process, so `takes_convolution` and `takes_product` accept only calls that oneDNN
+is known to take. `python -m bench.forms` measures the speed of each form.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Products of stacks of matrices: a call of oneDNN where that pays, else a dot of StableHLO's."""
+"""Batched matrix products: a call of oneDNN where that is faster, else StableHLO's dot_general."""
 
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
@@ -39,7 +39,7 @@ def product(
 
 
 def _unturned(x: Value, is_turned: bool) -> tuple[Value, bool]:
-    """What a transposition of the last two dimensions was made from, where x is one."""
+    """Drop a transpose of the last two dimensions; returns x, and whether to transpose it."""
     swapped = [*range(build.rank_of(x) - 2), build.rank_of(x) - 1, build.rank_of(x) - 2]
     source, permutation = source_of(x)
     return (source, not is_turned) if permutation == swapped else (x, is_turned)

@@ -1,8 +1,8 @@
-"""Calls of torch's own kernels from inside a program for the CPU (`runtime.torch_kernels`).
+"""Calls of torch's own kernels from inside a program for the CPU (`runtime.cpu.torch_kernels`).
 
-Where torch has a kernel that no composition of XLA's operations comes near: fused attention, whose
-scores never leave the cache, products of groups of rows, and weight gradients of convolutions,
-which oneDNN has and XLA does not call.
+A program calls torch where no composition of XLA's operations is nearly as fast: fused attention,
+whose scores never leave the cache; products of groups of rows; and weight gradients of
+convolutions, which oneDNN has and XLA does not call.
 """
 
 import json
@@ -28,7 +28,7 @@ from xla_dynamo.lowerings.cpu.library_calls import (
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.torch_private import invert_perm
 
-# The handler's name, as `runtime.foreign_calls` registers it.
+# The handler's name, as `runtime.cpu.foreign_calls` registers it.
 TARGET = "xla_dynamo.call"
 # Multiplications in one of the two products below which a call costs more than it gains.
 FEWEST_IN_ATTENTION = 1 << 23
@@ -108,7 +108,7 @@ def _orders(values: Sequence[Value], masks: Sequence[Value]) -> list[Sequence[in
 def _attention_config(
     inputs: Sequence[Value], mask: Value | None, is_causal: bool, scale: float | None
 ) -> tuple[dict[str, Any], list[Value]]:
-    """What the kernels are told, and the mask, if there is one, as they take it."""
+    """The kernels' settings, and the mask, if there is one, in the form that they take."""
     more = [] if mask is None else [_compact(mask)]
     shapes = [list(build.shape_of(x)) for x in (*inputs, *more)]
     dtypes = [str(build.dtype_of(x)).removeprefix("torch.") for x in (inputs[0], *more)]

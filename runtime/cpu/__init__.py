@@ -1,1 +1,1 @@
-"""What PJRT on the CPU needs beside PJRT: memory, calls of Python from programs, signals."""
+"""Support for programs on the CPU: the allocator, calls of Python from programs, signals."""

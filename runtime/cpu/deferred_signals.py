@@ -1,9 +1,9 @@
-"""Signals that come while a program calls Python functions, which must not be left halfway.
+"""Defer the handlers of signals that arrive while a program calls Python functions.
 
-Python runs the handlers of signals in the main thread, between any two instructions: also in the
-handler of a call from XLA (`foreign_calls`), where a KeyboardInterrupt would be lost, and the call
-with it. Another thread is safe from that, but glibc gives it memory of its own, which it cannot
-keep (`host_memory`).
+Python runs the handlers of signals in the main thread, between any two instructions. So a handler
+could run inside a Python function that XLA calls (`foreign_calls`): a KeyboardInterrupt raised
+there would be lost, and the call would stay unfinished. Programs could run in another thread, which
+no handler interrupts, but glibc gives such a thread a heap that it cannot keep (`host_memory`).
 """
 
 import _signal
@@ -16,9 +16,9 @@ _NUMBERS = [int(number) for number in signal.valid_signals()]
 
 
 def after_signals(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, which handlers in Python wait for, if it runs in the main thread.
+    """The same function; in the main thread, handlers in Python run only after it has returned.
 
-    As they do for whatever is not Python; they run when it returns.
+    Handlers wait in the same way for any function that is not written in Python.
     """
 
     def in_peace(*args: Any) -> Any:
@@ -40,7 +40,7 @@ def after_signals(execute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _handlers() -> dict[int, Callable[..., Any]]:
-    """Those in Python. `signal.getsignal` takes 100 times as long: it looks for an enum's name."""
+    """The handlers in Python. `signal.getsignal` is 100 times slower: it looks up an enum."""
     every = ((number, _signal.getsignal(number)) for number in _NUMBERS)
     return {number: handler for number, handler in every if callable(handler)}
 

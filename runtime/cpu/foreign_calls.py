@@ -1,8 +1,8 @@
 """Calls from inside a program, which XLA makes through its foreign function interface (FFI).
 
-`CustomCall` in StableHLO names a handler that is registered once; this one runs Python functions,
-in the thread that reached the call, and in others of XLA's pool. What it knows of XLA is in
-xla/ffi/api/c_api.h, which jaxlib brings.
+A StableHLO custom call names a handler that is registered once. The handler here runs Python
+functions, in the thread that reached the call and in others of XLA's pool. The structures that it
+reads are declared in xla/ffi/api/c_api.h, which jaxlib includes.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
-"""How the C library's allocator (glibc's) treats the large blocks that programs for the CPU need.
+"""Let glibc's allocator keep the large blocks that programs for the CPU free and need again.
 
-By default it gives a block of 32 MB or more back to the system as soon as it is freed, and the
-next call gets pages that the system must clear once more: a third of the time of MobileNetV2.
+By default it returns a block of 32 MB or more to the system as soon as it is freed. The next call
+then gets pages that the system must clear again, which takes a third of the time of MobileNetV2.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from typing import Any
 KEPT_BLOCKS, KEPT_FREE = 1 << 30, 1 << 28
 _MOST = 2**31 - 1  # glibc takes no more: it is an int there
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# Whoever sets one of these has chosen.
+# A user who sets one of these variables has chosen other settings.
 _VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
 _lock = threading.RLock()
 _needs: list[int] = []

@@ -1,4 +1,4 @@
-"""Torch's kernel for weight gradients of convolutions, which programs for the CPU call."""
+"""The call of torch's kernel for weight gradients of convolutions from programs for the CPU."""
 
 import json
 from collections.abc import Sequence

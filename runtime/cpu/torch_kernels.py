@@ -1,4 +1,4 @@
-"""Kernels of torch that programs for the CPU call, one thread a share (`foreign_calls`)."""
+"""Kernels of torch that programs for the CPU call, a share in each thread (`foreign_calls`)."""
 
 import ctypes
 import functools
@@ -58,7 +58,7 @@ _HEADS_LAST, _SUMS = [0, 2, 1, 3], [0, 2, 1]
 
 
 class _Attention(Kernel):
-    """What both kernels of attention have in common.
+    """The common part of both kernels of attention.
 
     The text is JSON: shapes of query, key, value and mask (or null) as [batch, heads, length,
     size], `dtypes` of query and mask, `causal` and `scale`. In memory the heads come behind the
@@ -159,7 +159,7 @@ def ranges_of(count: int, number: int) -> list[slice]:
 
 
 class _Grouped(Kernel):
-    """What both kernels of groups have in common.
+    """The common part of both kernels of groups.
 
     The text is JSON: the sizes `rows`, `inner`, `columns` and `groups`, `order` of the dimensions
     of the matrices in memory, `dtype`, and `ends_dtype`.

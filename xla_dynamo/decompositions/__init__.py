@@ -1,1 +1,1 @@
-"""ATen to simpler ATen: which operators are taken apart before the lowering table sees them."""
+"""ATen to simpler ATen: which operators are decomposed before the lowering table sees them."""

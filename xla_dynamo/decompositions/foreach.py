@@ -1,4 +1,4 @@
-"""Operators over lists of tensors, as optimizers use them, to one operator a tensor."""
+"""Decompose operators over lists of tensors, as optimizers use them, into one for each tensor."""
 
 import functools
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def _addcdiv(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, value: Any = 1) 
     return aten.addcdiv(x, y, z, value=value)
 
 
-# Where the operator of one tensor is not the one of the same name.
+# Operators of lists whose operator of one tensor has another name.
 _RENAMED: dict[str, Callable[..., torch.Tensor]] = {
     "addcdiv": _addcdiv,
     "addcmul": _addcmul,

@@ -1,7 +1,7 @@
 """The gradient of the negative log likelihood in operators that XLA fuses.
 
-Torch's decomposition scatters into a tensor of zeros, which XLA must have in memory: for a language
-model, another (tokens, vocabulary). Comparing each class with the target needs none.
+Torch's decomposition scatters into a tensor of zeros, which XLA must materialize: for a language
+model, another array of (tokens, vocabulary). Comparing each class with the target needs none.
 """
 
 from typing import TypeAlias

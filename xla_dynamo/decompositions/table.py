@@ -25,7 +25,7 @@ _ENDS = "torch's pieces keep the fractions of integers' ends, and count in float
 
 _ROUNDED_ONCE = "eager rounds the product and the sum once, pieces each"
 
-# Left whole, because one rule says it better than the pieces would.
+# Left whole, because one rule expresses the operator better than its decomposition.
 _KEPT: dict[Any, str] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: (
         "torch's decomposition returns another second result than its backward reads: wrong "
@@ -67,7 +67,7 @@ _KEPT: dict[Any, str] = {
     aten.take.default: "torch's pieces read a 0-d index as a number, which is not known here",
 }
 
-# Outside of torch's core list, though torch has a decomposition.
+# Not in torch's core list, though torch has a decomposition.
 _ADDED = (
     aten._addmm_activation.default,
     aten.batch_norm_backward.default,

@@ -1,7 +1,7 @@
-"""Decompositions for `options={"rng": "torch"}`: what draws is what draws in eager, and no more.
+"""Decompositions for `options={"rng": "torch"}`: only operators that draw in eager draw here.
 
-An operator that torch runs ends a compiled part, so dropout is taken apart: its draw reads nothing
-but a size, and what it does with the numbers is compiled.
+An operator that torch runs ends a compiled part. So dropout is decomposed into a draw that reads
+nothing but a size, which torch runs, and operators on the numbers drawn, which are compiled.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ def _bernoulli(x: torch.Tensor, p: float = 0.5, *, generator: Any = None) -> tor
 
 
 def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> Any:
-    """What eager does with a CPU tensor: other devices have a kernel that draws by itself."""
+    """Eager's dropout of a CPU tensor; other devices have a kernel that draws by itself."""
     if x.device.type != "cpu":
         return NotImplemented
     if train is False or p == 0:
@@ -63,5 +63,5 @@ DECOMPOSITIONS: dict[OpOverload, Callable[..., Any]] = {
     aten.bernoulli.p: _bernoulli,
     aten.native_dropout.default: _native_dropout,
 }
-# Pieces of other kernels, which draw other numbers.
+# Decompositions of other kernels, which draw other numbers.
 WHOLE = (aten.bernoulli.default,)

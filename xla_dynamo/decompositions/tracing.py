@@ -1,4 +1,4 @@
-"""Functions of torch to ATen graphs, decomposed as AOTAutograd's are."""
+"""Trace functions of torch to ATen graphs, with the decompositions that AOTAutograd is given."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,9 +1,8 @@
-"""Resampling of images stays one operator a call while torch traces a graph.
+"""Keep each call of a resampling of images one operator while torch traces a graph.
 
-torch gives its Python dispatcher kernels for these operators that take each result from four or
-sixteen indexed elements, before any table of decompositions is asked; the gradients are then
-scattered. A rule (`lowerings.resampling`) maps one dimension after the other, and knows the
-gradients as maps, too.
+Before any table of decompositions is asked, torch's Python dispatcher replaces these operators by
+kernels that gather four or sixteen elements for each result; their gradients are scatters. The rule
+(`lowerings.resampling`) applies one linear map for each dimension, and its transpose for gradients.
 """
 
 from collections.abc import Callable, Iterator

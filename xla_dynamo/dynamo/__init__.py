@@ -1,1 +1,1 @@
-"""The door: what Dynamo and AOTAutograd hand over, checked, decomposed and read."""
+"""Check and read what Dynamo and AOTAutograd hand over, and repair it where we need to."""

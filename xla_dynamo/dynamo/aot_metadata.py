@@ -1,6 +1,6 @@
-"""What AOTAutograd knows of the graph that it is compiling, beyond the graph itself.
+"""Read what AOTAutograd knows about the graph that it is compiling, beyond the graph itself.
 
-All of it is private to torch (2.11 to 2.13): it is read here alone.
+All of this is private to torch (2.11 to 2.13), and only this file reads it.
 """
 
 from collections.abc import Iterator, Sequence

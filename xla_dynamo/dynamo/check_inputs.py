@@ -1,4 +1,4 @@
-"""Refuse, before any work is done, tensors that XLA has no form for."""
+"""Refuse tensors that XLA cannot represent, before any work is done."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any

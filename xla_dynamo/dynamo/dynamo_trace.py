@@ -1,6 +1,6 @@
-"""What Dynamo did, from torch's structured trace: graph breaks, and functions it compiled.
+"""Graph breaks and compiled functions, read from torch's structured trace.
 
-The trace is what `TORCH_TRACE` writes and tlparse reads; here a handler of its logger listens.
+`TORCH_TRACE` writes this trace and tlparse reads it; here a handler of its logger listens to it.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""In-place changes of 0-d float64 tensors, which Dynamo drops when it traces a function again."""
+"""Keep in-place changes of 0-d float64 tensors, which Dynamo drops when it traces again."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -1,4 +1,4 @@
-"""A joint graph to a forward and a backward graph: torch's partitioner, mended where we need it."""
+"""A joint graph to a forward and a backward graph: torch's partitioner, with corrections."""
 
 from typing import Any, TypeAlias
 

@@ -1,4 +1,4 @@
-"""Recurrent networks, where torch's ways of taking them apart go wrong.
+"""Recurrent layers, for the cases in which torch's decompositions of them are wrong.
 
 Dynamo leaves them to eager unless `torch._dynamo.config.allow_rnn` is set; `train_step` sets it.
 """

@@ -1,4 +1,4 @@
-"""A program bound to an executable: what happens at every call, and nothing else."""
+"""Bind a program to its executable: the function that runs at every call."""
 
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
@@ -24,7 +24,7 @@ class BoxedGraph:
 
     Attributes:
         call: runs the graph, in AOTAutograd's boxed convention: takes a list, and empties it.
-        chosen_strides: those of results, by number, that come in others than were traced.
+        chosen_strides: the strides of results, by number, that do not have the traced ones.
         steps: what a call does, for who has buffers already; None where that depends on the sizes
             of the inputs, where torch runs a part of it, and where there is nothing to compute.
     """
@@ -36,8 +36,8 @@ class BoxedGraph:
         steps: Steps | None = None,
     ) -> None:
         self.call, self.chosen_strides, self.steps = call, chosen_strides, steps
-        # The mark of the boxed convention. On the function, since the wrapper that Dynamo puts
-        # around a backward graph copies its __dict__.
+        # The mark of the boxed convention goes on the function, since the wrapper that Dynamo puts
+        # around a backward graph copies the function's __dict__.
         mark_boxed(self.call)
 
     def __call__(self, *args: Any) -> list[Any]:
@@ -118,7 +118,7 @@ def _value(output: Output, results: list[torch.Tensor], inputs: dict[int, Any]) 
 
 
 def _replayed(tensor: torch.Tensor, steps: Sequence[ViewStep], as_view: bool) -> Any:
-    """A view of a tensor; unless `as_view`, autograd takes it for none: it may be changed."""
+    """A view of a tensor; unless `as_view`, it is none for autograd, so it may change in place."""
     value: Any = tensor
     with torch.no_grad():
         for step in steps:
@@ -127,7 +127,7 @@ def _replayed(tensor: torch.Tensor, steps: Sequence[ViewStep], as_view: bool) ->
 
 
 def _refuse_tangents(args: list[Any]) -> None:
-    """Nothing on this road carries forward-mode tangents: better an error than losing them."""
+    """Refuse forward-mode tangents: no compiled graph carries them, and they must not be lost."""
     for arg in args:
         if isinstance(arg, torch.Tensor) and forward_ad.unpack_dual(arg).tangent is not None:
             raise ExecutionError(

@@ -1,4 +1,4 @@
-"""The one road: an ATen FX graph to a callable that runs on PJRT."""
+"""An ATen FX graph to a callable that runs on PJRT: split, lower, compile, bind."""
 
 import collections
 import dataclasses
@@ -111,7 +111,7 @@ class CompiledGraph(BoxedGraph):
     def _compile(
         self, fake_values: dict[torch.fx.Node, Any], reason: str
     ) -> tuple[Call, Strides, Steps | None]:
-        """The callable for these sizes, strides that were chosen for results, and the steps."""
+        """The callable for these sizes, the strides chosen for results, and the steps of a call."""
         start = time.perf_counter()
         placement, request = placement_of(self._device), self._request
         target = target_of(placement.platform, request.options)
@@ -142,7 +142,7 @@ class CompiledGraph(BoxedGraph):
     def _executable(
         self, program: Program, placement: Placement
     ) -> tuple[Executable | None, float]:
-        """What PJRT makes of a program, if that computes anything, and the seconds it took."""
+        """The executable of a program, None if it computes nothing, and the seconds it took."""
         options, executable, seconds = self._request.options, None, 0.0
         try:
             if self._frozen is not None and program.frozen is not None:
@@ -164,7 +164,7 @@ def compile_graph(
     Args:
         gm: the graph: functional ATen overloads, with at most closing `copy_` into its inputs.
         example_inputs: what it is called with: tensors (fake ones will do), numbers, sizes.
-        request: the options, and what else the caller knows of the graph (see `Request`).
+        request: the options, and what else the caller knows about the graph (see `Request`).
 
     Raises:
         UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
@@ -213,13 +213,13 @@ def _promised_inputs(gm: torch.fx.GraphModule) -> list[Any]:
 
 
 def _traced_strides(gm: torch.fx.GraphModule, request: Request) -> Strides:
-    """The strides that inputs were traced with, of those that come in others."""
+    """The traced strides of those inputs that come in other strides."""
     fakes = _promised_inputs(gm)
     return {index: fakes[index].stride() for index in request.input_strides}
 
 
 def _with_strides(strides: Mapping[int, Sequence[int]], call: Call) -> Call:
-    """A call that brings inputs into strides first: torch's operators want those of the trace."""
+    """A call that first gives inputs the strides of the trace, which torch's operators need."""
 
     @functools.wraps(call)
     def restride(args: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The arguments of a program that its caller does not bring: its own tensors, -0.0, a seed."""
+"""The arguments of a program that its caller does not pass: its own tensors, -0.0, a seed."""
 
 import contextlib
 import functools
@@ -17,9 +17,9 @@ from xla_dynamo.runtime.placement import Placement
 def constants_of(
     constants: Sequence[Constant], placement: Placement
 ) -> Callable[[], list[Buffer]] | None:
-    """What gives the buffers of a graph's own tensors; None where it has none.
+    """A function that gives the buffers of a graph's own tensors; None if it has none.
 
-    Buffers are views of the tensors' memory, else copied at each call.
+    A buffer is a view of its tensor's memory. If it cannot be, the tensor is copied at each call.
     """
 
     def load(constant: Constant) -> Buffer:
@@ -47,7 +47,7 @@ def constants_of(
 
 @functools.cache
 def negative_zero(placement: Placement) -> Buffer:
-    """The -0.0 that keeps XLA from joining operators (`contraction_barriers`)."""
+    """The -0.0 that keeps XLA from contracting operators (`contraction_barriers`)."""
     return import_tensor(NEGATIVE_ZERO.to(placement.torch_device), placement)
 
 

@@ -1,8 +1,8 @@
-"""Mutated inputs: the program writes their new value into their own memory.
+"""Donate mutated inputs: the program writes their new values into their own memory.
 
 A donated buffer is a view of torch's memory that the program may overwrite, so the new value of a
-parameter or a cache lands where it belongs with no copy. Where that cannot be, because memory is
-misaligned, the platform copies, or inputs overlap, the new value is copied back.
+parameter or a cache needs no copy. If the memory is misaligned, if the platform copies, or if
+inputs overlap, this is not possible, and the new value is copied back.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
 """Values computed from parameters alone, kept until a parameter changes (`freeze`).
 
-Whether one has changed, torch's version counters tell, which changes in place move, and its
-address, which it loses with its memory. Two things in torch change without counting: batch norm in
-training its running statistics, so small tensors are compared bit by bit (0.3 us each), and fused
-optimizers, so a hook sees their steps. Nothing tells of writes through `.data`, NumPy, collectives
-of torch.distributed or other processes.
+A changed parameter shows in torch's version counter, which each change in place increments, or in
+its address, which differs when its memory is replaced. Two things in torch change tensors without
+counting: batch norm in training changes its running statistics, so small tensors are compared bit
+by bit (0.3 us each); and fused optimizers change parameters, so a hook sees their steps. Writes
+through `.data`, by NumPy, by collectives of torch.distributed or by other processes are not seen.
 """
 
 import dataclasses
@@ -28,12 +28,12 @@ from xla_dynamo.runtime.placement import Placement
 
 _address_of = torch.Tensor.data_ptr
 _version_of = operator.attrgetter("_version")
-# Of at most so many elements is a tensor that is compared bit by bit, and a vector.
+# The most elements of a tensor that is compared bit by bit, and of such a vector.
 _SMALL, _LONGEST = 1 << 12, 1 << 20
 
 
 class _Epoch:
-    """What stands for the changes that torch does not count."""
+    """A number that differs after each change that torch does not count."""
 
     number = 0
     is_over = False  # set by a hook that Dynamo may have traced: it must read nothing
@@ -121,7 +121,7 @@ class FrozenProgram:
         self._known[new.state[0]] = new
 
     def _forgetting(self, address: int) -> Callable[[weakref.ref], None]:
-        """What to do when the first of the parameters is gone."""
+        """The callback of the first parameter's weak reference: forgets what was kept for it."""
         this = weakref.ref(self)
 
         def forget(dead: weakref.ref) -> None:

@@ -1,9 +1,8 @@
-"""Tensors that come again, as PJRT buffers: imported once, known by their address.
+"""The PJRT buffers of tensors that come again: imported once, and recognized by address.
 
 A buffer keeps the memory that it views alive, so an address that is known here cannot have been
-freed and given out again; and a place is always called with one shape, dtype and stride, since a
-program is compiled for them. So the address is all there is to compare. Buffers are dropped when
-their tensors die.
+freed and given out again. An argument always has one shape, dtype and stride, since the program is
+compiled for them. So comparing the address is enough. Buffers are dropped when their tensors die.
 """
 
 import operator
@@ -101,7 +100,7 @@ class KnownBuffers:
 
 
 def ready(tensor: torch.Tensor, address: int, prepare: Prepare) -> torch.Tensor:
-    """What to import for a tensor: its memory is its elements, in the program's order."""
+    """The tensor to import for a tensor: its memory has the elements in the program's order."""
     if not address and tensor.numel():
         tensor = _with_memory(tensor)
     # Looked up at each import: nobody guards a tangent's bits.

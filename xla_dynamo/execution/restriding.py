@@ -1,4 +1,4 @@
-"""How a tensor is brought into the form that crosses into XLA, and out of it: layouts, acted on."""
+"""Apply layouts: permute or copy a tensor on its way into XLA, and restride it on its way out."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def preparation(layout: InputLayout) -> Change | None:
-    """What is done to a tensor before it is imported; None where it goes in as it is."""
+    """The function that prepares a tensor for import; None if the tensor is imported as it is."""
     permutation = layout.permutation
     if layout.is_row_major:
         return None
@@ -23,7 +23,7 @@ def preparation(layout: InputLayout) -> Change | None:
 
 
 def restriding(given: Restride) -> Change:
-    """What is done to an exported tensor."""
+    """The function that gives an exported tensor its size and strides."""
     size, stride = given.size, given.stride
     if given.copies:
         return lambda tensor: _with_strides(tensor, stride)
@@ -33,7 +33,7 @@ def restriding(given: Restride) -> Change:
 def restrided(
     tensor: torch.Tensor, size: Sizes, stride: Sizes, offset: int | None = None
 ) -> torch.Tensor:
-    """as_strided that is no view: autograd would not let views of results be changed in place."""
+    """as_strided, detached: autograd would not let views of results change in place."""
     return tensor.as_strided(size, stride, offset).detach()
 
 

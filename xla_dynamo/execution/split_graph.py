@@ -1,6 +1,6 @@
-"""A graph with operators that XLA cannot run: compiled parts, and torch's operators between them.
+"""Run a graph with operators that XLA cannot run: compiled parts, with eager operators between.
 
-The schedule itself is an FX graph (`PartitionedGraph.schedule`), whose generated code frees every
+The schedule itself is an FX graph (`SplitGraph.schedule`), whose generated code frees every
 value after its last use.
 """
 
@@ -115,7 +115,7 @@ class SplitGraph(BoxedGraph):
         return copy
 
     def _runner(self, node: Node) -> Callable[..., Any]:
-        """What to call for a node that no part may have."""
+        """The function to call for a node that no part may have."""
         if self.eager[node] == TWO_PROGRAMS:
             loop = StackedLoop(node, self._compile_loop, self._max_executables)
             return lambda *args: loop(*args)  # FX names what it calls
@@ -178,11 +178,11 @@ def _eagerly(node: Node) -> Callable[..., Any]:
 
 
 def _as_promised(node: Node, *, is_result: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The check that what an eager operator made is what compiled code will take it for.
+    """Check that an eager operator's result is what the compiled part was built for.
 
-    The function returns the tensor, with the strides of its fake value, and raises ExecutionError
-    where the fake value has another dtype or shape, unless the tensor is a result of the graph.
-    Symbolic sizes may come out as they like.
+    The check returns the tensor, with the strides of its fake value. It raises ExecutionError where
+    the fake value has another dtype or shape, unless the tensor is a result of the graph. Symbolic
+    sizes are not checked.
     """
     fake = node.meta["val"]
     shape = [None if isinstance(n, torch.SymInt) else n for n in fake.shape]

@@ -1,7 +1,8 @@
-"""A `while_loop` that keeps what every step gives, as its gradient needs.
+"""Run a `while_loop` that stacks the results of every step, which its gradient needs.
 
-How many steps there will be is not known before it runs, and XLA's sizes are fixed. So one program
-runs the loop and counts, and another one, compiled for that many steps, runs it again and keeps.
+The number of steps is not known before the loop runs, and XLA's sizes are fixed. So one program
+runs the loop and counts its steps. A second one, compiled for that number, runs it again and stacks
+the results.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """The steps of a call: import the tensors, execute the program, export its results.
 
-`calls` runs the three one after another. Who has buffers already, or wants buffers and no tensors,
-takes the middle step alone.
+`calls` runs the three one after another. A caller that has buffers already, or wants buffers and
+no tensors, takes the middle step alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ Tensors: TypeAlias = list[torch.Tensor]
 
 
 class Steps(NamedTuple):
-    """What a call does, in its order.
+    """The three steps of a call, in their order.
 
     Attributes:
         import_inputs: takes the graph's inputs and torch's stream (None where there are none);
@@ -85,7 +85,7 @@ def _importer(
     keeps_inputs: bool,
     frozen_values: FrozenValues | None,
 ) -> Callable[[list[Any], int | None], tuple[list[Buffer], Tensors]]:
-    """One frame, since every µs counts here."""
+    """The first step. It is one function, without calls of others, since every µs counts here."""
     placement = executable.placement
     fresh = [
         (a.index, KnownBuffers(placement, preparation(a.layout), keeps=keeps_inputs))

@@ -1,1 +1,1 @@
-"""FX to FX: what is read off an ATen graph, and what is changed in it before it is lowered."""
+"""FX to FX: analyse, split and rewrite an ATen graph before it is lowered."""

@@ -1,10 +1,10 @@
-"""What has no rule runs eagerly: the cut of a graph into compiled parts and operators between them.
+"""Fallback: split a graph into compiled parts and the operators that torch runs between them.
 
-Decided from the table and the graph alone, without running anything, so sizes may be symbolic.
-Time alternates: at even times a part runs that XLA compiled, at odd times torch's operators run,
-one after another. Every node gets the earliest time that its operands allow, so there are as few
-parts as the longest chain of alternations asks for, and no part waits for a later one. What the
-inputs alone decide is then moved to the part that first needs it, so that it crosses no cut.
+The table and the graph alone decide, and nothing is run, so sizes may be symbolic. Time alternates:
+at even times a part runs that XLA compiled, at odd times torch's operators run, one after another.
+Every node gets the earliest time that its operands allow, so there are as few parts as the longest
+chain of alternations requires, and no part waits for a later one. Nodes that depend on the inputs
+alone are then moved to the part that first reads them, so that their results cross no cut.
 """
 
 import operator
@@ -49,7 +49,7 @@ def eager_reason(node: Node, options: Options) -> str | None:
     """Why a node is not to be part of an XLA program, or None if it is."""
     if options.rng == "torch" and _draws(node):
         return DRAWN_BY_TORCH
-    # Not with draws: both programs would have to draw the same numbers.
+    # Not if the loop draws: both programs would have to draw the same numbers.
     keeps_steps = node.target is while_loop_stack_output and not _draws(node)
     if keeps_steps and _obstacle_inside(node) is None:
         return TWO_PROGRAMS
@@ -163,14 +163,14 @@ def split(gm: torch.fx.GraphModule, options: Options) -> Schedule | None:
     for node in reversed(nodes):
         if times[node] == 0 and node.target is not operator.getitem:
             _wait_for_users(node, times, last - last % 2)
-    # Inputs are changed when all has read them.
+    # Inputs change only after every reader has run.
     times.update(dict.fromkeys(written, last))
     times.update(dict.fromkeys(replaced, last | 1))
     return Schedule(eager, times)
 
 
 def _keep_sources(gm: torch.fx.GraphModule) -> None:
-    """Let inputs that exchange their memory, `t = a.data; a.data = b.data; b.data = t`, keep it.
+    """Keep the memory of inputs that exchange it: `t = a.data; a.data = b.data; b.data = t`.
 
     By the time that the second gets the first one's, the first has other memory already.
     """
@@ -203,7 +203,7 @@ def _is_source(node: Node) -> bool:
 
 
 def _on_host(node: Node, eager: dict[Node, str], times: dict[Node, int]) -> bool:
-    """Whether torch runs a node: what has no rule, and numbers and checks of what torch has."""
+    """Whether torch runs a node: it has no rule, or is a number or a check of torch's results."""
     if node in eager or _feeds_torch(node, eager):
         return True
     if node.target is operator.getitem:
@@ -228,13 +228,13 @@ def _wait_for_users(node: Node, times: dict[Node, int], last_part: int) -> None:
 
 
 def inputs_of(part: list[Node]) -> list[Node]:
-    """What a part reads of what was there before it, constants aside, in order of first use."""
+    """The nodes before a part that it reads, constants aside, in order of first use."""
     inside = set(part)
     read = [n for node in part for n in node.all_input_nodes]
     return [n for n in dict.fromkeys(read) if n not in inside and n.op != "get_attr"]
 
 
 def outputs_of(part: list[Node]) -> list[Node]:
-    """What of a part is used after it."""
+    """The nodes of a part that are used after it."""
     inside = set(part)
     return [node for node in part if any(user not in inside for user in node.users)]

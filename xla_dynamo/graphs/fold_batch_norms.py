@@ -1,7 +1,7 @@
-"""Batch norm behind a convolution, folded into its weight and bias: for frozen inference.
+"""Fold batch norm into the weight and bias of the convolution before it, for frozen inference.
 
-conv(x, w) normalized by the running statistics is conv(x, w * scale) + shift, and scale and shift
-depend on parameters and buffers alone, so `freeze` has them computed once.
+conv(x, w) normalized by the running statistics is conv(x, w * scale) + shift. Scale and shift
+depend on parameters and buffers alone, so `freeze` computes them once.
 """
 
 from typing import Any, TypeAlias

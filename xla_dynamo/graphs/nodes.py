@@ -1,4 +1,4 @@
-"""What a node of an ATen graph is, beside an operator of the table."""
+"""Predicates of nodes of an ATen graph: random, an effect, a write into an input, a size."""
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
@@ -55,7 +55,7 @@ def is_index(node: Node) -> bool:
 
 
 def is_indexed(node: Node) -> bool:
-    """Whether a node is a `select` at such a place."""
+    """Whether a node is a `select` at an index that `is_index` describes."""
     if node.target is not aten.select.int or not isinstance(node.args[2], torch.fx.Node):
         return False
     return is_index(node.args[2])
@@ -70,7 +70,7 @@ def tensors_of(node: Node) -> Iterator[torch.Tensor]:
 
 
 def writes_input(node: Node) -> bool:
-    """Whether a node is one of the closing `copy_` into an input."""
+    """Whether a node is one of the `copy_` into an input that close a graph."""
     if node.target is not aten.copy_.default:
         return False
     target = node.args[0]
@@ -121,7 +121,7 @@ def generator_of(node: Node) -> Any:
 
 
 def attribute_of(node: Node) -> Any:
-    """What a `get_attr` node names: a tensor, or a graph inside the graph."""
+    """The attribute that a `get_attr` node names: a tensor, or a graph inside the graph."""
     return operator.attrgetter(str(node.target))(node.graph.owning_module)
 
 

@@ -1,7 +1,7 @@
-"""Graph outputs that are views of one memory in eager, and must be again.
+"""Find graph outputs that are views of one memory in eager, so that they are so again.
 
 Inside the program a view is a value like any other. When two outputs share memory (`y` and
-`y.view(-1)`), the program returns what they are views of, once, and both are made from it.
+`y.view(-1)`), the program returns their base once, and both views are made from it.
 """
 
 import collections
@@ -19,7 +19,7 @@ Node: TypeAlias = torch.fx.Node
 
 
 def _viewed(node: Node) -> Node | None:
-    """What a node is a view of, if it is one."""
+    """The node that a node is a view of, if it is a view."""
     if node.op != "call_function":
         return None
     if node.target is operator.getitem:  # one of several views: a piece of split() or unbind()

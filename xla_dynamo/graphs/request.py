@@ -1,4 +1,4 @@
-"""What a feeder asks of `compile_graph` beside the graph."""
+"""The request that a feeder hands to `compile_graph` together with a graph."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -9,20 +9,22 @@ from xla_dynamo.options import Options
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """What a feeder knows of a graph that the graph does not tell.
+    """Everything that a feeder knows about a graph and the graph itself does not say.
 
     Attributes:
         options: the user's options.
         kind: what the graph is called in logs and reports: "inference", "forward", "backward",
             "training step" or other.
         trains: whether the graph has a backward, or is one.
-        keeps_inputs: whether inputs come again: they are then imported once, and known by address.
+        keeps_inputs: whether inputs may come again: they are then imported once, and recognized by
+            address.
         static_inputs: the inputs, by number, that are parameters and buffers.
-        results_for_backward: the results, by number, that only the backward reads: their strides
-            may be chosen, and are told in `BoxedGraph.chosen_strides`.
+        results_for_backward: the results, by number, that only the backward reads: the passes may
+            choose their strides, which `BoxedGraph.chosen_strides` then tells.
         views_of_inputs: the results, by number, that eager gives as views of an input.
-        input_strides: of inputs, by number, that come in other strides than were traced.
-        observer: is told what becomes of the graph (see `events`); None writes to the log.
+        input_strides: the strides of inputs, by number, that do not have the traced ones.
+        observer: is called with the events of the compilation (see `events`); None writes to the
+            log.
     """
 
     options: Options = dataclasses.field(default_factory=Options)

@@ -1,4 +1,4 @@
-"""How messages name a node: its operator with the types it is given, and the user's line."""
+"""The name of a node in messages: its operator with its operands' types, and the user's line."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias

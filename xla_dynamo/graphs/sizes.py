@@ -1,4 +1,4 @@
-"""Symbolic graphs to static ones: the fake value of every node at concrete sizes."""
+"""Graphs with symbolic sizes: the fake value of every node at concrete sizes."""
 
 import operator
 import re
@@ -85,7 +85,7 @@ def fake_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What a program depends on of a tensor: shape, stride, dtype, device."""
+    """The properties of a tensor that a program depends on: shape, stride, dtype, device."""
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
 
 
@@ -134,7 +134,7 @@ def offset_inputs(gm: torch.fx.GraphModule) -> list[int]:
 
 
 def size_key(args: Sequence[Any]) -> tuple[Any, ...]:
-    """What distinguishes two calls of a symbolic graph: numbers, and tensors' sizes and strides."""
+    """The key of a symbolic graph's call: its numbers, and its tensors' sizes and strides."""
     return tuple(map(_key, args))
 
 

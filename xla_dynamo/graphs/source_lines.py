@@ -1,4 +1,4 @@
-"""Graph nodes to the line of the user's model they came from."""
+"""The line of the user's model that a graph node came from."""
 
 import functools
 import os
@@ -11,7 +11,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-# What the files begin with that are not the user's.
+# The beginnings of the paths of files that are not the user's.
 NOT_THE_USERS = (_TORCH, _OURS)
 
 

@@ -1,7 +1,7 @@
-"""Regions that the user marked to be traced once (invoke_subgraph) are written out where called.
+"""Inline the regions that the user marked to be traced once (invoke_subgraph).
 
-XLA would inline them too; here, an operator without a rule inside cuts the graph at that operator,
-and not around the whole region.
+XLA would inline them too. But inlined here, a region with an operator without a rule is split at
+that operator, and does not run in eager torch as a whole.
 """
 
 from typing import Any, TypeAlias

@@ -1,9 +1,9 @@
-"""Numbers of the user's program that may be others at the next step: inputs, not constants.
+"""Make numbers that may differ at the next step inputs of a graph, not constants.
 
-A learning rate, a bias correction, a loss scale: were they constants of a graph, each step would be
+If a learning rate, a bias correction or a loss scale were a constant of a graph, each step would be
 another graph. So where an operator takes a number that is none of the usual constants, the graph
-has an input in its place, and calls a form of the operator that takes tensors: the functions here,
-which AOTAutograd traces. Each computes what eager's kernel does, in the dtype it does it in.
+has an input in its place, and calls a form of the operator that takes tensors. These forms are the
+functions here, which AOTAutograd traces. Each computes what eager's kernel does, in the same dtype.
 """
 
 import functools
@@ -17,7 +17,7 @@ from xla_dynamo.torch_private import OpOverload, schema
 aten = torch.ops.aten
 Tensor: TypeAlias = torch.Tensor
 
-# Numbers that a program means: as constants XLA can leave out what they do.
+# Usual numbers: XLA can simplify the operations that have them as constants.
 CONSTANTS = frozenset({0, 1, -1, 2, 0.5})
 
 

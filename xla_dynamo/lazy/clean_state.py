@@ -1,7 +1,7 @@
-"""torch as it is at the start of a thread: what traces and runs graphs must not see the caller's.
+"""Trace and run graphs in the state that torch has at the start of a thread, not the caller's.
 
-An operator on an 'xla' tensor may have a whole graph traced, compiled and run: below autograd,
-under autocast, in inference mode or under a mode of the user's.
+An operator on an 'xla' tensor may cause a whole graph to be traced, compiled and run. The caller
+may be below autograd, under autocast, in inference mode, or under a mode of the user's.
 """
 
 import concurrent.futures

@@ -1,9 +1,9 @@
-"""What lies behind a tensor of the 'xla' device: a cell for its storage, with the present value.
+"""The contents of tensors of the 'xla' device: a cell for each storage, with its present value.
 
 A tensor of the device is a plain `torch.Tensor` without memory. All tensors that share a storage,
 a base and its views, share a cell; a write into any of them gives the cell another value. A value
-is never changed: it is what one operator made, pending until somebody reads it, or a tensor of the
-device that computes.
+never changes. It is the result of one operator: pending until somebody reads it, then a tensor of
+the device that computes.
 """
 
 import threading
@@ -35,7 +35,7 @@ _META = DispatchKeySet(DispatchKey.Meta)
 _set = aten.set_.source_Storage_storage_offset
 _MOST_VIEWS = 1024
 
-# Held while values and cells change hands, so never for long: not while a program runs.
+# Held while values and cells are exchanged, so never for long: not while a program runs.
 lock = threading.RLock()
 
 

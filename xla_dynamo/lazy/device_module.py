@@ -1,4 +1,4 @@
-"""`torch.xla`: what torch asks of a device's module."""
+"""`torch.xla`: the functions that torch expects in a device's module."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Slices compiled and run: where values get their tensors."""
+"""Compile and run slices, which gives values their tensors."""
 
 import collections
 import contextlib

@@ -1,7 +1,7 @@
-"""The kernels of the 'xla' device: for each ATen operator, a Python function that notes the call.
+"""The kernels of the 'xla' device: for each ATen operator, a function that records the call.
 
-Views are made by torch's kernels for tensors without memory, which make true aliases; some
-operators move tensors between devices or ask for numbers (`transfers`); all others are records.
+Torch's kernels for tensors without memory make the views, as true aliases. Some operators move
+tensors between devices or ask for numbers (`transfers`). All others are recorded.
 """
 
 import functools
@@ -27,7 +27,7 @@ from xla_dynamo.torch_private import (
 )
 
 aten = torch.ops.aten
-# Torch's own kernels do: they make an alias, which must not become an object of Python's before
+# Torch's own kernels serve here: they make an alias, which must not become a Python object before
 # torch makes a parameter of it.
 _LEFT_TO_TORCH = frozenset({"aten::detach", "aten::alias"})
 

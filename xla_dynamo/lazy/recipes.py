@@ -1,7 +1,7 @@
-"""Sizes, strides and dtypes of an operator's results, known before anything is computed.
+"""Find the sizes, strides and dtypes of an operator's results before anything is computed.
 
-The operator is run on fake tensors of the CPU, once for each combination of operator, sizes and
-numbers: eager's kernels for the CPU say what strides results have.
+The operator runs on fake tensors of the CPU, once for each combination of operator, sizes and
+numbers. So results have the strides that eager's kernels for the CPU give them.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ Results: TypeAlias = list[Geometry | list[Geometry] | None]
 
 _mode = FakeTensorMode()
 _lock = threading.Lock()
-# Asked of an operator whose results have sizes that depend on values, or are numbers.
+# Raised by operators whose results are numbers, or have sizes that depend on values.
 _DEPENDS_ON_VALUES = (
     DynamicOutputShapeException,
     DataDependentOutputException,
@@ -38,7 +38,7 @@ _DEPENDS_ON_VALUES = (
     UnsupportedFakeTensorException,
     NotImplementedError,
 )
-# Where torch's fake kernels give other strides than eager, and our decompositions those of eager.
+# Torch's fake kernels of these give other strides than eager; our decompositions give eager's.
 _OTHER_STRIDES = {
     op: decompositions()[op]
     for op in (

@@ -1,7 +1,7 @@
-"""Operators on 'xla' tensors, noted and not run: a graph of values, each with what makes it.
+"""Record operators on 'xla' tensors without running them: a graph of values and their records.
 
-Nobody lists what is pending: a record is kept by the values that it makes and these by their cells
-and by the records that read them, so what nobody can read any more is gone by itself.
+There is no list of pending records. The values that a record makes keep it alive, and cells and the
+records that read a value keep the value alive. So a record that nobody can read any more is freed.
 """
 
 import weakref

@@ -1,4 +1,4 @@
-"""The name 'xla' for torch, claimed once: `torch.device("xla")`, its kernels, and `torch.xla`."""
+"""Claim the device name 'xla' in torch, once: `torch.device("xla")`, its kernels, `torch.xla`."""
 
 import sys
 import warnings

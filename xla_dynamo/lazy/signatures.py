@@ -1,4 +1,4 @@
-"""What an operator's schema says of its arguments and results: which are views, written, new."""
+"""Read from an operator's schema which of its arguments and results are views, written, or new."""
 
 import functools
 from typing import Any

@@ -1,7 +1,7 @@
-"""What has to be computed: the records behind some values, as a program with a key.
+"""Cut out the records that have to run to compute some values: a slice, with a key.
 
-Programs that are alike, operator by operator and size by size, have equal keys, whichever tensors
-and changing numbers they are called with: so the second step of a loop finds the first one's.
+Slices that agree operator by operator and size by size have equal keys, whichever tensors and
+changing numbers they are called with. So the second step of a loop finds the program of the first.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
-"""A slice of records as an FX graph, which takes the road of every other graph.
+"""Trace a slice of records into an FX graph, which is compiled like every other graph.
 
-Values are never changed there either: where a record writes, its node works on a clone of the
-cell's value, and AOTAutograd makes of it what is functional.
+Values never change there either: where a record writes, its node works on a clone of the cell's
+value, and AOTAutograd makes that functional.
 """
 
 import operator

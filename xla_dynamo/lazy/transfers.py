@@ -1,4 +1,4 @@
-"""Operators that are not recorded as called: moves between devices, numbers, and exceptions."""
+"""Operators that are not recorded as they are called: moves between devices, numbers, others."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""The user's line that is running: for messages, profiles, and the debug summary."""
+"""Find the user's line that is running, for messages, profiles, and the debug summary."""
 
 import os
 import sys

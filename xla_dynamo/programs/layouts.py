@@ -1,8 +1,8 @@
-"""Strided torch tensors as the row-major arrays that cross into XLA, and back: how, as data.
+"""Layouts, as data: how strided torch tensors become row-major arrays of XLA, and back.
 
-XLA programs here take and return dense row-major arrays. A dense tensor in another order
-(channels_last, a transposed weight) crosses as its row-major permutation, without a copy, and is
-permuted inside the program, where XLA folds the transpose into what uses it.
+XLA programs here take and return dense row-major arrays. A dense tensor with another permutation
+(channels_last, a transposed weight) crosses as its row-major permutation, without a copy. The
+program permutes it back, and XLA folds the transpose into the operation that reads it.
 """
 
 import dataclasses
@@ -40,12 +40,12 @@ def input_layout(example: torch.Tensor) -> InputLayout:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Restride:
-    """What is still to be done to an exported tensor: it gets the size and strides of eager.
+    """The size and strides of eager, which an exported tensor still has to get.
 
     Attributes:
         size: the tensor's size.
         stride: its strides.
-        copies: whether the elements are copied, since they lie in another order or closer.
+        copies: whether the elements must be copied, because they are permuted or have gaps.
     """
 
     size: tuple[int, ...]

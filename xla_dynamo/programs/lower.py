@@ -50,8 +50,8 @@ def lower(
 ) -> Program:
     """Lower a graph whose nodes have the given fake values, of static sizes.
 
-    Unless `frozen` is None, what depends on parameters and buffers alone is for another program,
-    `Program.frozen`, or known under one of these keys.
+    Unless `frozen` is None, the values that depend on parameters and buffers alone are computed by
+    another program, `Program.frozen`, or are known already under one of the keys in `frozen`.
 
     Raises:
         UnsupportedOperator: a node has no rule.
@@ -168,10 +168,10 @@ class _ProgramLowering(GraphLowering):
         return InputLayout(tuple(permutation), is_dense=False)
 
     def donated(self) -> list[Node]:
-        """The inputs whose memory their new value can be written into: dense ones.
+        """The inputs into whose memory their new value can be written: dense ones.
 
-        None where an effect may raise at the end: inputs are changed after it, if at all. None on
-        platforms where nobody has tried it.
+        There are none if an effect may raise at the end, since inputs may change only after it, and
+        none on platforms where donation was never tried.
         """
         if not self.builder.target.is_cpu or any(
             n.target is with_effects or n.kwargs.get("check_errors") for n in self.fake_values
@@ -181,13 +181,13 @@ class _ProgramLowering(GraphLowering):
         return [n for n in dict.fromkeys(written) if input_layout(self.fake_values[n]).is_dense]
 
     def new_value(self, node: Node) -> ir.Value:
-        """What a donated input holds at the end, in the form of the input's argument."""
+        """The final value of a donated input, permuted as the input's argument is."""
         example, value = self.fake_values[node], self.env[self.mutated[node]]
         value = build.broadcast_to(build.cast(value, example.dtype), example.shape)
         return build.transpose(value, input_layout(example).permutation)
 
     def aliases(self, donated: int) -> ir.ArrayAttr:
-        """Attributes of the arguments: the last results go where the first arguments were."""
+        """Attributes of the arguments: the last results are aliases of the first arguments."""
         number = ir.IntegerType.get_signless(32)
         first = len(self.results) - donated
         alias = [

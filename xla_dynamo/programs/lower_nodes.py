@@ -1,4 +1,4 @@
-"""The nodes of a graph to StableHLO at the insertion point: one pass, one rule a node."""
+"""Lower the nodes of a graph to StableHLO at the insertion point, by one rule for each node."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ class GraphLowering:
                     self.env[node] = self.node(node)
 
     def node(self, node: Node) -> Any:
-        """What a node is in the module."""
+        """Lower a node; returns its value in the module."""
         if node.op == "get_attr":
             attribute = attribute_of(node)
             if isinstance(attribute, torch.Tensor):
@@ -79,7 +79,7 @@ class GraphLowering:
             if reason := refusal(*operands, **named):
                 raise refused(node, self.fake_values, reason)
         if isinstance(promised, torch.Tensor) and 0 in promised.shape:
-            # Nothing is left to compute, and rules need not think of it: amax of no complex number.
+            # There is nothing to compute, so rules need not handle it: amax of no complex number.
             return checked(
                 node, self.fake_values, lambda: build.full(promised.shape, 0, promised.dtype)
             )

@@ -14,16 +14,16 @@ from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.program import Constant
 
 Node: TypeAlias = torch.fx.Node
-# What stands between a literal, as in torch.tensor([1, 2]), and those who use it.
+# The operators between a literal, as in torch.tensor([1, 2]), and its readers.
 _LITERALS = (torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.lift_fresh.default)
 
 
 class ModuleBuilder:
-    """What a graph and the graphs inside it write into.
+    """The module that a graph, and the graphs inside it, write into.
 
     Attributes:
         target: what the module is for.
-        request: what the feeder asked for.
+        request: the feeder's request.
         module: the module.
         main: its public function.
         block: the body of `main`.

@@ -1,6 +1,6 @@
-"""What lowering makes of a graph: a StableHLO module, and how a call binds to it, as data.
+"""The result of lowering a graph, as data: a StableHLO module, and how a call binds to it.
 
-Nothing here is a function: `execution` reads it and acts, and `storage` writes it to disk.
+No field is a function: `execution` reads a program and acts, and `storage` writes it to disk.
 """
 
 import dataclasses
@@ -72,20 +72,20 @@ class Effect:
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """What the operator is called with."""
+        """The arguments of the operator."""
         return (*self.args, *self.kwargs.values())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frozen:
-    """What a program takes that another program has computed from parameters and buffers alone.
+    """The values that another program computes from parameters and buffers alone.
 
     Attributes:
-        keys: what each value is: equal keys, equal values, whichever sizes a program is for.
+        keys: of each value. Values of equal keys are equal, whatever sizes a program is for.
         module: computes those of `computed`; None if there are none.
         inputs: the arguments of `module`.
         computed: the keys of its results.
-        takes_negative_zero: whether another argument of `module`, the last one, is -0.0.
+        takes_negative_zero: whether the last argument of `module` is -0.0, f32[].
     """
 
     keys: tuple[str, ...]
@@ -109,15 +109,15 @@ class Program:
         static_inputs: the parameters and buffers.
         constants: tensors of the graph.
         uses_rng: whether a seed, u64[1], comes next.
-        frozen: what was computed from parameters and buffers alone, and comes next.
+        frozen: the values computed from parameters and buffers alone, which come next.
         takes_negative_zero: whether the last argument is -0.0, f32[].
         results: how many results the module has.
         outputs: the graph's outputs.
-        mutations: inputs that cannot be donated and change all the same.
-        effects: what torch runs when the program is over.
+        mutations: the inputs that change but cannot be donated.
+        effects: the operators that torch runs when the program is over.
         restrides: how exported results get the strides that were promised, by their number.
         calls_torch: whether the module calls kernels of torch.
-        chosen_strides: those of outputs, by number, that come in others than were traced.
+        chosen_strides: the strides of outputs, by number, that do not have the traced ones.
         largest: the largest tensor that the graph makes: its bytes, and where the user made it.
     """
 

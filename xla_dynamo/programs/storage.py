@@ -1,7 +1,7 @@
-"""Programs to bytes on disk, and back: what binds a call as JSON, modules as StableHLO artifacts.
+"""Write programs to files and read them: bindings as JSON, modules as StableHLO artifacts.
 
 A file is a zip archive: `program.json`, `module.mlir` and `frozen.mlir` in StableHLO's portable
-form, and each tensor of the graph's own in `constants/`. Reading one runs no code that it brings.
+form, and each tensor of the graph's own in `constants/`. Reading a file runs no code from it.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ _RECORDS = {
     kind.__name__: kind
     for kind in (Program, Input, InputLayout, Output, ViewStep, Mutation, Effect, Frozen, Restride)
 }
-# What torch has a name for: torch.float32, torch.strided, torch.channels_last.
+# Values that torch has a name for: torch.float32, torch.strided, torch.channels_last.
 _NAMED = torch.dtype | torch.layout | torch.memory_format
 
 
@@ -111,7 +111,7 @@ def _artifact(module: ir.Module) -> bytes:
     module.operation.write_bytecode(bytecode)
     with module.context:
         copy = ir.Module.parse(bytecode.getvalue())
-    # Other dialects: CHLO, whose operations PJRT plugins take apart.
+    # Other dialects: CHLO, whose operations PJRT plugins decompose.
     return hlo.serialize_portable_artifact(copy, hlo.get_current_version(), True)
 
 

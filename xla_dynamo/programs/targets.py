@@ -1,4 +1,4 @@
-"""What a program is compiled for, from the platform and the user's options."""
+"""Make the target of a program from the platform and the user's options."""
 
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.options import Options

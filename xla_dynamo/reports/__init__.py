@@ -1,1 +1,1 @@
-"""What `explain` shows of a compilation."""
+"""The report of `explain`: what was compiled for the calls of a function, and why."""

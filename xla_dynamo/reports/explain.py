@@ -1,4 +1,4 @@
-"""`explain(fn)(*args)`: run a function compiled, and report what became of it."""
+"""`explain(fn)(*args)`: compile and run a function, and report the compilation."""
 
 import inspect
 import weakref
@@ -98,7 +98,7 @@ def _compiled(
 ) -> Callable[..., Any]:
     """Compile a function apart from whatever else was or will be compiled of it."""
 
-    # Not equal to any other: what Dynamo compiled with another backend does not fit.
+    # Not equal to any other, so code that Dynamo compiled with another backend does not fit.
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         return compile_torch_graph(gm, example_inputs, options, observer=observer)
 

@@ -1,4 +1,4 @@
-"""What was compiled for the calls of a function, as events and what is counted of them."""
+"""The events of the calls of a function, and the counts made of them."""
 
 import dataclasses
 from typing import Any
@@ -26,7 +26,7 @@ class Record:
     def add(self, event: Event) -> None:
         """Take an event."""
         if isinstance(event, Frame):
-            # What was compiled before all this, with another backend, did not fit: no news.
+            # Code that another backend compiled before never fits: that is no news.
             ours = {frame.compile_id for frame in self.frames}
             failed = {i: reason for i, reason in event.failed_guards.items() if i in ours}
             event = dataclasses.replace(event, failed_guards=failed)

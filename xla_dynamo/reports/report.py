@@ -1,4 +1,4 @@
-"""What `explain` answers: graphs and why they broke, operators, executables, costs and times."""
+"""The report of `explain` as tables: graphs, graph breaks, operators, executables, costs, times."""
 
 import io
 import shutil

@@ -1,4 +1,4 @@
-"""A report as an HTML page that stands alone: no script, nothing to load."""
+"""A report as a self-contained HTML page, without scripts and with nothing to load."""
 
 from collections.abc import Iterable, Sequence
 from html import escape

@@ -1,8 +1,8 @@
 """An optimizer's hyperparameters as tensors of a trace, so that a schedule does not recompile.
 
 Optimizers are written for Python numbers. In a trace each number that may change is a 0-d float64
-tensor, as precise as the number, and the few calls of torch that insist on numbers are put in terms
-of tensors.
+tensor, as precise as the number. The few functions of torch that insist on numbers are replaced by
+functions of tensors.
 """
 
 import contextlib

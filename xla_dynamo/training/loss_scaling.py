@@ -1,7 +1,7 @@
-"""What `torch.amp.GradScaler` does around a step, without a look at the values.
+"""Trace what `torch.amp.GradScaler` does around a step, without reading values.
 
 The scaler skips a step whose gradients overflow. A traced step has no branch: it computes the new
-values, and then takes the old ones where a gradient was not finite.
+values, and then selects the old ones if a gradient was not finite.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""The user's own optimizer, run on tensors of a trace in the place of parameters.
+"""Run the user's own optimizer on tensors of a trace in place of parameters.
 
-Its state and hyperparameters are inputs of the traced step, so the optimizer object stays what it
-is: its `state_dict` is true after every step, and schedulers change its `param_groups`.
+The optimizer's state and hyperparameters are inputs of the traced step. So its `state_dict` is true
+after every step, and schedulers may change its `param_groups`.
 """
 
 import copy

@@ -1,7 +1,7 @@
-"""The calls that only log, as a setting of Dynamo that lets it trace past them.
+"""Have Dynamo trace past calls that only log.
 
-Dynamo breaks the graph at `logging` and `warnings.warn`, and stops there if the graph must be
-whole. A message of a library must not keep a training step from being compiled.
+Dynamo breaks the graph at `logging` and `warnings.warn`, and raises an error there if the graph
+must be whole. A library that logs should not keep a training step from being compiled.
 """
 
 import logging

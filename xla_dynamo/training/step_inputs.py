@@ -1,8 +1,8 @@
-"""What a training step reads and writes beside the inputs of its forward.
+"""Collect the tensors that a training step reads and writes beside the inputs of its forward.
 
-It is collected anew at each call from where it lives: the optimizer's `state` and `param_groups`,
-the gradients, the scaler, the average of the weights. Whoever replaces a tensor there, as
-`load_state_dict` does, is heard.
+Each call collects them from where they live: the optimizer's `state` and `param_groups`, the
+gradients, the scaler, the average of the weights. So a call sees tensors that were replaced there,
+as `load_state_dict` does.
 """
 
 import dataclasses

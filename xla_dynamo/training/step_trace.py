@@ -1,6 +1,6 @@
-"""Forward, backward and optimizer as one ATen graph.
+"""Trace forward, backward and optimizer into one ATen graph.
 
-What is traced is plain PyTorch code around Dynamo's graph of the forward.
+The traced function is plain PyTorch code around Dynamo's graph of the forward.
 """
 
 from collections.abc import Callable, Mapping, Sequence

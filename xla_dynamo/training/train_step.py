@@ -1,4 +1,4 @@
-"""The whole training step, forward, backward and optimizer, as one executable."""
+"""`train_step`: the whole training step, forward, backward and optimizer, as one executable."""
 
 import contextlib
 import threading

@@ -1,6 +1,7 @@
-"""What `torch.optim.swa_utils.AveragedModel.update_parameters` does, without a look at the values.
+"""Trace what `torch.optim.swa_utils.AveragedModel.update_parameters` does, without reading values.
 
-It copies the weights the first time and averages from then on; a traced step computes both.
+It copies the weights the first time and averages from then on. A traced step computes both and
+selects one.
 """
 
 import itertools

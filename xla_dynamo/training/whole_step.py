@@ -1,8 +1,8 @@
-"""What stands in the place of a forward graph: the whole training step, compiled.
+"""The whole training step, compiled, in place of the graph of its forward.
 
-Dynamo hands over the forward and guards what it depends on. A step is traced when it is first
-called, since the parameters and the optimizer's state are at hand only then; it is traced anew when
-they, or the hyperparameters that it has as constants, are no longer what they were.
+Dynamo hands over the forward and guards what it depends on. A step is traced at its first call,
+because only then are the parameters and the optimizer's state there. It is traced again when these,
+or the hyperparameters that are its constants, have changed.
 """
 
 import operator
@@ -36,7 +36,7 @@ from xla_dynamo.training.step_trace import StepTrace, index_of_loss
 Tensor: TypeAlias = torch.Tensor
 
 
-# Tracing changes what is global: flags of torch, and the tracer of make_fx.
+# Tracing changes global state: flags of torch, and the tracer of make_fx.
 _tracing = threading.RLock()
 
 
@@ -140,7 +140,7 @@ class WholeStep:
         """
         if not self._steps:
             index_of_loss(self._gm)
-            # Before the trace takes recurrent networks apart, and their dropout out.
+            # Before the trace decomposes recurrent layers, which loses their dropout.
             prepare_recurrent_layers(self._gm)
         self._recipe.ran = True
         key = (self._recipe.updates, *size_key([args[i] for i in self._open]))
