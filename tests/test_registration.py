@@ -104,3 +104,21 @@ def test_not_disabled(value):
         XLA_DYNAMO_DISABLE=value,
     )
     assert out == "xla_dynamo.backend"
+
+
+def test_torch_logs_name_the_package():
+    """torch imports every folder of the package for it, while it is being imported itself."""
+    result = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import torch\ntorch.compile(lambda x: x + 1, backend='openxla')(torch.ones(3))",
+        ],
+        env={**os.environ, "TORCH_LOGS": "+xla_dynamo"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "executable of graph 1" in result.stderr
+    assert "stablehlo.add" in result.stderr

@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import tomllib
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import xla_dynamo
 from docs import import_floors, supported_ops
 from docs.import_floors import imported
-from xla_dynamo.lowerings import FAMILIES, TABLE
+from xla_dynamo.lowerings import FAMILIES, TABLE, passes
 
 ROOT = import_floors.ROOT
 MODULES = import_floors.sources()
@@ -27,6 +28,7 @@ ROOMS = {
     "registration": "",
     "runtime.cpu": "",
     "runtime": "runtime.cpu",
+    "metrics": "runtime",
     "lowerings.target": "",
     "lowerings.table": "lowerings.target",
     "lowerings.builders": "lowerings.table",
@@ -69,6 +71,23 @@ def _full(room):
 
 def test_no_files_import_each_other_in_a_circle():
     import_floors.floors(import_floors.imports())
+
+
+def test_the_drawn_floors_are_the_documented_ones():
+    """`docs/how-it-works.md` has the output of `python -m docs.import_floors`."""
+    page = (ROOT / "docs" / "how-it-works.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| (`.*`.*) \|$", page, re.MULTILINE)
+    documented = {int(floor): set(re.findall(r"`([\w.]+)`", names)) for floor, names in rows}
+    drawn = import_floors.floors(import_floors.rooms())
+    assert documented == {floor: set(names) for floor, names in enumerate(drawn)}
+
+
+def test_the_documented_passes_are_those_that_run():
+    page = (ROOT / "docs" / "how-it-works.md").read_text()
+    table = page[page.index("| pass | file | for |") :]
+    documented = re.findall(r"^\| `(\w+)` \| \[`(\w+)`\]", table, re.MULTILINE)
+    modules = [p.rewrite.__module__.rpartition(".")[2] for p in passes.PASSES]
+    assert documented == list(zip([p.name for p in passes.PASSES], modules, strict=True))
 
 
 def test_every_folder_is_installed():
