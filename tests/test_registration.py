@@ -107,7 +107,7 @@ def test_not_disabled(value):
 
 
 def test_torch_logs_name_the_package():
-    """torch imports every folder of the package for it, while it is being imported itself."""
+    """Torch imports every folder of the package for it, while it is being imported itself."""
     result = subprocess.run(
         [
             sys.executable,
