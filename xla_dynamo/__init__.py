@@ -36,6 +36,8 @@ _LAZY = {
     "step": "xla_dynamo.lazy.steps",
     "sync": "xla_dynamo.lazy.steps",
     "wait_device_ops": "xla_dynamo.lazy.steps",
+    "MpDeviceLoader": "xla_dynamo.lazy.loaders",
+    "ParallelLoader": "xla_dynamo.lazy.loaders",
 }
 
 __all__ = [
@@ -43,7 +45,9 @@ __all__ = [
     "Context",
     "ExecutionError",
     "LoweringError",
+    "MpDeviceLoader",
     "OptionError",
+    "ParallelLoader",
     "StorageError",
     "UnsupportedDtype",
     "UnsupportedError",

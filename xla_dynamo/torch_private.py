@@ -37,6 +37,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "DispatchKeySet": ("torch._C:DispatchKeySet", "says which kernels of an operator to call"),
     "included_keys": ("torch._C:_dispatch_tls_local_include_set", "keys that a thread adds"),
     "excluded_keys": ("torch._C:_dispatch_tls_local_exclude_set", "keys that a thread leaves out"),
+    "ExcludeDispatchKeys": ("torch._C:_ExcludeDispatchKeyGuard", "leaves keys out for a block"),
     "ForceDispatchKeys": ("torch._C:_ForceDispatchKeyGuard", "sets both for a block"),
     "disable_current_modes": (
         "torch.utils._python_dispatch:_disable_current_modes",

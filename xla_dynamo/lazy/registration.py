@@ -9,6 +9,7 @@ import torch
 from xla_dynamo import torch_private
 from xla_dynamo.errors import XlaDynamoError
 from xla_dynamo.lazy import device_module
+from xla_dynamo.lazy.autocast import register_autocast
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.compiled_calls import LazyTensors
 from xla_dynamo.lazy.contents import new_storage, value_of
@@ -57,7 +58,7 @@ def _restored(storage: torch.UntypedStorage, location: str) -> torch.UntypedStor
     return new_storage(value_of(uploaded(elements, torch.uint8)))
 
 
-def _claim() -> torch.library.Library:
+def _claim() -> list[torch.library.Library]:
     """Take torch's place for a device of somebody else's, which is one for each process.
 
     Raises:
@@ -78,10 +79,10 @@ def _claim() -> torch.library.Library:
     library = torch.library.Library("aten", "IMPL")
     register_kernels(library)
     register_device("xla", device_that_computes, LazyTensors())
-    return library
+    return [library, register_autocast(library)]
 
 
-_library = _claim()  # the kernels are gone with it
+_libraries = _claim()  # the kernels are gone with it
 _start_autograd()
 
 

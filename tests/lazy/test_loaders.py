@@ -1,0 +1,103 @@
+"""Batches that are uploaded in the background."""
+
+import threading
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import xla_dynamo
+from xla_dynamo import metrics
+from xla_dynamo.lazy import contents
+
+
+def loader(batches=5):
+    x = torch.arange(batches * 4.0).view(-1, 2)
+    return DataLoader(TensorDataset(x, x.sum(1)), batch_size=2)
+
+
+def test_batches_are_on_the_device_and_iterations_are_steps():
+    metrics.clear_all()
+    device_loader = xla_dynamo.MpDeviceLoader(loader(), "xla")
+    assert len(device_loader) == 5
+    kept = []
+    for x, y in device_loader:
+        assert x.device.type == y.device.type == "xla"
+        kept.append(x.sum(1) - y)
+        assert contents.cell_of(kept[-1]).value.tensor is None
+        assert all(contents.cell_of(k).value.tensor is not None for k in kept[:-1])
+    assert all(contents.cell_of(k).value.tensor is not None for k in kept)
+    assert all(k.eq(0).all().item() for k in kept)
+    assert metrics.counter_value("MarkStep") == 5
+
+
+def test_several_batches_a_step():
+    metrics.clear_all()
+    for _ in xla_dynamo.MpDeviceLoader(loader(6), batches_per_execution=3):
+        pass
+    assert metrics.counter_value("MarkStep") == 2
+
+
+def test_structures():
+    batches = [{"x": torch.ones(2), "names": ["a", "b"], "y": (torch.zeros(1), 3)}]
+    (batch,) = xla_dynamo.MpDeviceLoader(batches)
+    assert batch["x"].device.type == batch["y"][0].device.type == "xla"
+    assert batch["names"] == ["a", "b"]
+    assert batch["y"][1] == 3
+
+
+def test_again_and_again_and_not_to_the_end():
+    device_loader = xla_dynamo.MpDeviceLoader(loader(50), device_prefetch_size=2)
+    threads = threading.active_count()
+    for _ in range(3):
+        for x, _ in device_loader:
+            first = x
+            break
+        assert first.tolist() == [[0, 1], [2, 3]]
+    deadline = time.monotonic() + 10
+    while threading.active_count() > threads and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() == threads
+
+
+def test_what_the_loader_raises():
+    def broken():
+        yield torch.ones(1)
+        raise OSError("no more")
+
+    batches = iter(xla_dynamo.MpDeviceLoader(broken()))
+    assert next(batches).item() == 1
+    with pytest.raises(OSError, match="no more"):
+        next(batches)
+
+
+def test_a_loader_with_workers():
+    data = TensorDataset(torch.arange(8.0).view(-1, 1))
+    batches = DataLoader(data, 2, num_workers=1, multiprocessing_context="spawn")
+    total = sum(x.sum() for (x,) in xla_dynamo.MpDeviceLoader(batches))
+    assert total.item() == 28
+
+
+def test_a_parallel_loader():
+    parallel = xla_dynamo.ParallelLoader(loader(), ["xla:0"])
+    assert sum(len(x) for x, _ in parallel.per_device_loader("xla:0")) == 10
+    with pytest.raises(ValueError, match="there is one device"):
+        xla_dynamo.ParallelLoader(loader(), ["xla:0", "xla:1"])
+    with pytest.raises(ValueError, match="at least 1"):
+        xla_dynamo.MpDeviceLoader(loader(), device_prefetch_size=0)
+
+
+def test_training_while_another_thread_uploads():
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(2, 1).to("xla")
+    optimizer = torch.optim.Adam(layer.parameters(), 0.05)
+    losses = []
+    for _ in range(6):
+        for x, y in xla_dynamo.MpDeviceLoader(loader(10)):
+            optimizer.zero_grad()
+            loss = (layer(x / 40)[:, 0] - y / 40).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+    assert losses[-1].item() < losses[0].item()

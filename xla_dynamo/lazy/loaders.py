@@ -1,0 +1,122 @@
+"""Loaders that upload batches in the background, while programs run: PyTorch/XLA's names."""
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from xla_dynamo.lazy import steps
+
+_END = object()
+
+
+class MpDeviceLoader:
+    """A loader whose batches are on the device, and whose iterations are steps.
+
+    Another thread takes batches from the loader and uploads their tensors. Before each batch but
+    the first, what was recorded for the last one runs, as at `sync()`.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        device: Any = "xla",
+        *,
+        device_prefetch_size: int = 8,
+        batches_per_execution: int = 1,
+    ) -> None:
+        """Take the loader.
+
+        Args:
+            loader: gives batches: tensors, or tuples, lists and dictionaries of them.
+            device: where to upload them.
+            device_prefetch_size: how many batches may wait on the device.
+            batches_per_execution: how many batches make a step.
+
+        Raises:
+            ValueError: one of the sizes is less than one.
+        """
+        if min(device_prefetch_size, batches_per_execution) < 1:
+            raise ValueError("device_prefetch_size and batches_per_execution must be at least 1")
+        self._loader, self._device = loader, torch.device(device)
+        self._ahead, self._batches = device_prefetch_size, batches_per_execution
+
+    def __len__(self) -> int:
+        """The number of batches.
+
+        Raises:
+            TypeError: the loader does not tell.
+        """
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        upload = _Upload(self._loader, self._device, self._ahead)
+        try:
+            for number, batch in enumerate(upload):
+                if number and number % self._batches == 0:
+                    steps.sync()
+                yield batch
+            steps.sync()
+        finally:
+            upload.stop()
+
+
+class ParallelLoader:
+    """A loader for several devices, of which there is one: see `MpDeviceLoader`."""
+
+    def __init__(self, loader: Iterable[Any], devices: Sequence[Any], **options: Any) -> None:
+        """Take the loader, the devices, and the options of `MpDeviceLoader`.
+
+        Raises:
+            ValueError: there are several devices.
+        """
+        if len(devices) != 1:
+            raise ValueError(f"there is one device, 'xla:0', and not {len(devices)}: {devices!r}")
+        self._inner = MpDeviceLoader(loader, devices[0], **options)
+
+    def per_device_loader(self, device: Any) -> MpDeviceLoader:
+        """The loader of a device."""
+        return self._inner
+
+
+class _Upload:
+    """A thread that uploads, and the queue of what it has uploaded."""
+
+    def __init__(self, loader: Iterable[Any], device: torch.device, ahead: int) -> None:
+        self._queue: queue.Queue[Any] = queue.Queue(ahead)
+        self._stopped = threading.Event()
+        arguments = (loader, device)
+        self._thread = threading.Thread(target=self._run, args=arguments, daemon=True)
+        self._thread.start()
+
+    def _run(self, loader: Iterable[Any], device: torch.device) -> None:
+        try:
+            for batch in loader:
+                self._put(pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), batch))
+                if self._stopped.is_set():
+                    return
+            self._put(_END)
+        except BaseException as error:  # told where the batch is asked for
+            self._put(error)
+
+    def _put(self, item: Any) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._queue.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def __iter__(self) -> Iterator[Any]:
+        while (item := self._queue.get()) is not _END:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def stop(self) -> None:
+        """Let the thread end: nobody asks for more."""
+        self._stopped.set()
+        self._thread.join()
