@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from xla_dynamo.lazy import steps
+from xla_dynamo.torch_private import tree_map_only
 
 _END = object()
 
@@ -95,7 +95,7 @@ class _Upload:
     def _run(self, loader: Iterable[Any], device: torch.device) -> None:
         try:
             for batch in loader:
-                self._put(pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), batch))
+                self._put(tree_map_only(torch.Tensor, lambda t: t.to(device), batch))
                 if self._stopped.is_set():
                     return
             self._put(_END)
