@@ -1,0 +1,152 @@
+"""Compile for XLA and compare with eager torch: the words that the tests share."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tests.comparison import compare, copied
+from xla_dynamo.backend import compile_torch_graph
+from xla_dynamo.events import BuiltExecutable
+from xla_dynamo.options import Options
+
+# Tolerances of results that must be eager's to the last bit.
+EXACT = {"rtol": 0, "atol": 0, "equal_nan": True}
+
+
+def compiled(
+    f: Callable[..., Any],
+    *,
+    fullgraph: bool = True,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    **options: Any,
+) -> Any:
+    """Compile a function or module for our backend, as one graph; `options` are the backend's."""
+    return torch.compile(
+        f,
+        backend="openxla",
+        fullgraph=fullgraph,
+        dynamic=dynamic,
+        mode=mode,
+        options=options or None,
+    )
+
+
+def compiled_anew(f: Callable[..., Any], **how: Any) -> Any:
+    """Compile as `compiled` does, after Dynamo has forgotten all that it compiled before.
+
+    Functions of one code object, as a lambda in a loop, otherwise share what Dynamo knows of it:
+    sizes that have changed are open from then on, and too many compilations are refused.
+    """
+    torch._dynamo.reset()
+    return compiled(f, **how)
+
+
+def compiled_whole(f: Callable[..., Any], **how: Any) -> Any:
+    """Compile as `compiled` does, where an operator without a rule is an error."""
+    return compiled(f, **{"fallback": "error", **how})
+
+
+def watched(
+    f: Callable[..., Any],
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    **options: Any,
+) -> tuple[Any, list[BuiltExecutable]]:
+    """Compile a function; the list gets each executable that is built for it."""
+    built: list[BuiltExecutable] = []
+
+    def observe(event: Any) -> None:
+        if isinstance(event, BuiltExecutable):
+            built.append(event)
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        return compile_torch_graph(gm, inputs, Options.parse(options), observer=observe)
+
+    return torch.compile(f, backend=backend, fullgraph=fullgraph, dynamic=dynamic), built
+
+
+def leaf(*shape: int, **kwargs: Any) -> torch.Tensor:
+    """Random numbers that require a gradient."""
+    return torch.randn(*shape, **kwargs, requires_grad=True)
+
+
+def assert_matches_eager(
+    run: Callable[..., Any],
+    *args: Any,
+    eager: Callable[..., Any] | None = None,
+    calls: int = 1,
+    tangents: Sequence[torch.Tensor | None] | None = None,
+    strides: bool = True,
+    **tolerance: Any,
+) -> None:
+    """Call a compiled function, and on copies of the arguments the function it was compiled from.
+
+    Results, what the call left in its arguments and, where an argument requires a gradient, the
+    gradients must agree in structure, dtypes, strides and values.
+
+    Args:
+        run: what `torch.compile` returned.
+        args: tensors, numbers, and lists or dictionaries of them; compiled code gets them as they
+            are.
+        eager: what to compare with instead, as a twin of a module that changes its buffers.
+        calls: how often both are called; a call sees what the one before left in the arguments.
+        tangents: the gradient of each result, None for no gradient; unless given, numbers that
+            differ from element to element.
+        strides: whether strides are compared.
+        tolerance: as for `torch.testing.assert_close`.
+    """
+    eager = original(run) if eager is None else eager
+    theirs = pytree.tree_map_only(torch.Tensor, copied, args)
+    for _ in range(calls):
+        expected, tangents_used = _outcome(eager, theirs, tangents)
+        actual, _ = _outcome(run, args, tangents_used)
+        compare(expected, actual, values=True, strides=strides, **{"equal_nan": False, **tolerance})
+
+
+def assert_module_matches_eager(
+    module: torch.nn.Module, *inputs: torch.Tensor, calls: int = 1, **how: Any
+) -> None:
+    """Compare some forwards and backwards of a compiled twin of a module with its own.
+
+    Compared are results, gradients in inputs, those that the parameters collected, and buffers.
+    """
+    twin = copy.deepcopy(module)
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    assert_matches_eager(compiled(twin, **how), *inputs, eager=module, calls=calls, **close)
+    expected, actual = ([p.grad for p in m.parameters()] for m in (module, twin))
+    compare(expected, actual, values=True, equal_nan=False, **close)
+    compare(module.state_dict(), twin.state_dict(), values=True, equal_nan=False)
+
+
+def original(run: Any) -> Callable[..., Any]:
+    """The function or module that `torch.compile` was given."""
+    return run._orig_mod if isinstance(run, torch.nn.Module) else run._torchdynamo_orig_callable
+
+
+def _outcome(
+    f: Callable[..., Any], args: Any, tangents: Sequence[torch.Tensor | None] | None
+) -> tuple[Any, list[torch.Tensor | None]]:
+    """What a call gives, leaves in its arguments and has as gradients; and the tangents used."""
+    leaves = pytree.tree_map_only(torch.Tensor, _leaf_of, args)
+    results = f(*leaves)
+    flat = [y for y in pytree.tree_leaves(results) if isinstance(y, torch.Tensor)]
+    if tangents is None:
+        tangents = [y.detach().cos() if y.requires_grad else None for y in flat]
+    given = [x for x in pytree.tree_leaves(leaves) if isinstance(x, torch.Tensor)]
+    wanted = [x for x in given if x.requires_grad and x.is_leaf]
+    pairs = [(y, t) for y, t in zip(flat, tangents, strict=True) if t is not None]
+    if wanted and pairs:
+        torch.autograd.backward(*zip(*pairs, strict=True))
+    requires = [y.requires_grad for y in flat]
+    results, leaves = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (results, leaves))
+    return (results, requires, leaves, [x.grad for x in wanted]), list(tangents)
+
+
+def _leaf_of(x: torch.Tensor) -> torch.Tensor:
+    """A leaf without a gradient yet, in the same memory; the tensor itself if it needs none."""
+    return x.detach().requires_grad_() if x.requires_grad else x
