@@ -46,9 +46,9 @@ FAULTS = (
         "2.11.0",
         "torch takes the states of a scan that have other strides, or come twice, for an error",
         (
-            "test_control_flow.py::test_gradient_of_a_loop_compiles_once*",
-            "test_control_flow.py::test_gradient_of_a_scan_that_drops",
-            "test_control_flow.py::test_train_step",
+            "test_while_loop.py::test_gradient_of_a_loop_compiles_once*",
+            "test_scan.py::test_gradient_of_a_scan_that_drops",
+            "test_scan.py::test_train_step",
         ),
     ),
     Fault(
