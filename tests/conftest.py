@@ -10,6 +10,8 @@ import torch
 
 import bench  # noqa: F401  (before transformers is imported, see bench/torchvision_operators.py)
 from tests.older_releases import fault_of
+from xla_dynamo.execution import split_graph
+from xla_dynamo.runtime import metrics
 
 # The suite runs in two processes on two cores; XLA brings a pool of threads of its own.
 torch.set_num_threads(1)
@@ -37,6 +39,27 @@ def cold():
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def split_graphs(monkeypatch):
+    """The graphs of the test that were cut, since something in them runs in eager torch."""
+    made = []
+
+    class Watched(split_graph.PartitionedGraph):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr("xla_dynamo.execution.compiled_graph.PartitionedGraph", Watched)
+    return made
+
+
+@pytest.fixture
+def executables():
+    """A function that says how many executables were built since the test began."""
+    before = metrics.counter_value("UncachedCompile")
+    return lambda: metrics.counter_value("UncachedCompile") - before
 
 
 @pytest.fixture
