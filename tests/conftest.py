@@ -11,6 +11,7 @@ import torch
 import bench  # noqa: F401  (before transformers is imported, see bench/torchvision_operators.py)
 from tests.older_releases import fault_of
 from xla_dynamo.execution import split_graph
+from xla_dynamo.execution.frozen_inputs import FrozenProgram
 from xla_dynamo.runtime import metrics
 
 # The suite runs in two processes on two cores; XLA brings a pool of threads of its own.
@@ -53,6 +54,19 @@ def split_graphs(monkeypatch):
 
     monkeypatch.setattr("xla_dynamo.execution.compiled_graph.PartitionedGraph", Watched)
     return made
+
+
+@pytest.fixture
+def frozen_runs(monkeypatch):
+    """The frozen programs that computed values from parameters, one entry for each time."""
+    runs, keep = [], FrozenProgram._keep
+
+    def counted(self, *args):
+        runs.append(self)
+        keep(self, *args)
+
+    monkeypatch.setattr(FrozenProgram, "_keep", counted)
+    return runs
 
 
 @pytest.fixture
