@@ -82,12 +82,13 @@ def assert_matches_eager(
     calls: int = 1,
     tangents: Sequence[torch.Tensor | None] | None = None,
     strides: bool = True,
+    gradient_strides: bool = False,
     **tolerance: Any,
 ) -> None:
     """Call a compiled function, and on copies of the arguments the function it was compiled from.
 
     Results, what the call left in its arguments and, where an argument requires a gradient, the
-    gradients must agree in structure, dtypes, strides and values.
+    gradients must agree in structure, dtypes and values; results and arguments in strides, too.
 
     Args:
         run: what `torch.compile` returned.
@@ -98,14 +99,17 @@ def assert_matches_eager(
         tangents: the gradient of each result, None for no gradient; unless given, numbers that
             differ from element to element.
         strides: whether strides are compared.
+        gradient_strides: whether strides of gradients are compared.
         tolerance: as for `torch.testing.assert_close`.
     """
     eager = original(run) if eager is None else eager
     theirs = pytree.tree_map_only(torch.Tensor, copied, args)
+    tolerance = {"equal_nan": False, **tolerance}
     for _ in range(calls):
-        expected, tangents_used = _outcome(eager, theirs, tangents)
-        actual, _ = _outcome(run, args, tangents_used)
-        compare(expected, actual, values=True, strides=strides, **{"equal_nan": False, **tolerance})
+        expected, gradients, used = _outcome(eager, theirs, tangents)
+        actual, ours, _ = _outcome(run, args, used)
+        compare(expected, actual, values=True, strides=strides, **tolerance)
+        compare(gradients, ours, values=True, strides=gradient_strides, **tolerance)
 
 
 def assert_module_matches_eager(
@@ -116,10 +120,15 @@ def assert_module_matches_eager(
     Compared are results, gradients in inputs, those that the parameters collected, and buffers.
     """
     twin = copy.deepcopy(module)
-    close = {"rtol": 1e-4, "atol": 1e-5}
-    assert_matches_eager(compiled(twin, **how), *inputs, eager=module, calls=calls, **close)
-    expected, actual = ([p.grad for p in m.parameters()] for m in (module, twin))
-    compare(expected, actual, values=True, equal_nan=False, **close)
+    run = compiled(twin, **how)
+    close = {"rtol": 1e-4, "atol": 1e-5, "equal_nan": False}
+    for _ in range(calls):
+        expected, gradients, used = _outcome(module, inputs, None, collect=True)
+        actual, ours, _ = _outcome(run, inputs, used, collect=True)
+        compare(expected, actual, values=True, **close)
+        compare(gradients, ours, values=True, **close)
+    collected, ours = ([p.grad for p in m.parameters()] for m in (module, twin))
+    compare(collected, ours, values=True, **close)
     compare(module.state_dict(), twin.state_dict(), values=True, equal_nan=False)
 
 
@@ -129,24 +138,43 @@ def original(run: Any) -> Callable[..., Any]:
 
 
 def _outcome(
-    f: Callable[..., Any], args: Any, tangents: Sequence[torch.Tensor | None] | None
-) -> tuple[Any, list[torch.Tensor | None]]:
-    """What a call gives, leaves in its arguments and has as gradients; and the tangents used."""
-    leaves = pytree.tree_map_only(torch.Tensor, _leaf_of, args)
-    results = f(*leaves)
-    flat = [y for y in pytree.tree_leaves(results) if isinstance(y, torch.Tensor)]
+    f: Callable[..., Any],
+    args: Any,
+    tangents: Sequence[torch.Tensor | None] | None,
+    *,
+    collect: bool = False,
+) -> tuple[Any, list[torch.Tensor | None], list[torch.Tensor | None]]:
+    """What a call returns and leaves in its arguments, their gradients, and the tangents used.
+
+    With `collect`, parameters collect their gradients, too.
+    """
+    args = pytree.tree_map_only(torch.Tensor, _leaf_of, args)
+    leaves = [x for x in pytree.tree_leaves(args) if _requires_grad(x)]
+    returned = f(*args)
+    results = [y for y in pytree.tree_leaves(returned) if isinstance(y, torch.Tensor)]
     if tangents is None:
-        tangents = [y.detach().cos() if y.requires_grad else None for y in flat]
-    given = [x for x in pytree.tree_leaves(leaves) if isinstance(x, torch.Tensor)]
-    wanted = [x for x in given if x.requires_grad and x.is_leaf]
-    pairs = [(y, t) for y, t in zip(flat, tangents, strict=True) if t is not None]
-    if wanted and pairs:
-        torch.autograd.backward(*zip(*pairs, strict=True))
-    requires = [y.requires_grad for y in flat]
-    results, leaves = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (results, leaves))
-    return (results, requires, leaves, [x.grad for x in wanted]), list(tangents)
+        tangents = [y.detach().cos() if y.requires_grad else None for y in results]
+    pairs = [(y, t) for y, t in zip(results, tangents, strict=True) if t is not None]
+    gradients: list[torch.Tensor | None] = [None] * len(leaves)
+    if leaves and pairs:
+        given, weights = zip(*pairs, strict=True)
+        if collect:
+            torch.autograd.backward(given, weights)
+            gradients = [x.grad for x in leaves]
+        else:
+            gradients = list(torch.autograd.grad(given, leaves, weights, allow_unused=True))
+    requires = [y.requires_grad for y in results]
+    return (*_detached((returned, args)), requires), gradients, list(tangents)
 
 
 def _leaf_of(x: torch.Tensor) -> torch.Tensor:
     """A leaf without a gradient yet, in the same memory; the tensor itself if it needs none."""
     return x.detach().requires_grad_() if x.requires_grad else x
+
+
+def _requires_grad(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
+def _detached(tree: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, tree)

@@ -77,6 +77,14 @@ def executables():
 
 
 @pytest.fixture
+def traces():
+    """A function that says how many graphs Dynamo has traced since the test began."""
+    counters = torch._dynamo.utils.counters
+    before = counters["stats"]["unique_graphs"]
+    return lambda: counters["stats"]["unique_graphs"] - before
+
+
+@pytest.fixture
 def others_may_warn():
     """Warnings are errors only if the code that raises them is ours.
 

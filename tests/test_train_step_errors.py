@@ -9,12 +9,7 @@ from torch import nn, optim
 from torch.optim.swa_utils import AveragedModel
 
 import xla_dynamo
-from tests.training_steps import (
-    batches,
-    loss_fn,
-    perceptron,
-    sgd,
-)
+from tests.training_steps import batches, loss_fn, perceptron, sgd
 from xla_dynamo.errors import OptionError, UnsupportedError
 
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 import xla_dynamo
+from tests.compiling import compiled
 from tests.training_steps import (
     OPTIMIZERS,
     STEPS,
@@ -89,7 +90,7 @@ def test_float32_recurrent_layers_have_their_gradients(projected):
 
     expected = gradients(lstm)
     with torch._dynamo.config.patch(allow_rnn=True):
-        torch.testing.assert_close(gradients(torch.compile(lstm, backend="openxla")), expected)
+        torch.testing.assert_close(gradients(compiled(lstm)), expected)
     before = {name: p.detach().clone() for name, p in lstm.named_parameters()}
     step(x)
     changes = {name: before[name] - p.detach() for name, p in lstm.named_parameters()}
