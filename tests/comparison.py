@@ -24,6 +24,7 @@ def compare(
             assert type(e) is type(a), f"type: {type(e)} against {type(a)}"
             assert not values or e == a or (e != e and a != a), f"number: {e} against {a}"
             continue
+        assert isinstance(a, torch.Tensor), f"type: {type(e)} against {type(a)}"
         assert e.dtype == a.dtype, f"dtype: eager {e.dtype}, compiled {a.dtype}"
         assert e.shape == a.shape, f"shape: eager {e.shape}, compiled {a.shape}"
         assert e.layout == a.layout, f"layout: eager {e.layout}, compiled {a.layout}"

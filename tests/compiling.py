@@ -104,12 +104,15 @@ def assert_matches_eager(
     """
     eager = original(run) if eager is None else eager
     theirs = pytree.tree_map_only(torch.Tensor, copied, args)
-    tolerance = {"equal_nan": False, **tolerance}
     for _ in range(calls):
-        expected, gradients, used = _outcome(eager, theirs, tangents)
-        actual, ours, _ = _outcome(run, args, used)
-        compare(expected, actual, values=True, strides=strides, **tolerance)
-        compare(gradients, ours, values=True, strides=gradient_strides, **tolerance)
+        _assert_same_call(
+            (run, args),
+            (eager, theirs),
+            tangents,
+            strides=strides,
+            gradient_strides=gradient_strides,
+            **{"equal_nan": False, **tolerance},
+        )
 
 
 def assert_module_matches_eager(
@@ -123,12 +126,9 @@ def assert_module_matches_eager(
     run = compiled(twin, **how)
     close = {"rtol": 1e-4, "atol": 1e-5, "equal_nan": False}
     for _ in range(calls):
-        expected, gradients, used = _outcome(module, inputs, None, collect=True)
-        actual, ours, _ = _outcome(run, inputs, used, collect=True)
-        compare(expected, actual, values=True, **close)
-        compare(gradients, ours, values=True, **close)
-    collected, ours = ([p.grad for p in m.parameters()] for m in (module, twin))
-    compare(collected, ours, values=True, **close)
+        _assert_same_call((run, inputs), (module, inputs), None, collect=True, **close)
+    expected, actual = ([p.grad for p in m.parameters()] for m in (module, twin))
+    compare(expected, actual, values=True, **close)
     compare(module.state_dict(), twin.state_dict(), values=True, equal_nan=False)
 
 
@@ -137,34 +137,56 @@ def original(run: Any) -> Callable[..., Any]:
     return run._orig_mod if isinstance(run, torch.nn.Module) else run._torchdynamo_orig_callable
 
 
-def _outcome(
-    f: Callable[..., Any],
-    args: Any,
+Call = tuple[Callable[..., Any], Sequence[Any]]
+
+
+def _assert_same_call(
+    ours: Call,
+    eagers: Call,
     tangents: Sequence[torch.Tensor | None] | None,
     *,
+    strides: bool = True,
+    gradient_strides: bool = False,
     collect: bool = False,
-) -> tuple[Any, list[torch.Tensor | None], list[torch.Tensor | None]]:
-    """What a call returns and leaves in its arguments, their gradients, and the tangents used.
-
-    With `collect`, parameters collect their gradients, too.
-    """
-    args = pytree.tree_map_only(torch.Tensor, _leaf_of, args)
-    leaves = [x for x in pytree.tree_leaves(args) if _requires_grad(x)]
-    returned = f(*args)
-    results = [y for y in pytree.tree_leaves(returned) if isinstance(y, torch.Tensor)]
+    **tolerance: Any,
+) -> None:
+    """Compare one call with eager's; with `collect`, parameters collect their gradients, too."""
+    found = []
+    for f, args in (eagers, ours):
+        args = pytree.tree_map_only(torch.Tensor, _leaf_of, args)
+        leaves = [x for x in pytree.tree_leaves(args) if _requires_grad(x)]
+        found.append((f(*args), args, leaves))
+    expected, actual = (
+        _detached((returned, pytree.tree_map(_requires_grad, returned), args))
+        for returned, args, _ in found
+    )
+    compare(expected, actual, values=True, strides=strides, **tolerance)
+    results = [y for y in pytree.tree_leaves(found[0][0]) if isinstance(y, torch.Tensor)]
     if tangents is None:
         tangents = [y.detach().cos() if y.requires_grad else None for y in results]
+    expected, actual = (
+        _gradients(returned, leaves, tangents, collect=collect) for returned, _, leaves in found
+    )
+    compare(expected, actual, values=True, strides=gradient_strides, **tolerance)
+
+
+def _gradients(
+    returned: Any,
+    leaves: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor | None],
+    *,
+    collect: bool,
+) -> list[torch.Tensor | None]:
+    """The gradients in the leaves; None for each that no result with a tangent depends on."""
+    results = [y for y in pytree.tree_leaves(returned) if isinstance(y, torch.Tensor)]
     pairs = [(y, t) for y, t in zip(results, tangents, strict=True) if t is not None]
-    gradients: list[torch.Tensor | None] = [None] * len(leaves)
-    if leaves and pairs:
-        given, weights = zip(*pairs, strict=True)
-        if collect:
-            torch.autograd.backward(given, weights)
-            gradients = [x.grad for x in leaves]
-        else:
-            gradients = list(torch.autograd.grad(given, leaves, weights, allow_unused=True))
-    requires = [y.requires_grad for y in results]
-    return (*_detached((returned, args)), requires), gradients, list(tangents)
+    if not leaves or not pairs:
+        return [None] * len(leaves)
+    given, weights = zip(*pairs, strict=True)
+    if collect:
+        torch.autograd.backward(given, weights)
+        return [x.grad for x in leaves]
+    return list(torch.autograd.grad(given, leaves, weights, allow_unused=True))
 
 
 def _leaf_of(x: torch.Tensor) -> torch.Tensor:
