@@ -8,16 +8,23 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
-def compare(expected: Any, actual: Any, *, values: bool, strides: bool = True) -> None:
-    """Raise AssertionError unless two results agree in structure, types, strides and values."""
+def compare(
+    expected: Any, actual: Any, *, values: bool, strides: bool = True, **tolerance: Any
+) -> None:
+    """Raise AssertionError unless two results agree in structure, types, strides and values.
+
+    `tolerance` is as for `torch.testing.assert_close`; unless told otherwise, NaN equals NaN.
+    """
+    tolerance = {"equal_nan": True, "check_stride": False, **tolerance}
     flat_e, spec_e = pytree.tree_flatten(expected)
     flat_a, spec_a = pytree.tree_flatten(actual)
     assert len(flat_e) == len(flat_a), f"structure: {spec_e} against {spec_a}"
     for e, a in zip(flat_e, flat_a, strict=True):
         if not isinstance(e, torch.Tensor):
             assert type(e) is type(a), f"type: {type(e)} against {type(a)}"
-            assert not values or e == a or e != e, f"number: {e} against {a}"
+            assert not values or e == a or (e != e and a != a), f"number: {e} against {a}"
             continue
+        assert isinstance(a, torch.Tensor), f"type: {type(e)} against {type(a)}"
         assert e.dtype == a.dtype, f"dtype: eager {e.dtype}, compiled {a.dtype}"
         assert e.shape == a.shape, f"shape: eager {e.shape}, compiled {a.shape}"
         assert e.layout == a.layout, f"layout: eager {e.layout}, compiled {a.layout}"
@@ -27,7 +34,7 @@ def compare(expected: Any, actual: Any, *, values: bool, strides: bool = True) -
         if values:
             if e.layout is torch.strided:
                 e, a = (t.resolve_conj().resolve_neg() for t in (e, a))
-            torch.testing.assert_close(a, e, equal_nan=True, check_stride=False)
+            torch.testing.assert_close(a, e, **tolerance)
 
 
 def compare_with_exact(exact: Any, expected: Any, actual: Any, factor: float = 2) -> None:

@@ -10,6 +10,9 @@ import torch
 
 import bench  # noqa: F401  (before transformers is imported, see bench/torchvision_operators.py)
 from tests.older_releases import fault_of
+from xla_dynamo.execution import split_graph
+from xla_dynamo.execution.frozen_inputs import FrozenProgram
+from xla_dynamo.runtime import metrics
 
 # The suite runs in two processes on two cores; XLA brings a pool of threads of its own.
 torch.set_num_threads(1)
@@ -37,6 +40,48 @@ def cold():
     torch.manual_seed(0)
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def split_graphs(monkeypatch):
+    """The graphs of the test that were cut, since something in them runs in eager torch."""
+    made = []
+
+    class Watched(split_graph.SplitGraph):
+        def __init__(self, *args):
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr("xla_dynamo.execution.compiled_graph.SplitGraph", Watched)
+    return made
+
+
+@pytest.fixture
+def frozen_runs(monkeypatch):
+    """The frozen programs that computed values from parameters, one entry for each time."""
+    runs, keep = [], FrozenProgram._keep
+
+    def counted(self, *args):
+        runs.append(self)
+        keep(self, *args)
+
+    monkeypatch.setattr(FrozenProgram, "_keep", counted)
+    return runs
+
+
+@pytest.fixture
+def executables():
+    """A function that says how many executables were built since the test began."""
+    before = metrics.counter_value("UncachedCompile")
+    return lambda: metrics.counter_value("UncachedCompile") - before
+
+
+@pytest.fixture
+def traces():
+    """A function that says how many graphs Dynamo has traced since the test began."""
+    counters = torch._dynamo.utils.counters
+    before = counters["stats"]["unique_graphs"]
+    return lambda: counters["stats"]["unique_graphs"] - before
 
 
 @pytest.fixture

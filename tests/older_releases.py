@@ -17,7 +17,7 @@ class Fault:
         library: the distribution.
         until: the newest release with the fault that was tried.
         reason: the fault.
-        tests: patterns of their names, as in "test_training.py::test_frozen*".
+        tests: patterns of their names, as in "test_gradients.py::test_frozen*".
     """
 
     library: str
@@ -46,9 +46,9 @@ FAULTS = (
         "2.11.0",
         "torch takes the states of a scan that have other strides, or come twice, for an error",
         (
-            "test_control_flow.py::test_gradient_of_a_loop_compiles_once*",
-            "test_control_flow.py::test_gradient_of_a_scan_that_drops",
-            "test_control_flow.py::test_train_step",
+            "test_while_loop.py::test_gradient_of_a_loop_compiles_once*",
+            "test_scan.py::test_gradient_of_a_scan_that_drops",
+            "test_scan.py::test_train_step",
         ),
     ),
     Fault(
@@ -70,7 +70,7 @@ FAULTS = (
         "torch",
         "2.11.0",
         "Dynamo loses a gradient of an autograd.Function that gets a tensor twice",
-        ("test_training.py::test_function_used_twice",),
+        ("test_autograd_functions.py::test_function_used_twice",),
     ),
     Fault(
         "torch",
@@ -78,7 +78,7 @@ FAULTS = (
         "Dynamo has no guard on the dtype and requires_grad of a compiled module's parameters, "
         "with every backend: compile anew after module.float() or requires_grad_()",
         (
-            "test_training.py::test_frozen_parameters",
+            "test_gradients.py::test_frozen_parameters",
             "test_models.py::test_agrees_with_float64*bert*",
         ),
     ),

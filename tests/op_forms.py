@@ -18,7 +18,7 @@ def eagerly(program: Callable[..., Any], tensors: list[torch.Tensor]) -> Any:
     return program(tensors)
 
 
-def compiled(
+def run_compiled(
     program: Callable[..., Any], tensors: list[torch.Tensor], backend: str, **how: Any
 ) -> Any:
     torch.manual_seed(1)

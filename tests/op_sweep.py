@@ -38,7 +38,7 @@ from tests.op_database import (
     operators,
     samples,
 )
-from tests.op_forms import FORMS, compiled, eagerly, on_device
+from tests.op_forms import FORMS, eagerly, on_device, run_compiled
 
 
 @dataclasses.dataclass
@@ -120,7 +120,7 @@ def check_sample(
             status, actual = "pass", call(on_device)
         else:
             status, actual = whole_or_in_pieces(
-                lambda **how: call(functools.partial(compiled, **how)),
+                lambda **how: call(functools.partial(run_compiled, **how)),
                 fallback=fallback,
                 rng=rng,
             )

@@ -9,19 +9,17 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.compiling import compiled
+
 HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 CLOSE = {torch.bfloat16: 2e-2, torch.float16: 2e-3, torch.float32: 1e-5}
-
-
-def compiled(f):
-    return torch.compile(f, backend="openxla", fullgraph=True)
 
 
 def autocast(dtype, **kwargs):
     return torch.autocast("cpu", dtype=dtype, **kwargs)
 
 
-def assert_same(actual, expected, tolerance):
+def assert_near(actual, expected, tolerance):
     """The same dtypes, and numbers within the tolerance of each tensor's largest."""
     for a, e in zip(actual, expected, strict=True):
         assert a.dtype == e.dtype
@@ -59,14 +57,14 @@ def test_forward_and_gradients(dtype, inside):
 
     actual, expected = run(compiled(f)), run(f)
     assert {y.dtype for y in actual} == {dtype, torch.float32}
-    assert_same(actual, expected, CLOSE[dtype] / 4)
+    assert_near(actual, expected, CLOSE[dtype] / 4)
 
 
 @HALVES
 def test_without_gradients(dtype):
     given = [x.detach() for x in inputs()]
     with torch.no_grad(), autocast(dtype):
-        assert_same(compiled(block)(*given), block(*given), CLOSE[dtype] / 4)
+        assert_near(compiled(block)(*given), block(*given), CLOSE[dtype] / 4)
 
 
 @HALVES
@@ -97,7 +95,7 @@ def test_half_the_function():
     x, w = torch.randn(3, 4), torch.randn(4, 4)
     actual = compiled(f)(x, w)
     assert [y.dtype for y in actual] == [torch.bfloat16, torch.float32] * 2
-    assert_same(actual, f(x, w), 4e-3)
+    assert_near(actual, f(x, w), 4e-3)
 
 
 def test_the_mode_around_a_call_may_change():
@@ -115,7 +113,7 @@ def test_backward_under_another_mode():
     with autocast(torch.bfloat16, enabled=False):
         y.float().square().sum().backward()
         z.float().square().sum().backward()
-    assert_same([given[1].grad], [twins[1].grad], 5e-3)
+    assert_near([given[1].grad], [twins[1].grad], 5e-3)
 
 
 def test_custom_function():
@@ -141,7 +139,7 @@ def test_custom_function():
         y.sum().backward()
         return y.detach(), x.grad
 
-    assert_same(run(torch.compile(f, backend="openxla")), run(f), 5e-3)
+    assert_near(run(compiled(f, fullgraph=False)), run(f), 5e-3)
 
 
 @pytest.mark.parametrize("compile_step", [False, True], ids=["model", "model and step"])
@@ -172,11 +170,11 @@ def test_loss_scaling(compile_step):
             weights.append(copy.deepcopy([p.detach() for p in model.parameters()]))
         return scales, weights, scaler.state_dict()
 
-    scales, weights, state = train(lambda f: torch.compile(f, backend="openxla"))
+    scales, weights, state = train(lambda f: compiled(f, fullgraph=False))
     eager_scales, eager_weights, eager_state = train(lambda f: f)
     assert scales == eager_scales
     assert state == eager_state
     assert sum(a > b for a, b in itertools.pairwise(scales)) == 2
     for actual, expected in zip(weights, eager_weights, strict=True):
-        assert_same(actual, expected, 2e-3)
+        assert_near(actual, expected, 2e-3)
         assert all(w.isfinite().all() for w in actual)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import xla_dynamo
 from tests.comparison import compare_with_exact
+from tests.compiling import assert_matches_eager, compiled
 from xla_dynamo.lowerings.cpu import onednn, torch_calls
 from xla_dynamo.runtime.libraries import libraries_of
 
@@ -106,10 +107,10 @@ def inputs(count):
     return x, [torch.randn(CHANNELS, CHANNELS, 3, 3) / 9 for _ in range(count)]
 
 
-def check(names, factor=2):
+def assert_as_near_to_exact(names, factor=2):
     x, weights = inputs(len(names) + 1)
     names = ["relu", *names]
-    compiled = torch.compile(network, backend="openxla", dynamic=False, fullgraph=True)
+    run = compiled(network, dynamic=False)
 
     def results(f, dtype):
         leaves = [t.to(dtype).requires_grad_() for t in (x, *weights)]
@@ -117,17 +118,17 @@ def check(names, factor=2):
         return y.detach(), *torch.autograd.grad(y.square().mean(), leaves)
 
     exact = results(network, torch.float64)
-    expected, actual = results(network, torch.float32), results(compiled, torch.float32)
+    expected, actual = results(network, torch.float32), results(run, torch.float32)
     compare_with_exact(exact, expected, actual, factor)
     with torch.no_grad():  # another program
-        expected, actual = network(names, x, weights), compiled(names, x, weights)
+        expected, actual = network(names, x, weights), run(names, x, weights)
         compare_with_exact(exact[0], expected, actual, factor)
 
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", BLOCKS)
 def test_between_convolutions(name):
-    check([name])
+    assert_as_near_to_exact([name])
 
 
 # These jump: what is rounded otherwise may be far off in the end.
@@ -138,7 +139,9 @@ SMOOTH = sorted(set(BLOCKS) - {"a mask", "places", "which of windows", "whole nu
 @given(st.lists(st.sampled_from(SMOOTH), min_size=2, max_size=5))
 def test_programs(names):
     torch._dynamo.reset()
-    check(names, factor=20)  # norms of norms make much of a last place; a wrong one is far off
+    assert_as_near_to_exact(
+        names, factor=20
+    )  # norms of norms make much of a last place; a wrong one is far off
 
 
 def turned_images(f, x):
@@ -177,8 +180,7 @@ def test_images_made_of_tokens_are_not_turned():
     tokens, kernel = torch.randn(2, 36, CHANNELS), torch.randn(CHANNELS, 2 * CHANNELS, 1, 1)
     with torch.no_grad():
         assert turned_images(lambda x: from_tokens(x, kernel), tokens) <= 1  # the result
-        compiled = torch.compile(from_tokens, backend="openxla", fullgraph=True)
-        torch.testing.assert_close(compiled(tokens, kernel), from_tokens(tokens, kernel))
+        assert_matches_eager(compiled(from_tokens), tokens, kernel)
 
 
 @pytest.mark.parametrize("name", KEEPING)

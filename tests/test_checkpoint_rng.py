@@ -11,23 +11,17 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from tests.test_partition import graphs  # noqa: F401
+from tests.compiling import compiled_whole
 from xla_dynamo.dynamo import joint_partitioner
 from xla_dynamo.graphs.nodes import run_and_save_rng_state, run_with_rng_state
 
 ROWS, COLUMNS = 4, 50
-# Under "error" nothing runs in torch by accident.
-OPTIONS = [{"fallback": "error"}, {"rng": "torch", "fallback": "error"}]
-both = pytest.mark.parametrize("options", OPTIONS, ids=["xla", "torch"])
+both = pytest.mark.parametrize("rng", ["xla", "torch"])
 
 
-def compiled(fn, options=OPTIONS[0]):
-    return torch.compile(fn, backend="openxla", fullgraph=True, options=options)
-
-
-def assert_one_mask(fn, options=OPTIONS[0], dtype=torch.float32, calls=2):
+def assert_one_mask(fn, rng="xla", dtype=torch.float32, calls=2):
     """`fn` is a product of its input with random numbers: its gradient at ones is its value."""
-    f = compiled(fn, options)
+    f = compiled_whole(fn, rng=rng)
     results = []
     for call in range(calls):
         x = torch.ones(ROWS, COLUMNS, dtype=dtype, requires_grad=True)
@@ -69,30 +63,30 @@ def targets(gm):
 @both
 @pytest.mark.parametrize("preserve_rng_state", [True, False])
 @pytest.mark.parametrize("use_reentrant", [True, False])
-def test_dropouts_inside_and_around(options, use_reentrant, preserve_rng_state):
+def test_dropouts_inside_and_around(rng, use_reentrant, preserve_rng_state):
     inner = replayed(
         lambda y: F.dropout(F.dropout(y * 2, 0.5) * 3, 0.2),
         use_reentrant=use_reentrant,
         preserve_rng_state=preserve_rng_state,
     )
-    assert_one_mask(lambda x: F.dropout(inner(F.dropout(x, 0.1)), 0.1) * torch.rand(50), options)
+    assert_one_mask(lambda x: F.dropout(inner(F.dropout(x, 0.1)), 0.1) * torch.rand(50), rng)
 
 
 @both
-def test_regions_in_a_row_and_nested(options):
+def test_regions_in_a_row_and_nested(rng):
     one = replayed(lambda y: F.dropout(y, 0.5))
-    assert_one_mask(lambda x: one(one(x)), options)
-    assert_one_mask(replayed(lambda y: one(F.dropout(y, 0.2)) * torch.rand(50)), options)
+    assert_one_mask(lambda x: one(one(x)), rng)
+    assert_one_mask(replayed(lambda y: one(F.dropout(y, 0.2)) * torch.rand(50)), rng)
 
 
-def test_draws_are_compiled_and_drawn_again(cuts, graphs):  # noqa: F811
+def test_draws_are_compiled_and_drawn_again(cuts, split_graphs):
     assert_one_mask(replayed(lambda y: F.dropout(y.exp().log(), 0.5)))
     ((forward, backward),) = cuts
     assert run_and_save_rng_state in targets(forward)
     assert run_with_rng_state in targets(backward)
     saved = [n.meta["val"] for n in backward.graph.find_nodes(op="placeholder")]
     assert torch.bool not in [t.dtype for t in saved], "the key is saved, not the mask"
-    assert not graphs
+    assert not split_graphs
 
 
 like = torch.empty_like
@@ -134,7 +128,7 @@ def test_draws_of_one_region_differ():
         a, b = (y * torch.rand(COLUMNS) for _ in range(2))
         return a * b, (a == b).any()
 
-    product, alike = compiled(replayed(f))(torch.ones(ROWS, COLUMNS, requires_grad=True))
+    product, alike = compiled_whole(replayed(f))(torch.ones(ROWS, COLUMNS, requires_grad=True))
     product.sum().backward()
     assert not alike
 
@@ -145,7 +139,7 @@ def test_dtypes(dtype):
 
 
 def test_dynamic_sizes():
-    f = torch.compile(replayed(lambda y: F.dropout(y, 0.5)), backend="openxla", dynamic=True)
+    f = compiled_whole(replayed(lambda y: F.dropout(y, 0.5)), dynamic=True)
     for n in (7, 12):
         x = torch.ones(n, requires_grad=True)
         y = f(x)
@@ -159,13 +153,13 @@ def test_dynamic_sizes():
 @both
 @pytest.mark.parametrize("policy", list(CheckpointPolicy))
 @pytest.mark.filterwarnings("ignore")
-def test_selective_checkpoints(options, policy):
+def test_selective_checkpoints(rng, policy):
     # With PREFER_SAVE, torch saves the draws, and not what stands between them and the backward.
     context = functools.partial(
         create_selective_checkpoint_contexts, lambda *args, **kwargs: policy
     )
     region = replayed(lambda y: F.dropout(y, 0.3) * torch.rand(y.shape), context_fn=context)
-    assert_one_mask(region, options)
+    assert_one_mask(region, rng)
 
 
 @pytest.mark.parametrize("budget", [0, 0.3, 0.7, 1.0])
@@ -180,7 +174,7 @@ def test_equal_draws_stay_two():
         a, b = like(x).exponential_(), like(x).exponential_()
         return x * a * b, (a == b).any()
 
-    assert not compiled(f)(torch.ones(COLUMNS, requires_grad=True))[1]
+    assert not compiled_whole(f)(torch.ones(COLUMNS, requires_grad=True))[1]
 
 
 # --- checkpoints and states outside of the graph -----------------------------------------------
@@ -188,8 +182,8 @@ def test_equal_draws_stay_two():
 
 @both
 @pytest.mark.parametrize("use_reentrant", [True, False])
-def test_eager_checkpoint_around_a_compiled_function(options, use_reentrant):
-    f = compiled(lambda y: F.dropout(y, 0.5) * torch.rand(COLUMNS), options)
+def test_eager_checkpoint_around_a_compiled_function(rng, use_reentrant):
+    f = compiled_whole(lambda y: F.dropout(y, 0.5) * torch.rand(COLUMNS), rng=rng)
     x = torch.ones(COLUMNS, requires_grad=True)
     y = checkpoint(f, x, use_reentrant=use_reentrant)
     state = torch.get_rng_state()
@@ -199,7 +193,7 @@ def test_eager_checkpoint_around_a_compiled_function(options, use_reentrant):
 
 
 @both
-def test_states_saved_and_restored_inside(options):
+def test_states_saved_and_restored_inside(rng):
     def f(x):
         state = torch.get_rng_state()
         first = torch.rand(3) + x
@@ -207,19 +201,19 @@ def test_states_saved_and_restored_inside(options):
         return first, torch.rand(3) + x
 
     # Dynamo breaks the graph at each.
-    first, second = torch.compile(f, backend="openxla", options=options)(torch.zeros(3))
+    first, second = compiled_whole(f, fullgraph=False, rng=rng)(torch.zeros(3))
     assert torch.equal(first, second)
 
 
 @both
-def test_fork_rng_inside(options):
+def test_fork_rng_inside(rng):
     def f(x):
         with torch.random.fork_rng():
             torch.manual_seed(3)
             forked = torch.rand(3) + x
         return forked, torch.rand(3) + x
 
-    c, x = torch.compile(f, backend="openxla", options=options), torch.zeros(3)
+    c, x = compiled_whole(f, fullgraph=False, rng=rng), torch.zeros(3)
     torch.manual_seed(1)
     (forked, first), (again, second) = c(x), c(x)
     assert torch.equal(forked, again)

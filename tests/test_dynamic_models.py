@@ -6,45 +6,34 @@ Cold: nothing is cached on disk, and Dynamo starts anew in each test.
 import pytest
 import torch
 import transformers
-from torch._dynamo.utils import counters
 
-from xla_dynamo.runtime import metrics
+from tests.compiling import assert_matches_eager, compiled_whole
 
 LENGTHS = [pytest.param(6, id="6"), pytest.param(30, id="30", marks=pytest.mark.slow)]
 
 
-def compiled(f):
-    counters.clear()
-    metrics.clear_all()
-    options = {"fallback": "error"}
-    return torch.compile(f, backend="openxla", dynamic=True, fullgraph=True, options=options)
-
-
-def graphs():
-    return counters["stats"]["unique_graphs"]
-
-
 @pytest.mark.parametrize("count", LENGTHS)
-def test_bert_at_many_lengths(count):
+def test_bert_at_many_lengths(count, traces, executables):
     config = transformers.BertConfig(
         hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96
     )
     model = transformers.BertModel(config).eval()
-    run = compiled(lambda ids, mask: model(input_ids=ids, attention_mask=mask).last_hidden_state)
+    run = compiled_whole(
+        lambda ids, mask: model(input_ids=ids, attention_mask=mask).last_hidden_state, dynamic=True
+    )
     for _ in range(2):  # the second time, nothing is compiled
         for length in range(5, 5 + count):
             ids = torch.randint(0, 1000, (3, length))
             mask = (torch.arange(length) < torch.tensor([[length], [3], [1]])).long()
-            expected = model(input_ids=ids, attention_mask=mask).last_hidden_state
             with torch.no_grad():
-                torch.testing.assert_close(run(ids, mask), expected, atol=1e-5, rtol=1e-4)
-        assert metrics.counter_value("UncachedCompile") == count
-    assert graphs() == 1
+                assert_matches_eager(run, ids, mask, atol=1e-5, rtol=1e-4)
+        assert executables() == count
+    assert traces() == 1
 
 
 @pytest.mark.usefixtures("others_may_warn")  # transformers 5.24 renames past_key_values
 @pytest.mark.parametrize("count", LENGTHS)
-def test_gpt2_with_past_keys(count):
+def test_gpt2_with_past_keys(count, traces, executables):
     config = transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, n_positions=64)
     model = transformers.GPT2LMHeadModel(config).eval()
 
@@ -54,7 +43,7 @@ def test_gpt2_with_past_keys(count):
         layers = output.past_key_values.layers
         return output.logits, [(layer.keys, layer.values) for layer in layers]
 
-    run = compiled(step)
+    run = compiled_whole(step, dynamic=True)
     with torch.no_grad():
         prompt = step(torch.randint(0, 1000, (3, 5)), None)[1]
         for _ in range(2):
@@ -64,5 +53,5 @@ def test_gpt2_with_past_keys(count):
                 logits, past = run(ids, past)
                 expected, expected_past = step(ids, expected_past)
                 torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
-            assert metrics.counter_value("UncachedCompile") == count
-    assert graphs() == 1
+            assert executables() == count
+    assert traces() == 1

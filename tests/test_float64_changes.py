@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
+from tests.compiling import compiled
 from xla_dynamo import openxla
 
 
@@ -39,7 +40,7 @@ def run(f, wrap):
 
 @pytest.mark.parametrize("f", [count, scale, fill, read_and_write], ids=lambda f: f.__name__)
 def test_in_place(f):
-    actual = run(f, lambda f: torch.compile(f, backend="openxla", fullgraph=True))
+    actual = run(f, compiled)
     expected = run(f, lambda f: f)
     for a, e in zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=True):
         torch.testing.assert_close(a, e)
@@ -47,7 +48,7 @@ def test_in_place(f):
 
 def test_numbers_of_later_graphs_are_still_tensors():
     """What was learnt for one graph is not held against the next: no executable a number."""
-    torch.compile(count, backend="openxla")(number(1.0), torch.ones(2), 1.0)
+    compiled(count)(number(1.0), torch.ones(2), 1.0)
     seen = []
 
     def backend(gm, inputs):
@@ -70,5 +71,5 @@ def test_parameters_of_an_optimizer():
             step()
         return weight
 
-    actual = steps(lambda f: torch.compile(f, backend="openxla"))
+    actual = steps(lambda f: compiled(f, fullgraph=False))
     torch.testing.assert_close(actual, steps(lambda f: f), rtol=1e-6, atol=1e-6)

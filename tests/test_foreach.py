@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing._internal import common_methods_invocations as database
 
+from tests.compiling import compiled, compiled_whole
 from xla_dynamo.decompositions.foreach import foreach_decompositions
 
 KINDS = ("unary", "binary", "pointwise", "reduce", "other")
@@ -21,7 +22,7 @@ def call(name, sample):
 @pytest.mark.parametrize("name", [*SAMPLES, *IN_PLACE])
 def test_against_eager(name):
     op = SAMPLES[name.removesuffix("_")]
-    run = torch.compile(call, backend="openxla", fullgraph=True, options={"fallback": "error"})
+    run = compiled_whole(call)
     compared = 0
     for sample in op.sample_inputs("cpu", torch.float32, num_input_tensors=[2]):
         sample.kwargs.pop("disable_fastpath", None)  # for torch's tests on CUDA
@@ -39,7 +40,7 @@ def test_against_eager(name):
 def test_sum_of_powers():
     """The one that torch's database leaves out."""
     x = torch.randn(5)
-    run = torch.compile(torch.ops.aten._foreach_powsum, backend="openxla", fullgraph=True)
+    run = compiled(torch.ops.aten._foreach_powsum)
     torch.testing.assert_close(run([x, x], 3)[1], x.abs().pow(3).sum())
 
 

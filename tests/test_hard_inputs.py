@@ -1,6 +1,5 @@
 """Inputs and outputs that have broken a backend before: lazy bits, offsets, no memory, forks."""
 
-import functools
 import multiprocessing
 import subprocess
 import sys
@@ -11,11 +10,8 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 
+from tests.compiling import compiled, compiled_anew
 from xla_dynamo import errors
-
-
-def compiled(f, **options):
-    return torch.compile(f, backend="openxla", fullgraph=True, **options)
 
 
 @pytest.mark.parametrize("lazy", [torch.conj, lambda t: t.conj().mT.mT, torch.resolve_conj])
@@ -148,10 +144,9 @@ def test_compiled_optimizer_step():
     layer = torch.nn.Linear(3, 2)
     twin = torch.nn.Linear(3, 2)
     twin.load_state_dict(layer.state_dict())
-    openxla = functools.partial(torch.compile, backend="openxla")
-    for module, compile_ in ((layer, openxla), (twin, lambda f: f)):
+    for module, compile_ in ((layer, compiled), (twin, lambda f, **_: f)):
         optimizer = torch.optim.AdamW(module.parameters())
-        step = compile_(lambda optimizer=optimizer: optimizer.step())
+        step = compile_(lambda optimizer=optimizer: optimizer.step(), fullgraph=False)
         for _ in range(3):
             module(torch.ones(1, 3)).square().sum().backward()
             step()
@@ -180,8 +175,7 @@ def test_nothing_has_no_extremum(f):
 
 def test_empty_results_with_any_strides():
     x = torch.empty_strided((0, 0, 2), (8, 8, 2))
-    torch._dynamo.reset()
-    actual = torch.compile(lambda x: x.expand(2, *x.shape), backend="openxla", fullgraph=True)(x)
+    actual = compiled_anew(lambda x: x.expand(2, *x.shape))(x)
     assert actual.shape == (2, 0, 0, 2)
 
 
@@ -197,8 +191,7 @@ def changed_tail(x):
 
 @pytest.mark.parametrize("fn", [lambda x: x.chunk(2)[1], tail, changed_tail, lambda x: tail(x).t()])
 def test_views_of_inputs_at_symbolic_places(fn):
-    torch._dynamo.reset()
-    run = torch.compile(fn, backend="openxla", fullgraph=True, dynamic=True)
+    run = compiled_anew(fn, dynamic=True)
     for n in (8, 6):
         x, y = torch.arange(float(n)), torch.arange(float(n))
         actual, expected = run(x), fn(y)

@@ -8,12 +8,9 @@ from torch.nn import functional as F
 
 import xla_dynamo
 from tests.comparison import compare_wrappers
+from tests.compiling import compiled, compiled_whole
 
 LENGTHS = ((2, 3), (4, 1), (3, 5, 2), (1, 1, 7, 2), (2, 3))
-
-
-def compiled(f, **kwargs):
-    return torch.compile(f, backend="openxla", **{"fullgraph": True, **kwargs})
 
 
 def jagged(lengths, width=4, dtype=torch.float64):
@@ -124,7 +121,7 @@ def test_jagged_operators_without_a_rule_run_in_torch(f):
         x = jagged(lengths).detach()
         compare_wrappers(ours(x), f(x.sin()).cos())
     with pytest.raises(xla_dynamo.UnsupportedOperator, match="_jagged_to_padded_dense_forward"):
-        compiled(f, options={"fallback": "error"})(x)
+        compiled_whole(f)(x)
 
 
 def test_jagged_attention_breaks_the_graph():

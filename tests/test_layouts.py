@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.compiling import compiled
 from xla_dynamo.execution.restriding import preparation, restriding
 from xla_dynamo.lowerings.builders.strides import is_row_major, row_major_order
 from xla_dynamo.programs.layouts import input_layout, output_layout
@@ -75,7 +76,7 @@ def test_outputs_have_the_promised_strides(promised):
 
 
 def test_results_without_elements_have_torchs_strides():
-    f = torch.compile(lambda x: x + 1, backend="openxla", fullgraph=True)
+    f = compiled(lambda x: x + 1)
     for shape in ((3, 0), (0, 3), (2, 0, 3), (0,)):
         x = torch.empty(shape)
         assert f(x).stride() == (x + 1).stride()
@@ -92,7 +93,7 @@ def test_results_without_elements_have_torchs_strides():
     ],
 )
 def test_what_is_rolled_has_the_strides_of_eager(x, shifts, dims):
-    rolled = torch.compile(torch.roll, backend="openxla")(x, shifts, dims)
+    rolled = compiled(torch.roll)(x, shifts, dims)
     expected = torch.roll(x, shifts, dims)
     assert torch.equal(rolled, expected)
     assert rolled.stride() == expected.stride()

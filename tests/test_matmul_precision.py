@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tests.compiling import compiled
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values
 from xla_dynamo.options import Options
@@ -59,7 +60,7 @@ def test_the_default_is_exact():
 def test_the_cpu_is_exact_at_any(precision):
     x = torch.randn(256, 256)
     options = {"matmul_precision": precision}
-    y = torch.compile(torch.mm, backend="openxla", options=options)(x, x)
+    y = compiled(torch.mm, **options)(x, x)
     exact = x.double() @ x.double()
     assert (y - exact).abs().max() < 1e-4 * exact.abs().max()
     assert not [line for line in stablehlo(torch.mm, x, x, platform="cpu") if "precision" in line]
@@ -67,7 +68,7 @@ def test_the_cpu_is_exact_at_any(precision):
 
 def test_a_change_is_seen():
     """Dynamo guards on what torch was told."""
-    f, x = torch.compile(torch.mm, backend="openxla"), torch.randn(4, 4)
+    f, x = compiled(torch.mm), torch.randn(4, 4)
     metrics.clear_all()
     for precision in ("highest", "high", "highest"):
         torch.set_float32_matmul_precision(precision)

@@ -16,6 +16,7 @@ from bench.models import (
     randomize_constants,
 )
 from bench.models.registry import register
+from tests.compiling import compiled
 from xla_dynamo.runtime import metrics
 
 # transformers and torch.jit grumble about themselves while they are imported.
@@ -95,7 +96,7 @@ def test_agrees_with_eager(name, batch):
     metrics.clear_all()
     with torch.no_grad():
         expected = model(**inputs)
-        actual = torch.compile(model, backend="openxla", fullgraph=whole)(**inputs)
+        actual = compiled(model, fullgraph=whole)(**inputs)
     assert relative_error(expected, actual) <= 1e-4
     if whole:
         assert metrics.counter_value("UncachedCompile") == 1  # the whole model is one executable
@@ -110,11 +111,11 @@ def test_agrees_with_float64(name):
     wide = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
     with torch.no_grad():
         exact = model(**wide)
-        assert relative_error(exact, torch.compile(model, backend="openxla")(**wide)) <= 1e-12
+        assert relative_error(exact, compiled(model, fullgraph=False)(**wide)) <= 1e-12
         narrow = model.float()
-        compiled = torch.compile(narrow, backend="openxla", fullgraph=True)(**inputs)
-        eager = narrow(**inputs)
-    assert distance(exact, compiled) <= 2 * distance(exact, eager) + 1e-7
+        actual = compiled(narrow)(**inputs)
+        expected = narrow(**inputs)
+    assert distance(exact, actual) <= 2 * distance(exact, expected) + 1e-7
 
 
 def distance(exact, result) -> float:

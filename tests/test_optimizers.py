@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing._internal.common_optimizers import optim_db
 
+from tests.compiling import compiled
 from xla_dynamo.runtime import metrics
 
 INFO = {info.name: info for info in optim_db}
@@ -44,7 +45,9 @@ def after_steps(name, kwargs, backend, *, dtype=torch.float32, real=False, steps
     return params, optimizer.state_dict()["state"]
 
 
-def check(name, kwargs, reference=None, *, tolerance=1e-5, executables=1, **options):
+def assert_steps_as_eager(
+    name, kwargs, reference=None, *, tolerance=1e-5, executables=1, **options
+):
     """Compare compiled steps with eager ones (with the arguments `reference`, if given).
 
     The first step, which sees no state yet, may have an executable of its own.
@@ -72,18 +75,18 @@ EVERY = [
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_one_by_one(name):
-    check(name, configurations(name)[-1])
+    assert_steps_as_eager(name, configurations(name)[-1])
 
 
 @pytest.mark.parametrize("name", FOREACH)
 def test_foreach(name):
-    check(name, {**configurations(name)[-1], "foreach": True})
+    assert_steps_as_eager(name, {**configurations(name)[-1], "foreach": True})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kwargs"), EVERY)
 def test_every_configuration(name, kwargs):
-    check(name, kwargs)
+    assert_steps_as_eager(name, kwargs)
 
 
 @pytest.mark.slow
@@ -92,7 +95,7 @@ def test_every_configuration(name, kwargs):
 def test_capturable(name, foreach):
     """Eager refuses it on the CPU; the numbers are those without it."""
     kwargs = configurations(name)[-1]
-    check(name, {**kwargs, "capturable": True, "foreach": foreach}, kwargs)
+    assert_steps_as_eager(name, {**kwargs, "capturable": True, "foreach": foreach}, kwargs)
 
 
 @pytest.mark.slow
@@ -102,16 +105,20 @@ def test_capturable(name, foreach):
 @pytest.mark.parametrize("name", WHOLE)
 def test_dtypes(name, dtype, tolerance):
     """Where eager reads the step count into Python, compiled code has it in float32."""
-    check(name, configurations(name)[-1], dtype=dtype, tolerance=tolerance, real=True)
+    assert_steps_as_eager(
+        name, configurations(name)[-1], dtype=dtype, tolerance=tolerance, real=True
+    )
 
 
 @pytest.mark.parametrize("name", FUSED)
 def test_fused_kernels_run_in_torch(name):
-    check(name, {**configurations(name)[-1], "fused": True}, executables=0, real=True)
+    assert_steps_as_eager(
+        name, {**configurations(name)[-1], "fused": True}, executables=0, real=True
+    )
 
 
 def test_adafactor():
-    check("Adafactor", {"weight_decay": 0.1}, executables=0, real=True)
+    assert_steps_as_eager("Adafactor", {"weight_decay": 0.1}, executables=0, real=True)
     torch._dynamo.reset()
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         after = after_steps("Adafactor", {"weight_decay": 0.1}, "openxla")
@@ -228,7 +235,7 @@ def test_clipped_gradients(clip, foreach):
 
     metrics.clear_all()
     options = {"fallback": "error"}
-    actual = run(torch.compile(clipped, backend="openxla", fullgraph=True, options=options))
+    actual = run(compiled(clipped, **options))
     assert metrics.counter_value("UncachedCompile") == 1
     torch.testing.assert_close(actual, run(clipped))
 

@@ -11,6 +11,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from torch._dynamo.exc import BackendCompilerFailed
 
 import xla_dynamo
+from tests.compiling import assert_matches_eager, compiled, compiled_whole, leaf
 from xla_dynamo.lowerings import table
 from xla_dynamo.runtime import metrics
 
@@ -98,54 +99,41 @@ def lowers(monkeypatch):
     return xla_dynamo.lowers
 
 
-def compiled(f, *, dynamic=None, **options):
-    return torch.compile(f, backend="openxla", fullgraph=True, dynamic=dynamic, options=options)
-
-
 def f(x, y):
     return (scaled_add(x.sin(), y, 2.5) * scaled_add(y, x)).sum()
-
-
-def check_gradients(run):
-    x, y = (torch.randn(6, 3, requires_grad=True) for _ in range(2))
-    expected, actual = f(x, y), run(x, y)
-    torch.testing.assert_close(actual, expected)
-    torch.testing.assert_close(
-        torch.autograd.grad(actual, (x, y)), torch.autograd.grad(expected, (x, y))
-    )
 
 
 @pytest.mark.parametrize("rule", [in_stablehlo, in_jax, in_pallas])
 def test_a_rule(lowers, rule):
     lowers(torch.ops.xla_dynamo_own.scaled_add.default)(rule)
-    run = compiled(f, fallback="error")
+    run = compiled_whole(f)
     with torch.no_grad():
         run(torch.ones(2), torch.ones(2))
     assert not calls  # of torch's own function
-    check_gradients(run)
+    assert_matches_eager(run, leaf(6, 3), leaf(6, 3))
 
 
 @pytest.mark.parametrize("rule", [in_stablehlo, in_jax, in_pallas])
 def test_a_rule_at_dynamic_sizes(lowers, rule):
     lowers("xla_dynamo_own.scaled_add.default")(rule)
-    run = compiled(f, dynamic=True, fallback="error")
+    run = compiled_whole(f, dynamic=True)
     for n in (2, 5, 3):
         x, y = torch.randn(n, 4), torch.randn(n, 4)
-        torch.testing.assert_close(run(x, y), f(x, y))
+        assert_matches_eager(run, x, y)
 
 
 def test_no_rule():
     metrics.clear_all()
     calls.clear()
     run = compiled(f)
-    check_gradients(run)
+    assert_matches_eager(run, leaf(6, 3), leaf(6, 3))
     assert metrics.counter_value("xla_dynamo_own::scaled_add") == 2
     assert len(calls) == 4  # two of them in eager
 
 
 def test_no_rule_and_no_fallback():
     with pytest.raises(BackendCompilerFailed, match="no lowering for xla_dynamo_own") as raised:
-        compiled(f, fallback="error")(torch.ones(2), torch.ones(2))
+        compiled_whole(f)(torch.ones(2), torch.ones(2))
     assert "@xla_dynamo.lowers(op)" in str(raised.value)
     assert "scaled_add(x.sin(), y, 2.5)" in str(raised.value)
 
@@ -156,7 +144,7 @@ def test_several_results(lowers):
         return (x - mean) / (square - mean**2).sqrt()
 
     x = torch.randn(5, 4)
-    torch.testing.assert_close(compiled(g)(x), g(x))
+    assert_matches_eager(compiled(g), x)
 
     @lowers(torch.ops.xla_dynamo_own.moments.default)
     def rule(ctx, x):
@@ -164,7 +152,7 @@ def test_several_results(lowers):
 
     torch._dynamo.reset()
     calls.clear()
-    run = compiled(g, fallback="error")
+    run = compiled_whole(g)
     actual = run(x)
     assert not calls
     torch.testing.assert_close(actual, g(x))
@@ -176,7 +164,7 @@ def test_lists_of_tensors():
         return a.sum() + b.exp()
 
     x, y = torch.randn(3), torch.randn(4)
-    torch.testing.assert_close(compiled(g)(x, y), g(x, y))
+    assert_matches_eager(compiled(g), x, y)
 
 
 def test_one_that_mutates():
@@ -184,11 +172,10 @@ def test_one_that_mutates():
         newest = push_(buffer, x.sin())
         return newest * 2 + buffer[-1]
 
-    run, buffers = compiled(g), [torch.zeros(3, 2), torch.zeros(3, 2)]
+    run, buffer = compiled(g), torch.zeros(3, 2)
     for _ in range(4):
         x = torch.randn(2)
-        torch.testing.assert_close(run(buffers[0], x), g(buffers[1], x))
-        torch.testing.assert_close(*buffers)
+        assert_matches_eager(run, buffer, x)
 
 
 def test_a_rule_of_the_wrong_type_is_its_own_fault(lowers):
@@ -197,5 +184,5 @@ def test_a_rule_of_the_wrong_type_is_its_own_fault(lowers):
         return xla_dynamo.call_jax(ctx, lambda x: x[:1], x)
 
     with pytest.raises(BackendCompilerFailed, match="This is a fault of the rule") as raised:
-        compiled(f, fallback="error")(torch.ones(2), torch.ones(2))
+        compiled_whole(f)(torch.ones(2), torch.ones(2))
     assert "test_own_operators" in str(raised.value)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.compiling import assert_matches_eager, compiled
 from xla_dynamo.runtime import metrics
 
 pytestmark = pytest.mark.skipif(
@@ -57,14 +58,14 @@ def with_optimizer(model):
 def run(make_step, *, fullgraph):
     model = make()
     reference = copy.deepcopy(model)
-    compiled = torch.compile(make_step(model), backend="openxla", fullgraph=fullgraph)
+    fast = compiled(make_step(model), fullgraph=fullgraph)
     eager = make_step(reference)
     metrics.clear_all()
     for index in range(4):
         generator = torch.Generator().manual_seed(index)
         x = torch.randn(8, 1, 4, 4, dtype=torch.float64, generator=generator)
         y = torch.randint(0, 3, (8,), generator=generator)
-        torch.testing.assert_close(compiled(x, y), eager(x, y))
+        assert_matches_eager(fast, x, y, eager=eager)
     expected = dict(reference.state_dict())
     torch.testing.assert_close(dict(model.state_dict()), expected, rtol=1e-7, atol=1e-9)
     return metrics.counter_value("UncachedCompile")

@@ -6,15 +6,13 @@ import scipy.stats
 import torch
 import torch.nn.functional as F
 
+from tests.compiling import compiled
+
 aten = torch.ops.aten
 
 COUNT = 100_000
 # Seeds are fixed, so a draw passes always or never; a wrong distribution gives far less than this.
 LEAST_P = 1e-3
-
-
-def compiled(f):
-    return torch.compile(f, backend="openxla", fullgraph=True)
 
 
 def drawn(f, seed=0):

@@ -9,7 +9,8 @@ import torch
 import torch.distributions as D
 import torch.nn.functional as F
 
-from tests.test_random import COUNT, assert_distribution, assert_frequencies, compiled, drawn
+from tests.compiling import compiled
+from tests.test_random import COUNT, assert_distribution, assert_frequencies, drawn
 from xla_dynamo import UnsupportedOperator
 from xla_dynamo.lowerings.random import _below
 
@@ -57,9 +58,7 @@ def test_dropout_between_recurrent_layers_is_refused(network):
         torch._dynamo.reset()
         with torch.no_grad():
             module.eval()
-            torch.testing.assert_close(
-                torch.compile(lambda x: module(x)[0], backend="openxla")(x), module(x)[0]
-            )
+            torch.testing.assert_close(compiled(lambda x: module(x)[0])(x), module(x)[0])
 
 
 # --- ranges ------------------------------------------------------------------------------------
@@ -220,7 +219,7 @@ def test_gradients_through_a_sample():
 
 @pytest.mark.parametrize("rng", ["xla", "torch"])
 def test_threads_do_not_share_numbers(rng):
-    f = torch.compile(lambda: torch.rand(8), backend="openxla", options={"rng": rng})
+    f = compiled(lambda: torch.rand(8), rng=rng)
     f()
     with ThreadPoolExecutor(4) as pool:
         samples = list(pool.map(lambda _: f(), range(80)))

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
+from tests.compiling import compiled_whole
 from tests.op_database import DRAWN, full_name, operators
 from tests.op_sweep import check
-from tests.test_partition import graphs  # noqa: F401
 from xla_dynamo import OptionError
 from xla_dynamo.options import Options
 
@@ -27,16 +27,15 @@ RANDOM_OPS = {
 }
 
 
-def compiled(fn, **options):
-    options = {"rng": "torch", "fallback": "error", **options}
-    return torch.compile(fn, backend="openxla", fullgraph=True, options=options)
+def drawing_in_torch(fn, **options):
+    return compiled_whole(fn, rng="torch", **options)
 
 
 def assert_same_run(fn, *sizes, exact=False, calls=3, **options):
     """Compare results, gradients and the generator's state with eager's, several calls in a row."""
     runs = []
     inputs = [torch.rand(size) + 0.1 for size in sizes]
-    for f in (fn, compiled(fn, **options)):
+    for f in (fn, drawing_in_torch(fn, **options)):
         torch.manual_seed(3)
         values, states = [], []
         for _ in range(calls):
@@ -110,7 +109,7 @@ def test_more_samples(dtype, form):
     ],
 )
 def test_draws(draw):
-    f = compiled(draw)
+    f = drawing_in_torch(draw)
     torch.manual_seed(1)
     expected = [draw() for _ in range(3)]
     state = torch.get_rng_state()
@@ -175,7 +174,7 @@ def test_transformer_layer(batch_first):
 
 
 def test_dynamic_sizes():
-    f = compiled(lambda x: F.dropout(x, 0.5) * torch.rand(x.shape))
+    f = drawing_in_torch(lambda x: F.dropout(x, 0.5) * torch.rand(x.shape))
     for n in (5, 8, 13):
         x = torch.ones(n)
         torch.manual_seed(n)
@@ -216,7 +215,7 @@ def test_training_loses_what_eager_loses(name, attention):
         return found, torch.get_rng_state()
 
     expected, state = losses(lambda m: m)
-    actual, our_state = losses(compiled)
+    actual, our_state = losses(drawing_in_torch)
     assert actual == pytest.approx(expected, rel=1e-6)
     assert torch.equal(state, our_state)
 
@@ -240,7 +239,7 @@ def test_draws_that_nobody_reads_advance_the_generator():
 
     assert_same_run(f, (6, 50))
     with torch.no_grad():
-        x, g = torch.ones(6, 50), compiled(f)
+        x, g = torch.ones(6, 50), drawing_in_torch(f)
         torch.manual_seed(0)
         expected = f(x)
         torch.manual_seed(0)
@@ -260,22 +259,22 @@ def test_draws_of_the_backward():
     assert_same_run(lambda x: F.dropout(Noisy.apply(x), 0.5), (6, 50))
 
 
-def test_draws_do_not_cut_the_graph(graphs):  # noqa: F811
-    f = compiled(lambda x: F.dropout(F.dropout(x.sin(), 0.5).cos() * torch.rand(50), 0.5))
+def test_draws_do_not_cut_the_graph(split_graphs):
+    f = drawing_in_torch(lambda x: F.dropout(F.dropout(x.sin(), 0.5).cos() * torch.rand(50), 0.5))
     f(torch.ones(6, 50, requires_grad=True)).sum().backward()
-    assert [len(graph.parts) for graph in graphs] == [1]  # the forward; all drawn beforehand
+    assert [len(graph.parts) for graph in split_graphs] == [1]  # the forward; all drawn beforehand
 
 
-def test_the_default_does_not_draw_in_torch(graphs):  # noqa: F811
-    compiled(lambda x: F.dropout(x, 0.5), rng="xla")(torch.ones(50))
-    assert not graphs
+def test_the_default_does_not_draw_in_torch(split_graphs):
+    compiled_whole(lambda x: F.dropout(x, 0.5), rng="xla")(torch.ones(50))
+    assert not split_graphs
 
 
-def test_dropout_outside_of_training_is_compiled(graphs):  # noqa: F811
+def test_dropout_outside_of_training_is_compiled(split_graphs):
     model = nn.Sequential(nn.Dropout(0.5), nn.RReLU()).eval()
     x = torch.randn(50)
-    assert torch.equal(compiled(model)(x), model(x))
-    assert not graphs
+    assert torch.equal(drawing_in_torch(model)(x), model(x))
+    assert not split_graphs
 
 
 def test_other_values_are_refused():

@@ -5,10 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from xla_dynamo.backend import compile_torch_graph
-from xla_dynamo.events import BuiltExecutable
+from tests.compiling import assert_matches_eager, watched
 from xla_dynamo.lowerings.cpu import onednn
-from xla_dynamo.options import Options
 from xla_dynamo.runtime.libraries import libraries_of
 
 has_images = pytest.mark.skipif(
@@ -22,39 +20,6 @@ def always(cold, monkeypatch):
     monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
 
 
-def programs(f, **settings):
-    """A function compiled, and the programs that come of it."""
-    built = []
-
-    def observe(event):
-        if isinstance(event, BuiltExecutable):
-            built.append(event.program)
-
-    def backend(gm, inputs):
-        return compile_torch_graph(gm, inputs, Options.parse({}), observer=observe)
-
-    return torch.compile(f, backend=backend, **settings), built
-
-
-def results(f, *inputs):
-    leaves = [t.detach().clone().requires_grad_() for t in inputs]
-    made = f(*leaves)
-    made = made if isinstance(made, tuple) else (made,)
-    loss = sum((y * torch.arange(y.numel(), dtype=y.dtype).view_as(y)).mean() for y in made)
-    return *made, *torch.autograd.grad(loss, leaves)
-
-
-def check(f, *inputs, **settings):
-    """Compare results, gradients and the strides of both; what was chosen for saved tensors."""
-    compiled, built = programs(f, **{"dynamic": False, **settings})
-    expected = results(f, *inputs)
-    for _ in range(2):
-        actual = results(compiled, *inputs)
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
-        assert [t.stride() for t in actual] == [t.stride() for t in expected]
-    return [program.chosen_strides for program in built]
-
-
 def images():
     return torch.randn(2, 3, 6, 5), torch.randn(4, 3, 3, 3) / 5, torch.randn(4, 4, 3, 3) / 6
 
@@ -64,9 +29,18 @@ def convolutions(x, first, second):
     return F.conv2d(x, second, None, 1, 1).sigmoid()
 
 
+def chosen_strides(f, *inputs, dynamic=False):
+    """Compare with eager, and tell what strides were chosen for what is saved."""
+    run, built = watched(f, dynamic=dynamic)
+    leaves = [x.requires_grad_() for x in inputs]
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    assert_matches_eager(run, *leaves, calls=2, gradient_strides=True, **close)
+    return [event.program.chosen_strides for event in built]
+
+
 @has_images
 def test_images_are_saved_with_the_channels_last():
-    chosen, _ = check(convolutions, *images())
+    chosen, _ = chosen_strides(convolutions, *images())
     assert chosen
     assert all(len(stride) != 4 or stride[1] == 1 for stride in chosen.values())
 
@@ -75,7 +49,7 @@ def test_images_are_saved_with_the_channels_last():
 @pytest.mark.parametrize("size", [(3, 1, 1), (1, 4, 1), (1, 1, 5)])
 def test_sizes_of_one(size):
     weight = torch.randn(4, size[0], 3, 3)
-    check(
+    chosen_strides(
         lambda x, w: F.conv2d(x, w, None, 1, 1).tanh().exp(),
         torch.randn(2, *size),
         weight,
@@ -86,7 +60,7 @@ def test_a_transpose_is_saved_as_what_it_is_made_from():
     def f(x, y):
         return (x @ y).transpose(0, 1).tanh().cos()
 
-    chosen, _ = check(f, torch.randn(3, 4, 5), torch.randn(3, 5, 6))
+    chosen, _ = chosen_strides(f, torch.randn(3, 4, 5), torch.randn(3, 5, 6))
     assert set(chosen.values()) <= {(6, 24, 1)}
 
 
@@ -95,11 +69,11 @@ def test_what_the_user_gets_too_has_eagers_strides():
         y = F.conv2d(x, first).exp()
         return y, F.conv2d(y, second).tanh()
 
-    check(f, *images())
+    chosen_strides(f, *images())
 
 
 def test_open_sizes_keep_what_was_traced():
-    assert not any(check(convolutions, *images(), dynamic=True))
+    assert not any(chosen_strides(convolutions, *images(), dynamic=True))
 
 
 @torch.library.custom_op("xla_dynamo_tests::in_its_strides", mutates_args=())
@@ -130,19 +104,19 @@ def test_a_backward_that_is_cut_gets_what_was_traced():
     def f(x, first, second):
         return F.conv2d(InEager.apply(F.conv2d(x, first).tanh()), second)
 
-    check(f, *images())
+    chosen_strides(f, *images())
 
 
 def test_checkpoints():
     def f(*inputs):
         return checkpoint(convolutions, *inputs, use_reentrant=False)
 
-    check(f, *images())
+    chosen_strides(f, *images())
 
 
 def test_saved_in_the_memory_of_the_cpu():
     with torch.autograd.graph.save_on_cpu():
-        check(convolutions, *images())
+        chosen_strides(convolutions, *images())
 
 
 def test_hooks_at_saved_tensors():
@@ -153,7 +127,7 @@ def test_hooks_at_saved_tensors():
         return tensor.contiguous() + 0
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        check(convolutions, *images())
+        chosen_strides(convolutions, *images())
     assert packed
 
 
@@ -162,7 +136,7 @@ def test_what_autograd_saves_by_an_alias_is_saved_once():
     def f(x, first, second):
         return F.conv2d(F.conv2d(x, first).relu(), second)
 
-    chosen, _ = check(f, *images())
+    chosen, _ = chosen_strides(f, *images())
     assert len(chosen) == 1
 
 

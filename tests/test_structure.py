@@ -114,6 +114,18 @@ def test_files_are_of_a_size_to_read(path):
     assert ast.get_docstring(ast.parse(text)), "says in a sentence what it turns into what"
 
 
+def _checked_beside_the_sources():
+    """Python files of the tests, the benchmark and the documentation."""
+    return [p for folder in ("tests", "bench", "docs") for p in (ROOT / folder).rglob("*.py")]
+
+
+@pytest.mark.parametrize(
+    "path", _checked_beside_the_sources(), ids=lambda p: str(p.relative_to(ROOT).with_suffix(""))
+)
+def test_other_files_are_of_a_size_to_read(path):
+    assert len(path.read_text().splitlines()) <= 400
+
+
 def test_no_file_named_for_nothing():
     vague = {"utils", "helpers", "core", "base", "misc", "common"}
     assert not [p for p in SOURCES if p.stem.strip("_") in vague]

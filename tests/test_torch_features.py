@@ -13,22 +13,8 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.export.graph_signature import InputKind
 
 import xla_dynamo
-from xla_dynamo.execution.frozen_inputs import FrozenProgram
+from tests.compiling import assert_matches_eager, compiled
 from xla_dynamo.options import Options
-from xla_dynamo.runtime import metrics
-
-
-def compiled(f, **kwargs):
-    return torch.compile(f, backend="openxla", **kwargs)
-
-
-@pytest.fixture
-def frozen(monkeypatch):
-    """A list that grows whenever values are computed from parameters beforehand."""
-    runs = []
-    keep = FrozenProgram._keep
-    monkeypatch.setattr(FrozenProgram, "_keep", lambda *args: (runs.append(1), keep(*args)))
-    return runs
 
 
 @pytest.mark.parametrize(
@@ -41,15 +27,15 @@ def frozen(monkeypatch):
         ("max-autotune-no-cudagraphs", True),
     ],
 )
-def test_modes(mode, freezes, frozen):
+def test_modes(mode, freezes, frozen_runs):
     weight = nn.Parameter(torch.randn(5))
     f = compiled(lambda x: x * weight.exp(), mode=mode)
     x = torch.randn(3, 5)
     with torch.no_grad():
         for _ in range(2):
-            torch.testing.assert_close(f(x), x * weight.exp())
+            assert_matches_eager(f, x)
             weight.add_(1)  # a frozen parameter may change, too
-    assert bool(frozen) == freezes
+    assert bool(frozen_runs) == freezes
 
 
 def test_an_unknown_mode_is_an_error_that_lists_the_valid_ones():
@@ -66,50 +52,39 @@ def test_options_come_before_the_mode():
     assert not Options.parse({"freeze": False}, "max-autotune").freeze
     assert Options.parse({"rng": "torch"}, "max-autotune").freeze
     with pytest.raises(RuntimeError, match="Either mode or options"):
-        compiled(torch.sin, mode="max-autotune", options={"freeze": False})
-
-
-@pytest.fixture
-def executables():
-    """How many executables were made since the test began."""
-    before = metrics.counter_value("UncachedCompile")
-    return lambda: metrics.counter_value("UncachedCompile") - before
+        compiled(torch.sin, mode="max-autotune", freeze=False)
 
 
 def affine(x):
     return (x * 2 + 1).sin()
 
 
-def check(f, x, expected=affine):
-    torch.testing.assert_close(f(x), expected(x))
-
-
 def test_stance_force_eager(executables):
-    f = compiled(affine)
+    f = compiled(affine, fullgraph=False)
     with torch.compiler.set_stance("force_eager"):
-        check(f, torch.randn(3))
+        assert_matches_eager(f, torch.randn(3))
         assert executables() == 0
-    check(f, torch.randn(3))
+    assert_matches_eager(f, torch.randn(3))
     assert executables() == 1
 
 
 def test_stance_fail_on_recompile():
-    f = compiled(affine, dynamic=False)
-    check(f, torch.randn(3))
+    f = compiled(affine, dynamic=False, fullgraph=False)
+    assert_matches_eager(f, torch.randn(3))
     with torch.compiler.set_stance("fail_on_recompile"):
-        check(f, torch.randn(3))
+        assert_matches_eager(f, torch.randn(3))
         with pytest.raises(RuntimeError, match="Detected recompile"):
             f(torch.randn(4))
-    check(f, torch.randn(4))
+    assert_matches_eager(f, torch.randn(4))
 
 
 def test_stance_eager_on_recompile(executables):
-    f = compiled(affine, dynamic=False)
-    check(f, torch.randn(3))
+    f = compiled(affine, dynamic=False, fullgraph=False)
+    assert_matches_eager(f, torch.randn(3))
     with torch.compiler.set_stance("eager_on_recompile"):
-        check(f, torch.randn(4))
+        assert_matches_eager(f, torch.randn(4))
         assert executables() == 1
-    check(f, torch.randn(4))
+    assert_matches_eager(f, torch.randn(4))
     assert executables() == 2
 
 
@@ -117,11 +92,11 @@ def test_stance_eager_on_recompile(executables):
 def test_stances_that_compile_later(stance, executables):
     code = affine.__code__.replace(co_filename=stance)  # torch notes which lines have run
     with torch.compiler.set_stance(stance):
-        f = compiled(types.FunctionType(code, globals()))
-        check(f, torch.randn(3))
+        f = compiled(types.FunctionType(code, globals()), fullgraph=False)
+        assert_matches_eager(f, torch.randn(3))
         assert executables() == 0
         for size in (4, 5, 6):
-            check(f, torch.randn(size))
+            assert_matches_eager(f, torch.randn(size))
     assert executables()
 
 
@@ -138,7 +113,7 @@ def test_disable(executables):
         return plain(x.sin()) * 2 + 1
 
     x, y = (torch.linspace(0, 1, 5).requires_grad_() for _ in range(2))
-    actual = compiled(f)(x)
+    actual = compiled(f, fullgraph=False)(x)
     assert executables() == 2
     assert calls == [False]
     torch.testing.assert_close(actual, f(y))
@@ -147,7 +122,7 @@ def test_disable(executables):
     torch.testing.assert_close(x.grad, y.grad)
     torch._dynamo.reset()
     with pytest.raises(torch._dynamo.exc.Unsupported, match="disable"):
-        compiled(f, fullgraph=True)(x)
+        compiled(f)(x)
 
 
 def mlp():
@@ -194,20 +169,20 @@ def test_module_compile_of_a_class_of_torchs(backend, executables):
     torch.testing.assert_close(model(x), model.forward(x))
     assert ("frames" in torch._dynamo.utils.counters) != OLD
     assert executables() == (backend == "openxla" and not OLD)
-    torch.testing.assert_close(compiled(nn.Sequential(*model))(x), model.forward(x))
+    assert_matches_eager(compiled(nn.Sequential(*model)), x)
     assert executables() == 1 + (backend == "openxla" and not OLD)
 
 
 def test_recompile_limit(executables):
     """Beyond the limit a function runs in eager; with fullgraph that is an error."""
     with torch._dynamo.config.patch(recompile_limit=2):
-        f = compiled(affine, dynamic=False)
+        f = compiled(affine, dynamic=False, fullgraph=False)
         for size in range(2, 6):
-            check(f, torch.randn(size))
+            assert_matches_eager(f, torch.randn(size))
         assert executables() == 2
-        f = compiled(lambda x: affine(x), dynamic=False, fullgraph=True)
-        check(f, torch.randn(2))
-        check(f, torch.randn(3))
+        f = compiled(lambda x: affine(x), dynamic=False)
+        assert_matches_eager(f, torch.randn(2))
+        assert_matches_eager(f, torch.randn(3))
         with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
             f(torch.randn(4))
 
@@ -219,9 +194,9 @@ OPEN = ({0: torch.export.Dim("batch", min=2)},)
 def test_exported_program(sizes, executables):
     model = mlp().eval()
     program = torch.export.export(model, (torch.randn(4, 3),), dynamic_shapes=sizes)
-    f = compiled(program.module(), fullgraph=True)
+    f = compiled(program.module())
     for batch in (4, 7, 9) if sizes else (4,):
-        check(f, torch.randn(batch, 3), model)
+        assert_matches_eager(f, torch.randn(batch, 3), eager=model)
     assert executables()
 
 
@@ -291,7 +266,7 @@ def test_func(name, executables):
     """Transforms inside of a compiled function are part of its graph."""
     x = torch.randn(4, 3, dtype=torch.float64)
     f = compiled(TRANSFORMS[name], fullgraph=name != "functional_call")
-    torch.testing.assert_close(f(x), TRANSFORMS[name](x))
+    assert_matches_eager(f, x)
     assert executables() >= 1
 
 
@@ -299,7 +274,7 @@ def test_func(name, executables):
 def test_func_around_a_compiled_function(transform, executables):
     """Dynamo does not compile under transforms that began outside: eager runs."""
     x, around = torch.randn(4, 3), getattr(torch.func, transform)
-    torch.testing.assert_close(around(compiled(energy))(x), around(energy)(x))
+    torch.testing.assert_close(around(compiled(energy, fullgraph=False))(x), around(energy)(x))
     assert executables() == 0
 
 
@@ -311,7 +286,7 @@ def test_compiled_autograd(how, executables):
     torch._dynamo.utils.counters.clear()
     if how == "whole step":
         with torch._dynamo.config.patch(compiled_autograd=True):
-            compiled(lambda: model(x).square().sum().backward())()
+            compiled(lambda: model(x).square().sum().backward(), fullgraph=False)()
     else:
         loss = model(x).square().sum()
         with torch._dynamo.compiled_autograd._enable(torch.compile(backend="openxla")):

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch._functorch._aot_autograd.schemas import OutputType, ViewAndMutationMeta
 
+from tests.compiling import compiled, compiled_anew
+
 VIEWS = {
     "select": lambda x, n: x.select(0, n),
     "select from the end": lambda x, n: x.select(-1, -n),
@@ -45,20 +47,19 @@ def where_it_lies(view, x):
     )
 
 
-def run(f, x, backend, dynamic):
-    torch._dynamo.reset()
-    g = torch.compile(f, backend=backend, fullgraph=True, dynamic=dynamic) if backend else f
+def views_of(f, x):
+    """Where the views lie that two calls return, and what is left in x."""
     found = []
     for _ in range(2):
-        view, *others = g(x, 1)
+        view, *others = f(x, 1)
         view.add_(1)  # must be seen in x
         found.append((where_it_lies(view, x), x.tolist(), [o.tolist() for o in others]))
     return found
 
 
-def same(f, x, place=lambda x: x.clone(), dynamic=True):
-    expected, actual = (run(f, place(x), backend, dynamic) for backend in (None, "openxla"))
-    assert actual == expected
+def assert_views_lie_as_in_eager(f, x, place=lambda x: x.clone(), dynamic=True):
+    expected = views_of(f, place(x))
+    assert views_of(compiled_anew(f, dynamic=dynamic), place(x)) == expected
 
 
 @pytest.mark.every(3)
@@ -71,7 +72,7 @@ def test_a_view_of_a_changed_input(view, place, dynamic):
         y.mul_(2)
         return y, y + 1
 
-    same(f, torch.arange(24.0).view(4, 6), PLACES[place], dynamic)
+    assert_views_lie_as_in_eager(f, torch.arange(24.0).view(4, 6), PLACES[place], dynamic)
 
 
 @pytest.mark.parametrize("change", [True, False])
@@ -85,8 +86,8 @@ def test_other_meanings_of_the_same_bytes(change):
         return ((y.mul_(2j) if change else y),)
 
     numbers = torch.arange(24.0).view(4, 6)
-    same(of_complex, numbers)
-    same(conjugate, torch.complex(numbers, numbers + 1))
+    assert_views_lie_as_in_eager(of_complex, numbers)
+    assert_views_lie_as_in_eager(conjugate, torch.complex(numbers, numbers + 1))
 
 
 def test_another_place_without_another_trace():
@@ -98,11 +99,10 @@ def test_another_place_without_another_trace():
         return (y,)
 
     base = torch.arange(32.0)
-    torch._dynamo.reset()
-    compiled = torch.compile(f, backend="openxla", fullgraph=True, dynamic=True)
+    run = compiled_anew(f, dynamic=True)
     for offset in (0, 5, 16):
         x = base[offset : offset + 8]
-        (view,) = compiled(x, 1)
+        (view,) = run(x, 1)
         assert view.data_ptr() == x.data_ptr() + view.element_size()
 
 
@@ -114,7 +114,7 @@ def test_beside_gradients(dynamic):
         return y, (y * weight).sum()
 
     found = []
-    for g in (f, torch.compile(f, backend="openxla", fullgraph=True, dynamic=dynamic)):
+    for g in (f, compiled(f, dynamic=dynamic)):
         base = torch.arange(24.0).view(4, 6)
         x, weight = base[1:], torch.ones(6, requires_grad=True)
         view, loss = g(x, weight, 1)
@@ -130,7 +130,7 @@ def test_around_an_operator_in_torch():
         return (y,)
 
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        same(f, torch.arange(24.0).view(4, 6), PLACES["behind another row"])
+        assert_views_lie_as_in_eager(f, torch.arange(24.0).view(4, 6), PLACES["behind another row"])
 
 
 def test_torch_still_says_what_is_a_view():

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import xla_dynamo
+from tests.compiling import assert_matches_eager, compiled
 from xla_dynamo.decompositions.whole_resampling import _OPERATORS, resampling_is_whole
 
 aten = torch.ops.aten
@@ -57,14 +58,8 @@ def test_one_operator_and_one_for_its_gradient(cold, mode, rank, dynamic, sizes)
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
 def test_channels_stay_last_in_memory(cold, mode, dynamic):
     x = image(2).contiguous(memory_format=torch.channels_last).requires_grad_()
-    compiled = torch.compile(
-        lambda x: F.interpolate(x, scale_factor=2.0, mode=mode), backend="openxla", dynamic=dynamic
-    )
-    expected, actual = F.interpolate(x, scale_factor=2.0, mode=mode), compiled(x)
-    assert actual.stride() == expected.stride()
-    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (expected, actual)]
-    assert gradients[0].stride() == gradients[1].stride()
-    torch.testing.assert_close(*gradients)
+    run = compiled(lambda x: F.interpolate(x, scale_factor=2.0, mode=mode), dynamic=dynamic)
+    assert_matches_eager(run, x, gradient_strides=True)
 
 
 @pytest.mark.every(5)
@@ -78,9 +73,9 @@ def test_bytes_are_eagers(cold, mode, align_corners, channels, sizes):
 
     torch.manual_seed(0)
     x = torch.randint(0, 256, (2, channels, 6, 7), dtype=torch.uint8)
-    compiled = torch.compile(resize, backend="openxla")
+    run = compiled(resize)
     for image in (x, x.contiguous(memory_format=torch.channels_last), x[:, :, ::5, ::6]):
-        assert torch.equal(compiled(image), resize(image))
+        assert_matches_eager(run, image, rtol=0, atol=0)
 
 
 def test_direct_calls_under_autograd(cold):
@@ -90,18 +85,14 @@ def test_direct_calls_under_autograd(cold):
         )
 
     x = image(2, requires_grad=True)
-    compiled = torch.compile(resize, backend="openxla", fullgraph=True)
-    torch.testing.assert_close(compiled(x), resize(x))
-    gradients = [torch.autograd.grad(f(x).sin().sum(), x)[0] for f in (resize, compiled)]
-    torch.testing.assert_close(*gradients)
+    run = compiled(resize)
+    assert_matches_eager(run, x)
 
 
 def test_torch_has_its_kernels_again(cold):
     ops = [op for name in _OPERATORS for op in overloads(name)]
     before = kernels(ops)
-    torch.compile(lambda x: F.interpolate(x, size=(7, 7), mode="bilinear"), backend="openxla")(
-        image(2)
-    )
+    compiled(lambda x: F.interpolate(x, size=(7, 7), mode="bilinear"))(image(2))
     assert kernels(ops) == before
     with resampling_is_whole():
         assert kernels(ops) != before

@@ -108,11 +108,11 @@ def test_training_beside_workers(method):
 def test_spawned_workers_compile():
     """Each worker has an XLA of its own."""
     rows = Rows(compiled_here, count=8)
-    check = torch.compile(affine, backend="openxla")
+    run = torch.compile(affine, backend="openxla")
     with workers("spawn", rows) as batches:
         for batch, x in zip(batches, rows.rows.split(4), strict=True):
             torch.testing.assert_close(batch, affine(x))
-            torch.testing.assert_close(batch, check(x))
+            torch.testing.assert_close(batch, run(x))
 
 
 @forks

@@ -101,7 +101,6 @@ PLACES: dict[str, tuple[str, str]] = {
         "torch._C._dynamo.eval_frame:set_code_exec_strategy",
         "tells Dynamo what to do with a function's frames",
     ),
-    "tree_map_only": ("torch.utils._pytree:tree_map_only", "changes what lists and dicts hold"),
     "CompileContext": ("torch._guards:CompileContext", "the id of Dynamo's compilation"),
     "TracingContext": ("torch._guards:TracingContext", "AOTAutograd's metadata of a graph"),
     "aot_autograd": ("torch._dynamo.backends.common:aot_autograd", "makes ATen graphs"),

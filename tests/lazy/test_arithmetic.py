@@ -11,7 +11,7 @@ from xla_dynamo.runtime.metrics import counter_value
 XLA = xla_dynamo.device()
 
 
-def same(fn, *tensors):
+def assert_same_as_on_cpu(fn, *tensors):
     """Run a function of tensors on the CPU and on the device, and compare."""
     expected = fn(*tensors)
     actual = fn(*(t.to(XLA) for t in tensors))
@@ -58,14 +58,20 @@ def test_like_and_new():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64])
 def test_arithmetic(dtype):
     x, y = torch.arange(12).reshape(3, 4).to(dtype), torch.arange(1, 5).to(dtype)
-    same(lambda x, y: (x + y, x - 3, 2 * x, x / y, x // y, x % y, -x, x**2, x > y), x, y)
-    same(lambda x, y: (x.sum(0), x.max(1), x.t() @ x, x.argmin(), torch.cat([x, x]), x[1]), x, y)
+    assert_same_as_on_cpu(
+        lambda x, y: (x + y, x - 3, 2 * x, x / y, x // y, x % y, -x, x**2, x > y), x, y
+    )
+    assert_same_as_on_cpu(
+        lambda x, y: (x.sum(0), x.max(1), x.t() @ x, x.argmin(), torch.cat([x, x]), x[1]), x, y
+    )
 
 
 def test_type_promotion_with_numbers():
     i, h = torch.arange(4), torch.ones(4, dtype=torch.bfloat16)
-    same(lambda h: h.float().polygamma_(1), h)
-    same(lambda i, h: (i + 1.5, i / 3, h + 1, h * i, i + True, h + torch.tensor(2.0)), i, h)
+    assert_same_as_on_cpu(lambda h: h.float().polygamma_(1), h)
+    assert_same_as_on_cpu(
+        lambda i, h: (i + 1.5, i / 3, h + 1, h * i, i + True, h + torch.tensor(2.0)), i, h
+    )
 
 
 def test_numbers_that_change_compile_nothing_new():
@@ -79,17 +85,19 @@ def test_numbers_that_change_compile_nothing_new():
 
 
 def test_an_operator_without_a_functional_form():
-    same(lambda x: x.clone().polygamma_(1), torch.tensor([0.5, 2.0]))
+    assert_same_as_on_cpu(lambda x: x.clone().polygamma_(1), torch.tensor([0.5, 2.0]))
 
 
 def test_complex_numbers():
     z = torch.view_as_complex(torch.arange(8.0).reshape(4, 2))
-    same(lambda z: (z * z.conj(), z.abs(), z.conj().imag, z.real + 1), z)
+    assert_same_as_on_cpu(lambda z: (z * z.conj(), z.abs(), z.conj().imag, z.real + 1), z)
 
 
 def test_results_whose_sizes_depend_on_values():
     x = torch.tensor([0.0, 1.0, 0.0, 2.0])
-    same(lambda x: (x.nonzero(), x[x > 0], torch.unique(x), x.repeat_interleave(2)), x)
+    assert_same_as_on_cpu(
+        lambda x: (x.nonzero(), x[x > 0], torch.unique(x), x.repeat_interleave(2)), x
+    )
 
 
 def test_results_that_share_no_memory_with_operands():
@@ -109,7 +117,7 @@ def test_out_arguments_are_written_and_resized():
         torch.mul(x, 2, out=empty)
         return whole, empty
 
-    same(fn, x)
+    assert_same_as_on_cpu(fn, x)
 
 
 def test_wrong_arguments_raise_what_torch_raises():

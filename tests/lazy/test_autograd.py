@@ -9,8 +9,8 @@ from tests.comparison import compare
 XLA = xla_dynamo.device()
 
 
-def gradients(program, *inputs):
-    """The result of a program and the gradients of its inputs, on the CPU and on the device."""
+def assert_same_gradients_as_on_cpu(program, *inputs):
+    """Compare the result of a program and the gradients of its inputs on CPU and device."""
     found = []
     for device in ("cpu", XLA):
         leaves = [x.detach().to(device).requires_grad_() for x in inputs]
@@ -35,7 +35,7 @@ def gradients(program, *inputs):
     ],
 )
 def test_gradients(program):
-    gradients(program, torch.randn(4, 3), torch.randn(3, 2))
+    assert_same_gradients_as_on_cpu(program, torch.randn(4, 3), torch.randn(3, 2))
 
 
 def test_in_place_writes_and_views():
@@ -45,7 +45,7 @@ def test_in_place_writes_and_views():
         y.t()[1].mul_(3)
         return y.exp().view(-1)[1:]
 
-    gradients(program, torch.randn(2, 3))
+    assert_same_gradients_as_on_cpu(program, torch.randn(2, 3))
 
 
 def test_gradients_accumulate():
@@ -105,7 +105,7 @@ def test_checkpointed_regions():
     def program(x):
         return checkpoint(lambda x: x.sin().exp(), x, use_reentrant=False)
 
-    gradients(program, torch.randn(3))
+    assert_same_gradients_as_on_cpu(program, torch.randn(3))
 
 
 def test_inference_mode_and_no_grad():

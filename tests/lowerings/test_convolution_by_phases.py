@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import xla_dynamo
+from tests.compiling import assert_matches_eager, compiled
 from xla_dynamo.lowerings.cpu import convolution_by_phases
 
 # Channels of the image and of the result (a group), spatial sizes, window, stride, padding,
@@ -41,16 +42,9 @@ def transposed(case):
 @pytest.mark.parametrize("case", CASES)
 def test_transposed(case):
     f, inputs = transposed(case)
-    expected = f(*inputs)
-    actual = torch.compile(f, backend="openxla", dynamic=False)(*inputs)
-    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
-    grad = torch.randn_like(expected)
-    torch.testing.assert_close(
-        torch.autograd.grad(actual, inputs, grad),
-        torch.autograd.grad(expected, inputs, grad),
-        rtol=1e-4,
-        atol=1e-4,
-    )
+    run = compiled(f, dynamic=False)
+    assert_matches_eager(run, *inputs, tangents=[None], rtol=1e-4, atol=1e-5)
+    assert_matches_eager(run, *inputs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -63,15 +57,9 @@ def test_gradients_of_strided(stride, window, dtype):
     def f(x, weight):
         return F.conv2d(x, weight, None, stride, window // 2)
 
-    expected = f(x, weight)
-    actual = torch.compile(f, backend="openxla", dynamic=False)(x, weight)
-    grad = torch.randn_like(expected)
-    torch.testing.assert_close(
-        torch.autograd.grad(actual, (x, weight), grad),
-        torch.autograd.grad(expected, (x, weight), grad),
-        rtol=2e-2 if dtype is torch.bfloat16 else 1e-4,
-        atol=5e-2 if dtype is torch.bfloat16 else 1e-4,
-    )
+    half = dtype is torch.bfloat16
+    close = {"rtol": 2e-2, "atol": 5e-2} if half else {"rtol": 1e-4, "atol": 1e-4}
+    assert_matches_eager(compiled(f, dynamic=False), x, weight, **close)
 
 
 def test_no_zeros_are_left_in_the_image(monkeypatch):

@@ -5,10 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.comparison import compare_with_exact
-from xla_dynamo.backend import compile_torch_graph
-from xla_dynamo.events import BuiltExecutable
+from tests.compiling import assert_matches_eager, compiled, watched
 from xla_dynamo.lowerings.cpu import onednn, torch_calls
-from xla_dynamo.options import Options
 from xla_dynamo.runtime.libraries import libraries_of
 
 # Images, channels, sizes of the image, channels of the result, window, stride, padding, dilation,
@@ -61,27 +59,19 @@ def test_gradients(case, dtype, format_, cold, monkeypatch):
     inputs = x, weight, torch.randn(out, dtype=dtype)
     result = convolve(*inputs)
     grad = torch.randn_like(result)
-    calls = []
-
-    def observe(event):
-        if isinstance(event, BuiltExecutable):
-            calls.append(str(event.program.module).count("weight_gradient:"))
-
-    def backend(gm, inputs):
-        return compile_torch_graph(gm, inputs, Options.parse({}), observer=observe)
-
-    compiled = torch.compile(convolve, backend=backend, dynamic=False, fullgraph=True)
+    run, built = watched(convolve, dynamic=False, fullgraph=True)
 
     def gradients(f, wide):
         leaves = [t.to(wide).requires_grad_() for t in inputs]
         return torch.autograd.grad(f(*leaves), leaves, grad.to(wide))
 
     exact, expected = gradients(convolve, torch.float64), gradients(convolve, dtype)
-    compare_with_exact(exact, expected, gradients(compiled, dtype))
+    compare_with_exact(exact, expected, gradients(run, dtype))
     product = case in ("one element", "one element, strided", "more weights than results")
     narrow = case == "an image of one column" and dtype is torch.bfloat16  # oneDNN has it wrong
     library = {"torch", "onednn" if dtype is torch.float32 else "onednn_bfloat16"}
-    assert sum(calls) == (not product and not narrow and library <= libraries_of("cpu"))
+    calls = sum(str(event.program.module).count("weight_gradient:") for event in built)
+    assert calls == (not product and not narrow and library <= libraries_of("cpu"))
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
@@ -94,10 +84,4 @@ def test_output_padding_beyond_the_stride(dims):
     def f(x, weight):
         return convolve(x, weight, stride=1, padding=1, dilation=3, output_padding=2)
 
-    expected, actual = f(x, weight), torch.compile(f, backend="openxla", fullgraph=True)(x, weight)
-    torch.testing.assert_close(actual, expected)
-    tangent = torch.randn_like(expected)
-    torch.testing.assert_close(
-        torch.autograd.grad(actual, (x, weight), tangent),
-        torch.autograd.grad(expected, (x, weight), tangent),
-    )
+    assert_matches_eager(compiled(f), x, weight)

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import xla_dynamo
+from tests.compiling import compiled
 
 NAN = float("nan")
 
@@ -77,7 +78,7 @@ def test_bags(kind, mode, padding_idx):
     indices = torch.randint(0, 9, (24,))
     indices[4:8] = 3  # a bag of padding alone
     given = torch.tensor([0, 4, 4, 9, 15, 24])
-    compiled = torch.compile(f, backend="openxla", fullgraph=True, dynamic=False)
+    run = compiled(f, dynamic=False)
     for special in (None, NAN, float("-inf")):
         weight = torch.randn(9, 5)
         if special is not None:
@@ -91,10 +92,10 @@ def test_bags(kind, mode, padding_idx):
             wanted = leaves if weighted else leaves[:1]
             return y, *torch.autograd.grad(y.square().sum(), wanted)
 
-        torch.testing.assert_close(results(compiled), results(f), equal_nan=True)
+        torch.testing.assert_close(results(run), results(f), equal_nan=True)
         with torch.no_grad():
             inputs = (indices, weight, given, torch.randn(24))
-            torch.testing.assert_close(compiled(*inputs), f(*inputs), equal_nan=True)
+            torch.testing.assert_close(run(*inputs), f(*inputs), equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", ["two dimensions", "counted", "counted, with the last", "given"])

@@ -11,11 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from tests.comparison import compare, compare_with_exact
+from tests.compiling import compiled, watched
 from tests.op_database import operators
 from tests.op_sweep import check
 from xla_dynamo import OptionError
-from xla_dynamo.backend import compile_torch_graph
-from xla_dynamo.events import BuiltExecutable
 from xla_dynamo.lowerings.cpu import onednn
 from xla_dynamo.options import Options
 from xla_dynamo.runtime.libraries import libraries_of
@@ -35,20 +34,12 @@ def always(cold, monkeypatch):
 
 def calls_in(f, *args, **options):
     """How many calls of oneDNN the programs of a function have; and its result."""
-    counts = []
-
-    def observe(event):
-        if isinstance(event, BuiltExecutable):
-            counts.append(str(event.program.module).count("__onednn$"))
-
-    def backend(gm, inputs):
-        return compile_torch_graph(gm, inputs, Options.parse(options), observer=observe)
-
-    result = torch.compile(f, backend=backend, fullgraph=True)(*args)
-    return sum(counts), result
+    run, built = watched(f, fullgraph=True, **options)
+    result = run(*args)
+    return sum(str(event.program.module).count("__onednn$") for event in built), result
 
 
-def check_function(f, *args, is_called=True):
+def assert_called_and_right(f, *args, is_called=True):
     """Compare with eager in this dtype and in float64, and see whether oneDNN was called."""
     count, actual = calls_in(f, *args)
     expected, exact = f(*args), f(*(a.double() for a in args))
@@ -74,7 +65,7 @@ def test_convolution(dtype, rank, groups, stride, padding, dilation, bias):
 
     # Not all depthwise ones: see WRONG_IN_ONEDNN.
     is_called = (groups, rank) != (12, 1) and (groups, rank, dtype) != (12, 3, torch.bfloat16)
-    check_function(f, x, weight, *biases, is_called=is_called)
+    assert_called_and_right(f, x, weight, *biases, is_called=is_called)
 
 
 # Sizes at which oneDNN itself reads beyond the image, which may be a crash in eager torch too; of
@@ -113,7 +104,7 @@ def test_transposed_convolution(rank, groups):
     def f(x, weight):
         return TRANSPOSED[rank](x, weight, padding=1, dilation=2, groups=groups)
 
-    check_function(f, x, weight)
+    assert_called_and_right(f, x, weight)
 
 
 @pytest.mark.parametrize("kernel", [(1, 1), (4, 3)])
@@ -129,8 +120,10 @@ def test_memory_formats_and_views(kernel):
     )
     for x in forms:
         torch._dynamo.reset()
-        check_function(lambda x, w: F.conv2d(x, w, padding="same").relu(), x, weight)
-        check_function(lambda x, w: F.conv2d(x, w), x, weight.to(memory_format=torch.channels_last))
+        assert_called_and_right(lambda x, w: F.conv2d(x, w, padding="same").relu(), x, weight)
+        assert_called_and_right(
+            lambda x, w: F.conv2d(x, w), x, weight.to(memory_format=torch.channels_last)
+        )
 
 
 def test_nan_and_infinity_stay_where_they_are():
@@ -154,15 +147,17 @@ def test_nan_and_infinity_stay_where_they_are():
 def test_products(dtype, turns, stack):
     x, y = torch.randn(*stack, 5, 7, dtype=dtype), torch.randn(*stack, 7, 4, dtype=dtype)
     x, y = (t.mT.contiguous().mT if turn else t for t, turn in zip((x, y), turns, strict=True))
-    check_function(torch.matmul, x, y, is_called=bool(dtype.itemsize == 2 or stack or any(turns)))
+    assert_called_and_right(
+        torch.matmul, x, y, is_called=bool(dtype.itemsize == 2 or stack or any(turns))
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bias", [(), (1,), (4,), (1, 4), (5, 4)])
 def test_biases(dtype, bias):
     added, x, y = (torch.randn(s, dtype=dtype) for s in (bias, (5, 7), (4, 7)))
-    check_function(lambda a, x, y: torch.addmm(a, x, y.T), added, x, y)
-    check_function(lambda a, x, y: torch.addmm(a, x, y.T, beta=2, alpha=0.5), added, x, y)
+    assert_called_and_right(lambda a, x, y: torch.addmm(a, x, y.T), added, x, y)
+    assert_called_and_right(lambda a, x, y: torch.addmm(a, x, y.T, beta=2, alpha=0.5), added, x, y)
 
 
 def test_products_of_nothing():
@@ -177,7 +172,7 @@ def test_products_of_nothing():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_attention(dtype):
     query, key, value = (torch.randn(2, 4, n, 8, dtype=dtype) for n in (5, 6, 6))
-    check_function(F.scaled_dot_product_attention, query, key, value)
+    assert_called_and_right(F.scaled_dot_product_attention, query, key, value)
 
 
 SWEPT = (
@@ -211,13 +206,13 @@ def test_threads():
     images = [torch.randn(2, 3, 10, 10) for _ in range(6)]
     with torch.no_grad():
         expected = [model(x) for x in images]
-        compiled = torch.compile(model, backend="openxla")
-        compiled(images[0])
+        run = compiled(model)
+        run(images[0])
     failures = []
 
     def work(x, result):
         with torch.no_grad():
-            right = [torch.allclose(compiled(x), result, atol=1e-5) for _ in range(50)]
+            right = [torch.allclose(run(x), result, atol=1e-5) for _ in range(50)]
         failures.append(right.count(False))
 
     threads = [threading.Thread(target=work, args=a) for a in zip(images, expected, strict=True)]

@@ -24,24 +24,24 @@ func.func public @main(%a: tensor<256x256xf32>) -> tensor<256xf32> {
 
 
 @pytest.fixture
-def compiled():
-    def compile_it(given=None):
+def build():
+    def executable(given=None):
         with make_ir_context():
             module = ir.Module.parse(PRODUCT_AND_SUM)
         return Executable(module, placement_at("cpu", 0), given)
 
-    return compile_it
+    return executable
 
 
-def test_ynnpack_has_the_products_only(compiled):
-    calls = [line for line in compiled().hlo_text().splitlines() if "kind=kCustom" in line]
+def test_ynnpack_has_the_products_only(build):
+    calls = [line for line in build().hlo_text().splitlines() if "kind=kCustom" in line]
     assert len(calls) == 1
     assert "256,256" in calls[0]
 
 
-def test_the_user_decides(compiled):
+def test_the_user_decides(build):
     none = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INVALID"}
-    assert "kind=kCustom" not in compiled(none).hlo_text()
+    assert "kind=kCustom" not in build(none).hlo_text()
 
 
 def test_xla_flags_decide(monkeypatch):
@@ -50,15 +50,15 @@ def test_xla_flags_decide(monkeypatch):
     assert set(xla_options.with_defaults("cpu", {})) == left
 
 
-def test_an_option_that_this_xla_does_not_have_is_left_out(monkeypatch, compiled):
+def test_an_option_that_this_xla_does_not_have_is_left_out(monkeypatch, build):
     ours = {"xla_gone_with_this_version": 1, **xla_options.OF_PLATFORM["cpu"]}
     monkeypatch.setattr(xla_options, "OF_PLATFORM", {"cpu": ours})
     monkeypatch.setattr(xla_options, "_unknown", set())
-    assert "kind=kCustom" in compiled().hlo_text()
+    assert "kind=kCustom" in build().hlo_text()
     assert xla_options._unknown == {"xla_gone_with_this_version"}
     # What the user asks for is not left out.
     with pytest.raises(errors.CompileError, match="xla_gone_with_this_version"):
-        compiled({"xla_gone_with_this_version": 1})
+        build({"xla_gone_with_this_version": 1})
 
 
 def test_no_option_of_ours_is_refused_by_this_version():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from xla_dynamo.lazy import steps
-from xla_dynamo.torch_private import tree_map_only
+from xla_dynamo.torch_private import pytree
 
 _END = object()
 
@@ -95,7 +95,7 @@ class _Upload:
     def _run(self, loader: Iterable[Any], device: torch.device) -> None:
         try:
             for batch in loader:
-                self._put(tree_map_only(torch.Tensor, lambda t: t.to(device), batch))
+                self._put(pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), batch))
                 if self._stopped.is_set():
                     return
             self._put(_END)

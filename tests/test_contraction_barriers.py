@@ -1,10 +1,12 @@
-"""What eager keeps between two operators: what is rounded, infinite, 0 or NaN there is it here."""
+"""Barriers between two operators: what eager rounds, or has as infinite, 0 or NaN, so has XLA."""
 
 import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+
+from tests.compiling import assert_matches_eager, compiled
 
 PRODUCTS = {
     "top one": lambda a: ((p := a * 0.1) - p.amax(-1, keepdim=True) == 0).sum(-1),
@@ -41,9 +43,7 @@ PRODUCTS = {
 def test_differences_of_products_are_those_of_eager(name, dtype):
     torch.manual_seed(0)
     a = torch.randn(64, 100, dtype=dtype)
-    torch.testing.assert_close(
-        torch.compile(PRODUCTS[name], backend="openxla")(a), PRODUCTS[name](a), rtol=1e-6, atol=0
-    )
+    assert_matches_eager(compiled(PRODUCTS[name]), a, rtol=1e-6, atol=0)
 
 
 def test_in_a_branch_and_in_a_loop():
@@ -59,7 +59,7 @@ def test_in_a_branch_and_in_a_loop():
 
     a = torch.randn(64, 100)
     for f in (branch, loop):
-        torch.testing.assert_close(torch.compile(f, backend="openxla")(a), f(a), rtol=0, atol=0)
+        assert_matches_eager(compiled(f), a, rtol=0, atol=0)
 
 
 def test_products_are_rounded_before_a_reduction():
@@ -68,9 +68,7 @@ def test_products_are_rounded_before_a_reduction():
         return products.sum(-1), products.mean(-1), products.cumsum(-1)
 
     x, y = torch.tensor([1e30, 0.7, 3.3]), torch.tensor([-math.inf, -0.49, -10.89])
-    torch.testing.assert_close(
-        torch.compile(sums, backend="openxla")(x, y), sums(x, y), rtol=0, atol=0, equal_nan=True
-    )
+    assert_matches_eager(compiled(sums), x, y, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("trips", [1, 3])
@@ -86,7 +84,7 @@ def test_into_a_loop_and_out_of_it(trips):
         return sums + 1e8 - 1e8, differences.amax() - differences
 
     x = torch.arange(-50.0, 50)
-    torch.testing.assert_close(torch.compile(f, backend="openxla")(x), f(x), rtol=0, atol=0)
+    assert_matches_eager(compiled(f), x, rtol=0, atol=0)
 
 
 def test_out_of_a_branch_that_is_known():
@@ -97,7 +95,7 @@ def test_out_of_a_branch_that_is_known():
         return s - 1e8, p.amax() - p
 
     x = torch.arange(-50.0, 50)
-    torch.testing.assert_close(torch.compile(f, backend="openxla")(x), f(x), rtol=0, atol=0)
+    assert_matches_eager(compiled(f), x, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("freeze", [False, True])
@@ -110,8 +108,7 @@ def test_with_parameters(freeze):
 
     x = torch.randn(100, 100)
     with torch.no_grad():
-        result = torch.compile(f, backend="openxla", options={"freeze": freeze})(x)
-        torch.testing.assert_close(result, f(x), rtol=1e-6, atol=0)
+        assert_matches_eager(compiled(f, freeze=freeze), x, rtol=1e-6, atol=0)
 
 
 BIG, SMALL = 1e30, 1e-30  # the product of two big ones is infinite, of two small ones 0
@@ -155,14 +152,12 @@ def test_two_operators_are_not_made_one(name):
     special = [0, 1, -1, 2.5, -3.3, SMALL, -SMALL, BIG, -BIG, 1e7, 200, -200, 1e37, -0.0, math.inf]
     x = torch.tensor([*special, -math.inf, math.nan])
     x, y = x[:, None], x[None].clone()
-    expected = PAIRS[name](x, y)
-    result = torch.compile(PAIRS[name], backend="openxla")(x, y)
-    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-37, equal_nan=True)
+    close = {"rtol": 1e-5, "atol": 1e-37, "equal_nan": True}
+    assert_matches_eager(compiled(PAIRS[name]), x, y, **close)
 
 
 def test_sums_rounded_in_bfloat16():
     x = torch.arange(-300, 300) / 7
     for f in (lambda x: (x + 1e3) - 1e3, lambda x: (x * 0.7) * 3.3):
         for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
-            result = torch.compile(f, backend="openxla")(x.to(dtype))
-            torch.testing.assert_close(result, f(x.to(dtype)), rtol=0, atol=0)
+            assert_matches_eager(compiled(f), x.to(dtype), rtol=0, atol=0)

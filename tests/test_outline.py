@@ -1,10 +1,11 @@
-"""What has a function of its own: weights that are converted as rows, updates in place."""
+"""Outlined functions: weights that are converted as rows, updates in place."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import xla_dynamo
+from tests.compiling import assert_matches_eager, compiled
 from xla_dynamo.lowerings.passes import outline
 from xla_dynamo.runtime.libraries import libraries_of
 
@@ -44,9 +45,8 @@ def as_rows(f, *args):
 def test_weights_are_converted_as_rows():
     given = inputs()
     assert as_rows(convolutions, *given) == ["32x144", "24x16"]
-    compiled = torch.compile(convolutions, backend="openxla")
     with torch.no_grad():
-        result = compiled(*given)
+        result = compiled(convolutions)(*given)
     expected = convolutions(*(t.double() for t in given))
     torch.testing.assert_close(result.double(), expected.double(), rtol=2e-2, atol=2e-2)
 
@@ -63,8 +63,8 @@ def test_what_others_use_is_left_alone():
 @has_onednn
 def test_gradients():
     given = [t.requires_grad_() for t in inputs()]
-    compiled = torch.compile(convolutions, backend="openxla")
-    ours = torch.autograd.grad(compiled(*given).float().square().sum(), given)
+    run = compiled(convolutions)
+    ours = torch.autograd.grad(run(*given).float().square().sum(), given)
     exact = torch.autograd.grad(convolutions(*given).float().square().sum(), given)
     for a, e in zip(ours, exact, strict=True):
         assert (a - e).norm() < 0.03 * e.norm()
@@ -74,10 +74,10 @@ def test_gradients():
 def test_frozen_weights_may_change():
     model = torch.nn.Conv2d(16, 32, 3).eval()
     x = torch.randn(2, 16, 30, 30)
-    compiled = torch.compile(model, backend="openxla", options={"freeze": True})
+    run = compiled(model, freeze=True)
     for _ in range(2):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            torch.testing.assert_close(compiled(x), model(x), rtol=2e-2, atol=2e-2)
+            assert_matches_eager(run, x, rtol=2e-2, atol=2e-2)
             model.weight.mul_(2)
 
 
@@ -106,17 +106,12 @@ def test_a_cache_is_updated_once_and_in_place():
 
 
 def test_a_cache_has_eagers_numbers():
-    ours = cache()
-    eagers = [tensor.clone() for tensor in ours]
-    compiled = torch.compile(attend, backend="openxla")
-    place = ours[0].data_ptr()
+    keys, place, *new = cache()
+    run, address = compiled(attend), keys.data_ptr()
     with torch.no_grad():
         for position in (3, 4, 127, 0, 3):
-            for _, position_, *_ in (ours, eagers):
-                position_.fill_(position)
-            torch.testing.assert_close(compiled(*ours), attend(*eagers))
-            torch.testing.assert_close(ours[0], eagers[0])
-    assert ours[0].data_ptr() == place
+            assert_matches_eager(run, keys, place.fill_(position), *new)
+    assert keys.data_ptr() == address
 
 
 def test_an_update_that_the_caller_keeps_apart():
@@ -128,7 +123,4 @@ def test_an_update_that_the_caller_keeps_apart():
         return y.sum(), y, x * 2
 
     x, part = torch.randn(64, 9, 70), torch.randn(64, 1, 70)
-    for expected, actual in zip(
-        f(x, part), torch.compile(f, backend="openxla")(x, part), strict=True
-    ):
-        torch.testing.assert_close(actual, expected)
+    assert_matches_eager(compiled(f), x, part)

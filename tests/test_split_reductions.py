@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import xla_dynamo
 from tests.comparison import compare_with_exact
+from tests.compiling import assert_matches_eager, compiled_anew
 from xla_dynamo.lowerings.passes import split_reductions
 
 
@@ -19,11 +20,6 @@ def small(monkeypatch):
     """All that is split is split at small sizes."""
     for name, size in {"FEWEST": 1, "_AT_A_TIME": 4, "_WINDOW": 5, "_LONGEST": 7}.items():
         monkeypatch.setattr(split_reductions, name, size)
-
-
-def compiled(f):
-    torch._dynamo.reset()
-    return torch.compile(f, backend="openxla", fullgraph=True, dynamic=False)
 
 
 REDUCTIONS = {
@@ -59,7 +55,9 @@ def test_any_dimensions(small, data):
         return reduce(y * 1.5, tuple(dims)), reduce(y, tuple(dims))
 
     x = torch.randn(shape)
-    compare_with_exact(f(x.double()), f(x), compiled(f)(x), factor=20)  # sums may cancel
+    compare_with_exact(
+        f(x.double()), f(x), compiled_anew(f, dynamic=False)(x), factor=20
+    )  # sums may cancel
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.bool])
@@ -70,7 +68,7 @@ def test_whole_numbers(small, dtype, dims):
     def f(x):
         return torch.sum(x, dims), torch.amax(x, dims), torch.amin(x, dims)
 
-    for expected, actual in zip(f(x), compiled(f)(x), strict=True):
+    for expected, actual in zip(f(x), compiled_anew(f, dynamic=False)(x), strict=True):
         assert torch.equal(expected, actual)
 
 
@@ -79,7 +77,7 @@ def test_products():
         return x.prod(0), x.prod(1), x.prod()
 
     x = 1 + torch.randn(40, 300, dtype=torch.float64) / 100
-    torch.testing.assert_close(compiled(f)(x), f(x))
+    assert_matches_eager(compiled_anew(f, dynamic=False), x)
 
 
 @pytest.mark.parametrize("dims", [0, 1, (0, 1)])
@@ -91,14 +89,14 @@ def test_numbers_that_are_none(small, number, dims):
     def f(x):
         return torch.sum(x, dims), torch.amax(x, dims), torch.amin(x, dims)
 
-    torch.testing.assert_close(compiled(f)(x), f(x), equal_nan=True)
+    assert_matches_eager(compiled_anew(f, dynamic=False), x, equal_nan=True)
 
 
 def test_long_rows_lose_no_precision():
     x = torch.full((1 << 24,), 0.1)
-    assert abs(compiled(torch.sum)(x).double() / x.double().sum() - 1) < 1e-6
+    assert abs(compiled_anew(torch.sum, dynamic=False)(x).double() / x.double().sum() - 1) < 1e-6
     x = torch.rand(3, 1_000_003)
-    f = compiled(lambda x: x.sum(1))
+    f = compiled_anew(lambda x: x.sum(1), dynamic=False)
     torch.testing.assert_close(f(x).double(), x.double().sum(1), rtol=1e-6, atol=0)
 
 
@@ -131,4 +129,4 @@ def test_inside_a_loop(small):
         )[1]
 
     x = torch.randn(37, 6)
-    torch.testing.assert_close(compiled(f)(x), f(x))
+    assert_matches_eager(compiled_anew(f, dynamic=False), x)

@@ -1,4 +1,4 @@
-"""Values that several read are made once, and XLA's loops do not grow with the depth of a model."""
+"""Values that several fusions read are materialized, and loops do not grow with a model's depth."""
 
 import copy
 import math
@@ -9,10 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.comparison import compare_with_exact
-from xla_dynamo.backend import compile_torch_graph
-from xla_dynamo.events import BuiltExecutable
+from tests.compiling import assert_matches_eager, compiled, compiled_anew, watched
 from xla_dynamo.lowerings.passes import materialize
-from xla_dynamo.options import Options
 
 
 @pytest.fixture(autouse=True)
@@ -33,17 +31,9 @@ class Block(torch.nn.Module):
         return self.norm(x + self.down(F.gelu(self.up(x))))
 
 
-def executables(f, *args, trains=False):
-    built = []
-
-    def observe(event):
-        if isinstance(event, BuiltExecutable):
-            built.append(event)
-
-    def backend(gm, inputs):
-        return compile_torch_graph(gm, inputs, Options.parse({}), observer=observe)
-
-    result = torch.compile(f, backend=backend)(*args)
+def executables_of(f, *args, trains=False):
+    run, built = watched(f)
+    result = run(*args)
     if trains:
         result.sum().backward()
     return built
@@ -74,7 +64,7 @@ def test_loops_read_as_much_in_a_deeper_model(trains):
     for depth in (3, 7):
         model = torch.nn.Sequential(*[Block() for _ in range(depth)])
         with torch.set_grad_enabled(trains):
-            built = executables(model, x, trains=trains)
+            built = executables_of(model, x, trains=trains)
         assert len(built) == 1 + trains
         assert not any(re.search(r"\[2,16,32\]\S* copy\(", each.hlo) for each in built)
         reads.append([widest(each) for each in built])
@@ -86,7 +76,7 @@ def test_a_program_of_few_elements_grows_no_faster_than_its_model():
     lengths = []
     for depth in (3, 6, 12):
         model = torch.nn.Sequential(*[Block() for _ in range(depth)])
-        built = executables(model, torch.randn(1, 4, 32), trains=True)
+        built = executables_of(model, torch.randn(1, 4, 32), trains=True)
         assert once(built[1]) > 0
         lengths.append(sum(len(each.hlo.splitlines()) for each in built))
     assert lengths[2] - lengths[1] < 2.2 * (lengths[1] - lengths[0])
@@ -101,7 +91,7 @@ def test_gradients():
         return [p.grad for p in model.parameters()]
 
     wide, eager = copy.deepcopy(model).double(), copy.deepcopy(model)
-    actual = gradients(torch.compile(model, backend="openxla"), model, torch.float32)
+    actual = gradients(compiled(model), model, torch.float32)
     exact = gradients(wide, wide, torch.float64)
     compare_with_exact(exact, gradients(eager, eager, torch.float32), actual)
 
@@ -110,21 +100,20 @@ def two(n=16):
     return torch.randn(n, n), torch.randn(n, n)
 
 
-def check(f, *args, times):
-    (built,) = executables(f, *args)
-    assert once(built) == times
-    given = [copy.deepcopy(args) for _ in range(2)]
-    expected, actual = f(*given[0]), torch.compile(f, backend="openxla")(*given[1])
-    torch.testing.assert_close(actual, expected)
-    torch.testing.assert_close(given[1], given[0])
+def assert_materializes(f, *args, times):
+    """Compare with eager, and see how many values are materialized."""
+    run, built = watched(f)
+    assert_matches_eager(run, *args)
+    (executable,) = built
+    assert once(executable) == times
 
 
 def test_what_is_reduced_twice_is_made_once():
-    check(lambda x, y: ((z := x + y).sum(0), z.amax(1)), *two(), times=1)
+    assert_materializes(lambda x, y: ((z := x + y).sum(0), z.amax(1)), *two(), times=1)
 
 
 def test_what_is_returned_and_reduced_is_made_once():
-    check(lambda x, y: (z := x * y, z.sum(1)), *two(), times=1)
+    assert_materializes(lambda x, y: (z := x * y, z.sum(1)), *two(), times=1)
 
 
 def test_what_is_read_twice_to_make_one_value_is_not_made_for_itself():
@@ -132,19 +121,19 @@ def test_what_is_read_twice_to_make_one_value_is_not_made_for_itself():
         z = x + y
         return (z * torch.tanh(z) + z).sum(1)
 
-    check(f, *two(), times=0)
+    assert_materializes(f, *two(), times=0)
 
 
 def test_what_only_products_read_is_not_made_for_itself():
-    check(lambda x, y: ((z := x + y) @ x, z @ y), *two(), times=0)
+    assert_materializes(lambda x, y: ((z := x + y) @ x, z @ y), *two(), times=0)
 
 
 def test_what_is_made_of_one_array_is_not_made_for_itself():
-    check(lambda x: ((z := x.exp()).sum(0), z.sum(1)), two()[0], times=0)
+    assert_materializes(lambda x: ((z := x.exp()).sum(0), z.sum(1)), two()[0], times=0)
 
 
 def test_little_is_left_alone():
-    check(lambda x, y: ((z := x + y).sum(0), z.sum(1)), *two(8), times=0)
+    assert_materializes(lambda x, y: ((z := x + y).sum(0), z.sum(1)), *two(8), times=0)
 
 
 def test_inputs_that_are_changed():
@@ -152,11 +141,13 @@ def test_inputs_that_are_changed():
         x.add_(y)
         return x.sum(0), x.sum(1), x
 
-    check(f, *two(), times=1)
+    assert_materializes(f, *two(), times=1)
 
 
 def test_empty():
-    check(lambda x, y: ((z := x + y).sum(0), z.sum(1)), *(t[:0] for t in two()), times=0)
+    assert_materializes(
+        lambda x, y: ((z := x + y).sum(0), z.sum(1)), *(t[:0] for t in two()), times=0
+    )
 
 
 def test_branches_read_it_too():
@@ -164,7 +155,7 @@ def test_branches_read_it_too():
         z = x + y
         return torch.cond(x.sum() > 0, lambda z: z.sum(0), lambda z: z.sum(1), (z,)), z.amax(1)
 
-    check(f, *two(), times=1)
+    assert_materializes(f, *two(), times=1)
 
 
 def heat(x, steps):
@@ -178,13 +169,12 @@ def heat(x, steps):
 def test_a_step_of_a_stencil_is_not_computed_at_every_neighbour(size):
     """Each would compute the one before five times, and that one the one before five times."""
     x = torch.randn(size, size, dtype=torch.float64)
-    (built,) = executables(lambda x: heat(x, 10), x)
+    (built,) = executables_of(lambda x: heat(x, 10), x)
     assert once(built) >= 4
-    torch._dynamo.reset()
-    torch.testing.assert_close(
-        torch.compile(heat, backend="openxla", fullgraph=True)(x, 10), heat(x, 10)
-    )
+    assert_matches_eager(compiled_anew(heat), x, 10)
 
 
 def test_a_stencil_of_what_little_work_makes_is_one_loop():
-    check(lambda x: torch.roll(z := x.exp() * 2, 1, 0) + torch.roll(z, 1, 1), two()[0], times=0)
+    assert_materializes(
+        lambda x: torch.roll(z := x.exp() * 2, 1, 0) + torch.roll(z, 1, 1), two()[0], times=0
+    )

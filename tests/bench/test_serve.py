@@ -1,0 +1,42 @@
+"""The benchmark's server of many clients."""
+
+import pytest
+import torch
+
+from bench import __main__ as command_line
+from bench import serve, server
+
+pytestmark = [pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.mark.parametrize("length", [16, 40, 250])
+@pytest.mark.parametrize("batch", range(1, 17))
+def test_batches_are_cut_into_sizes_that_are_compiled(batch, length):
+    cut = server.pieces(batch, length)
+    assert sum(cut) == batch
+    filled = [next(b for b in server.BATCHES if b >= n) for n in cut]
+    assert (sum(filled) - batch) * length <= server.WASTE
+
+
+def test_backends_serve_in_turns(capsys):
+    asked = ["serve", "--size", "tiny", "--backends", "eager", "--seconds", "0.4", "--turns", "2"]
+    assert command_line.main(asked) == 0
+    rows = [line.strip("│").split("│") for line in capsys.readouterr().out.splitlines()]
+    figures = {row[0].strip(): row[1].strip() for row in rows if len(row) == 2}
+    assert float(figures["requests/s"]) > 0
+    assert 0 < float(figures["p50 ms"]) <= float(figures["p99 ms"])
+
+
+def test_a_server_that_fails_is_told(capsys):
+    asked = ["serve", "--size", "tiny", "--backends", "eager", "--memory-limit", "0.05"]
+    assert command_line.main(asked) == 1
+    assert "eager: memory: more than 0.05 GB in prepare" in capsys.readouterr().out
+
+
+def test_clients_tell_what_the_server_raised():
+    loop = server.Loop("eager", "tiny", 2, torch.get_num_threads(), pads=False)
+    loop.server.model = None
+    with pytest.raises(TypeError, match="not callable"):
+        loop.take_turn(0, 0.1)
+    assert serve.centile([3.0, 1.0, 2.0], 50) == 2.0
+    assert serve.centile([3.0, 1.0, 2.0], 99) == 3.0
