@@ -35,8 +35,8 @@ def row_major_order(size: Sizes, stride: Sizes) -> list[int] | None:
 def inverse(permutation: Sequence[int]) -> list[int]:
     """The permutation that undoes another."""
     result = [0] * len(permutation)
-    for place, dim in enumerate(permutation):
-        result[dim] = place
+    for index, dim in enumerate(permutation):
+        result[dim] = index
     return result
 
 

@@ -6,6 +6,7 @@ window only: a convolution by that part of it.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -20,9 +21,9 @@ _MOST, _FEWEST = 16, 1 << 23
 
 def pays(shape: Sequence[int], kernel: Value, window: Window) -> bool:
     """Whether a convolution to this shape is to be computed by phases."""
-    phases = build.product(window.image_dilation)
+    phases = math.prod(window.image_dilation)
     ordinary = set(window.stride) <= {1} and set(window.dilation) <= {1}
-    products = build.product(shape) * build.product(build.shape_of(kernel)) // shape[1]
+    products = math.prod(shape) * build.numel_of(kernel) // shape[1]
     return ordinary and 1 < phases <= _MOST and products // phases**2 >= _FEWEST
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -21,7 +22,7 @@ _MOST_PRODUCTS = 64
 
 def is_depthwise(channels: int, features: int, groups: int, kernel: Sequence[int]) -> bool:
     """Whether each channel is convolved with one kernel of its own, of few elements."""
-    return groups == channels == features > 1 and build.product(kernel) <= _MOST_PRODUCTS
+    return groups == channels == features > 1 and math.prod(kernel) <= _MOST_PRODUCTS
 
 
 def depthwise(
@@ -101,7 +102,7 @@ def pointwise_weights(
     seen = build.slice_(seen, [0] * build.rank_of(x), sizes)
     over = [0, *range(2, build.rank_of(x))]
     if ONEDNN in ctx.libraries:  # as images of its convolutions lie in memory
-        weights = product(ctx, _rows(grad), _rows(seen), dtype, x_is_turned=True)
+        weights = product(ctx, _rows(grad), _rows(seen), dtype, transpose_x=True)
         return build.reshape(weights, shape)
     return build.reshape(build.dot_general(grad, seen, (over, over), dtype=dtype), shape)
 
@@ -110,7 +111,7 @@ def _rows(x: Value) -> Value:
     """[batch * places, channels]."""
     last = build.transpose(x, channels_last(build.rank_of(x)))
     channels = build.shape_of(x)[1]
-    return build.reshape(last, [build.product(build.shape_of(x)) // channels, channels])
+    return build.reshape(last, [build.numel_of(x) // channels, channels])
 
 
 def _strided(x: Value, stride: Sequence[int]) -> Value:

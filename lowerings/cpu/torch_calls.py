@@ -18,7 +18,7 @@ from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.convolution_window import Window
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.strides import channels_last, inverse
-from xla_dynamo.lowerings.builders.values import source_of
+from xla_dynamo.lowerings.builders.values import defining_name, source_of
 from xla_dynamo.lowerings.cpu.library_calls import (
     ONEDNN,
     ONEDNN_BFLOAT16,
@@ -62,7 +62,7 @@ def takes_attention(ctx: Context, query: Value, key: Value, value: Value, mask: 
     is_short = dtype is torch.bfloat16 and keys <= _MOST_KEYS_IN_BFLOAT16
     if is_short and ONEDNN_BFLOAT16 in ctx.libraries and not ctx.trains:
         return False
-    return math.prod(build.shape_of(query)) * keys >= FEWEST_IN_ATTENTION
+    return build.numel_of(query) * keys >= FEWEST_IN_ATTENTION
 
 
 def attention(
@@ -123,9 +123,10 @@ def _attention_config(
 def _compact(mask: Value) -> Value:
     """A mask of four dimensions, of size 1 where it was broadcast: torch's kernel does it again."""
     shape = list(build.shape_of(mask))
-    if getattr(mask.owner, "name", None) == "stablehlo.broadcast_in_dim":
-        (source,) = mask.owner.operands
-        dims = [int(d) for d in ir.DenseI64ArrayAttr(mask.owner.attributes["broadcast_dimensions"])]
+    if defining_name(mask) == "stablehlo.broadcast_in_dim":
+        op = mask.owner
+        (source,) = op.operands
+        dims = [int(d) for d in ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])]
         own = dict(zip(dims, build.shape_of(source), strict=True))
         mask, shape = source, [own.get(d, 1) for d in range(len(shape))]
     return build.reshape(mask, [1] * (4 - len(shape)) + shape)
@@ -150,7 +151,7 @@ def takes_weight_gradient(
     ends = zip(build.shape_of(x)[2:], out, window.stride, strict=True)
     if library == ONEDNN_BFLOAT16 and any(s > 1 and 1 in (n, o) for n, o, s in ends):
         return False  # oneDNN (3.x) reads beyond such an image
-    elements = math.prod(build.shape_of(grad))
+    elements = build.numel_of(grad)
     if math.prod(shape) > _LARGEST_WEIGHT * elements:
         return False
     return elements * math.prod(shape[1:]) >= FEWEST_IN_WEIGHT_GRADIENT
@@ -168,7 +169,7 @@ def weight_gradient(
 
     Its padding is as low as it is high.
     """
-    elements = math.prod(build.shape_of(grad)) // math.prod(shape)
+    elements = build.numel_of(grad) // math.prod(shape)
     most = _MOST_PARTS if build.dtype_of(x) is torch.float32 else 1  # each result is rounded
     parts = max(min(build.shape_of(x)[0], elements, most), 1)
     config = {
@@ -190,7 +191,7 @@ def takes_groups(ctx: Context, x: Value, matrices: Value) -> bool:
     """Whether products of groups are to be calls, which XLA makes of all rows with all matrices."""
     if TORCH not in ctx.libraries or build.dtype_of(x) is not build.dtype_of(matrices):
         return False
-    products = build.shape_of(x)[0] * math.prod(build.shape_of(matrices))
+    products = build.shape_of(x)[0] * build.numel_of(matrices)
     return build.dtype_of(x).is_floating_point and products >= FEWEST_IN_GROUPS
 
 
