@@ -11,18 +11,16 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.convolution_window import Pairs, Window
+from xla_dynamo.lowerings.builders.cpu_thresholds import MOST_SHIFTED_PRODUCTS
 from xla_dynamo.lowerings.builders.strides import channels_last
 from xla_dynamo.lowerings.cpu.library_calls import ONEDNN
 from xla_dynamo.lowerings.cpu.products import product
 from xla_dynamo.lowerings.table import Context
 
-# Above this many products the unrolled form takes long to compile.
-_MOST_PRODUCTS = 64
-
 
 def is_depthwise(channels: int, features: int, groups: int, kernel: Sequence[int]) -> bool:
     """Whether each channel is convolved with one kernel of its own, of few elements."""
-    return groups == channels == features > 1 and math.prod(kernel) <= _MOST_PRODUCTS
+    return groups == channels == features > 1 and math.prod(kernel) <= MOST_SHIFTED_PRODUCTS
 
 
 def depthwise(

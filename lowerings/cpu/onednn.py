@@ -17,6 +17,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.convolution_window import Window
+from xla_dynamo.lowerings.builders.cpu_thresholds import FEWEST_IN_CONVOLUTION, FEWEST_IN_PRODUCT
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.strides import channels_last
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, numel_of, rank_of, shape_of
@@ -28,9 +29,6 @@ from xla_dynamo.lowerings.cpu.library_calls import (
 )
 from xla_dynamo.lowerings.table import Context
 
-# Multiplications below which a call costs more than it gains.
-FEWEST_IN_CONVOLUTION = 1 << 19
-FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
 # oneDNN counts in 32 bits.
 _LARGEST = 2**31 - 1
 

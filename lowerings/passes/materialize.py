@@ -13,6 +13,12 @@ from collections.abc import Iterable
 
 from jax.extend.mlir import ir
 
+from xla_dynamo.lowerings.builders.cpu_thresholds import FEW_ELEMENTS as FEW
+from xla_dynamo.lowerings.builders.cpu_thresholds import (
+    MOST_ARRAYS,
+    MOST_ARRAYS_OF_FEW,
+    MOST_RECOMPUTED_OPERATIONS,
+)
 from xla_dynamo.lowerings.builders.functions import main_of, operations_of
 from xla_dynamo.lowerings.builders.operation_names import named
 from xla_dynamo.lowerings.builders.values import Value, defining_name, numel_of
@@ -20,12 +26,6 @@ from xla_dynamo.lowerings.passes.fusions import FUSIBLE, SHIFTING, find_recomput
 from xla_dynamo.lowerings.passes.outline import call_outlined
 from xla_dynamo.lowerings.target import Target
 
-# A value of so many arrays is recomputed; of more where it has so few elements that a kernel of its
-# own costs as much.
-_MOST, _MOST_WHERE_FEW = 1, 4
-FEW = 1 << 14
-# A value of so many operations is recomputed where a user needs it at several indices.
-_MOST_WORK = 32
 # Operations whose result costs nothing to read.
 _FREE = named("constant iota")
 
@@ -74,9 +74,9 @@ class _Costs:
         known = self._arrays
         read = _union(known[x] if x in known else _array(x, numel_of(x)) for x in op.operands)
         read = {v: n for v, n in read.items() if 2 * n >= size}
-        largest = sorted(read, key=read.__getitem__, reverse=True)[: _MOST_WHERE_FEW + 1]
+        largest = sorted(read, key=read.__getitem__, reverse=True)[: MOST_ARRAYS_OF_FEW + 1]
         self._arrays[result] = {v: read[v] for v in largest}
-        return len(read) > (_MOST if size >= FEW else _MOST_WHERE_FEW)
+        return len(read) > (MOST_ARRAYS if size >= FEW else MOST_ARRAYS_OF_FEW)
 
     def works_much(self, op: ir.Operation) -> bool:
         """Whether an element of a fusible operation's result takes too many operations."""
@@ -88,8 +88,8 @@ class _Costs:
         else:
             effort = _union(work)
             effort |= {result: 1} if effort else {}
-        is_much = sum(effort.values()) > _MOST_WORK
-        self._work[result] = {result: _MOST_WORK + 1} if is_much else effort
+        is_much = sum(effort.values()) > MOST_RECOMPUTED_OPERATIONS
+        self._work[result] = {result: MOST_RECOMPUTED_OPERATIONS + 1} if is_much else effort
         return is_much
 
 

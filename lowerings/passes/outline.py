@@ -18,12 +18,11 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.lowerings.builders.cpu_thresholds import ENOUGH_IN_ROW
+from xla_dynamo.lowerings.builders.cpu_thresholds import FEWEST_OUTLINED as FEWEST
 from xla_dynamo.lowerings.builders.functions import main_of, operations_of
 from xla_dynamo.lowerings.builders.values import Value, defining_operation, numel_of, shape_of
 from xla_dynamo.lowerings.target import Target
-
-# Arrays of fewer elements are left alone, and so are weights with as many in the last dimension.
-FEWEST, _ENOUGH = 1 << 14, 16
 
 
 def outline(module: ir.Module, target: Target) -> None:
@@ -48,7 +47,7 @@ def _converts_weight(op: ir.Operation) -> bool:
     """Whether the operand is an argument in the shape of a kernel, for library calls alone."""
     (x,), (result,) = op.operands, op.results
     shape = shape_of(x)
-    if len(shape) < 3 or shape[-1] >= _ENOUGH or numel_of(x) < FEWEST:
+    if len(shape) < 3 or shape[-1] >= ENOUGH_IN_ROW or numel_of(x) < FEWEST:
         return False
     users = {use.owner.name for use in result.uses}
     return defining_operation(x) is None and users == {"stablehlo.custom_call"}

@@ -16,17 +16,14 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.cpu_thresholds import FEWEST_REDUCED as FEWEST
+from xla_dynamo.lowerings.builders.cpu_thresholds import LONGEST_ROW as _LONGEST
+from xla_dynamo.lowerings.builders.cpu_thresholds import REDUCED_BY_WINDOW as _WINDOW
+from xla_dynamo.lowerings.builders.cpu_thresholds import ROWS_AT_A_TIME as _AT_A_TIME
 from xla_dynamo.lowerings.builders.values import Value, source_of
 from xla_dynamo.lowerings.passes.permuted_operations import clone_with, integer_array, integers
 from xla_dynamo.lowerings.target import Target
 
-# Elements below which a reduction is left as it is.
-FEWEST = 1 << 12
-# Rows that are reduced at a time, and the elements of a window. As few rows are not split.
-_AT_A_TIME, _WINDOW = 16, 32
-# Elements of a row that one loop reduces, some 32 sums side by side. Beyond twice that a row is
-# split, for precision's sake, and for other threads where there are few rows.
-_LONGEST = 1 << 11
 _KINDS = {
     "stablehlo.add": "sum",
     "stablehlo.multiply": "prod",
