@@ -71,8 +71,9 @@ def test_a_known_value_is_not_computed():
 
 
 def test_keys_are_of_values():
-    """The same for another size of the input, and another for another computation."""
-    keys = [cut_out(text, [1, 2])[0].keys for text in (SCALED, SCALED.replace("%p", "%q"))]
+    """The same whatever uses the value, and another for another computation."""
+    used_otherwise = SCALED.replace("multiply %x", "subtract %x")
+    keys = [cut_out(text, [1, 2])[0].keys for text in (SCALED, used_otherwise)]
     assert keys[0] == keys[1]
     assert cut_out(SCALED.replace("exponential", "tanh"), [1, 2])[0].keys != keys[0]
     assert cut_out(SCALED.replace("<1.0>", "<2.0>"), [1, 2])[0].keys != keys[0]
