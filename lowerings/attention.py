@@ -31,7 +31,7 @@ def attention_scores(
     keys 0 to i, also where there are more keys than queries.
     """
     key = repeat_heads(key, build.shape_of(query)[1])
-    scores = product(ctx, query, key, computed_in(query), y_is_turned=True)
+    scores = product(ctx, query, key, computed_in(query), transpose_y=True)
     scores = hlo.multiply(scores, build.full_like(scores, scale_of(query, scale)))
     blocked = build.full_like(scores, -math.inf)
     if mask is not None and build.dtype_of(mask) is torch.bool:
@@ -89,8 +89,8 @@ def attention_gradients(
     weights = hlo.exponential(hlo.subtract(scores, _along_keys(logsumexp, scores)))
     dropped = weights if kept is None else hlo.multiply(weights, kept)
     dropped = build.cast(dropped, narrow)
-    grad_value = product(ctx, dropped, grad, wide, x_is_turned=True)
-    grad_weights = product(ctx, grad, repeat_heads(value, heads), wide, y_is_turned=True)
+    grad_value = product(ctx, dropped, grad, wide, transpose_x=True)
+    grad_weights = product(ctx, grad, repeat_heads(value, heads), wide, transpose_y=True)
     if kept is not None:
         grad_weights = hlo.multiply(grad_weights, kept)
     agreement = build.reduce(hlo.multiply(*spread([grad, output], wide)), [3], "sum")
@@ -100,7 +100,7 @@ def attention_gradients(
     scaled = hlo.multiply(grad_scores, build.full_like(grad_scores, scale_of(query, scale)))
     scaled = build.cast(scaled, narrow)
     grad_query = product(ctx, scaled, repeat_heads(key, heads), wide)
-    grad_key = product(ctx, scaled, query, wide, x_is_turned=True)
+    grad_key = product(ctx, scaled, query, wide, transpose_x=True)
     return grad_query, _sum_heads(grad_key, key), _sum_heads(grad_value, value), grad_scores
 
 

@@ -54,7 +54,7 @@ def _train(
     over = [0, *range(2, build.rank_of(x))]
     mean, variance = moments(x, over)
     rstd = reciprocal_std(variance, eps)
-    n = build.product([build.shape_of(x)[d] for d in over])
+    n = math.prod([build.shape_of(x)[d] for d in over])
     correction = n / (n - 1) if n != 1 else math.inf
     unbiased = hlo.multiply(variance, build.full_like(variance, correction))
     return [

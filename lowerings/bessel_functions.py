@@ -20,7 +20,6 @@ from xla_dynamo.lowerings.table import aten, lowers
 Array: TypeAlias = jax.Array
 
 _SWITCH = 4.0  # series below, integral above
-_TERMS = np.arange(28)
 _FACTORIALS = np.array([float(math.factorial(k)) for k in range(29)])
 _HARMONIC = np.concatenate([[0.0], np.cumsum(1 / np.arange(1.0, 29.0))])
 _GAMMA = float(np.euler_gamma)

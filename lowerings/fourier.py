@@ -9,7 +9,6 @@ from xla_dynamo.lowerings.builders.build import (
     Value,
     cast,
     full_like,
-    product,
     rank_of,
     shape_of,
     transpose,
@@ -36,7 +35,7 @@ def _complex_passes(x: Value, dims: Sequence[int], forward: bool) -> Value:
 
 def _scaled(x: Value, sizes: Sequence[int], normalization: int, done: bool) -> Value:
     """Scale by torch's norm mode, over whether StableHLO has `done` a division by the count."""
-    count = product(sizes)
+    count = math.prod(sizes)
     factor = (1.0, 1 / math.sqrt(count), 1 / count)[normalization] * (count if done else 1)
     return x if factor == 1 else hlo.multiply(x, full_like(x, factor))
 

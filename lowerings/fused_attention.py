@@ -40,7 +40,7 @@ def _as(word: Value, promised: Any) -> Value | None:
 
 
 def _key_from(seed: Value, offset: Value) -> Value:
-    words = [build.reshape(x, [build.product(build.shape_of(x))]) for x in (seed, offset)]
+    words = [build.reshape(x, [build.numel_of(x)]) for x in (seed, offset)]
     first = [build.bitcast(build.slice_dim(w, 0, 0, 1), torch.uint64) for w in words]
     return build.concatenate(first, 0)
 

@@ -56,7 +56,7 @@ def scatter_rows(
 
     `combine` is "set" (the last write to an element wins), "sum", "prod", "max" or "min".
     """
-    if combine == "set" and build.product(build.shape_of(indices[0])) == 1:
+    if combine == "set" and build.numel_of(indices[0]) == 1:
         return _write_one(x, dims, indices, updates)
     index_rank = build.rank_of(indices[0])
     window = [d for d in range(build.rank_of(updates)) if not place <= d < place + index_rank]

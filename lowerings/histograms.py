@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from xla_dynamo.lowerings.builders.build import Value, cast, product, reshape, shape_of
+from xla_dynamo.lowerings.builders.build import Value, cast, numel_of, reshape
 from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.builders.promotion import computed_in
 from xla_dynamo.lowerings.searching import search
@@ -72,7 +72,7 @@ def _counts(points: jax.Array, *rest: jax.Array, weighted: bool, density: bool) 
 
 
 def _points(x: Value, dims: int) -> Value:
-    return reshape(x, [product(shape_of(x)) // max(dims, 1), dims])
+    return reshape(x, [numel_of(x) // max(dims, 1), dims])
 
 
 @lowers(aten._histogramdd_from_bin_tensors.default)

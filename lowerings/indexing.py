@@ -1,5 +1,6 @@
 """Reads and writes at places given by tensors or masks: index, index_put, masked_scatter."""
 
+import math
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -123,7 +124,7 @@ def masked_scatter(ctx: Context, x: Value, mask: Value, source: Value) -> Value:
     x, mask = build.broadcast_to(x, shape), build.broadcast_to(mask, shape)
     if 0 in shape or 0 in build.shape_of(source):
         return x
-    flat = build.reshape(source, [build.product(build.shape_of(source))])
+    flat = build.reshape(source, [build.numel_of(source)])
     places = build.reshape(call_jax(ctx, _rank_among_true, mask), shape)
     return build.where(mask, gather_rows(flat, [0], [places], 0), x)
 
@@ -132,12 +133,12 @@ def masked_scatter(ctx: Context, x: Value, mask: Value, source: Value) -> Value:
 def masked_scatter_backward(
     ctx: Context, grad_output: Value, mask: Value, sizes: list[int]
 ) -> Value:
-    n = build.product(sizes)
+    n = math.prod(sizes)
     zeros = build.full([n], 0, ctx.out.dtype)
     if n == 0 or 0 in build.shape_of(grad_output):
         return build.reshape(zeros, sizes)
     mask = build.broadcast_to(mask, build.shape_of(grad_output))
-    flat = [build.product(build.shape_of(grad_output))]
+    flat = [build.numel_of(grad_output)]
     rank = call_jax(ctx, _rank_among_true, mask)
     places = build.where(build.reshape(mask, flat), rank, build.full_like(rank, n))
     grads = build.reshape(grad_output, flat)
@@ -200,7 +201,7 @@ def index_reduce(
 
 @lowers(aten.take.default)
 def take(ctx: Context, x: Value, index: Value) -> Value:
-    size = build.product(build.shape_of(x))
+    size = build.numel_of(x)
     places = wrap_negative(build.cast(index, torch.int64), size)
     return gather_rows(build.reshape(x, [size]), [0], [places], 0)
 
@@ -208,8 +209,8 @@ def take(ctx: Context, x: Value, index: Value) -> Value:
 @lowers(aten.put.default)
 def put(ctx: Context, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
     shape = build.shape_of(x)
-    flat = build.reshape(x, [build.product(shape)])
-    places = wrap_negative(build.cast(index, torch.int64), build.product(shape))
+    flat = build.reshape(x, [math.prod(shape)])
+    places = wrap_negative(build.cast(index, torch.int64), math.prod(shape))
     source = build.reshape(source, build.shape_of(index))
     combine = "sum" if accumulate else "set"
     return build.reshape(scatter_rows(flat, [0], [places], 0, source, combine), shape)

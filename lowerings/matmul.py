@@ -1,5 +1,7 @@
 """Products of matrices and vectors: mm, bmm, their sums with a third tensor, dot and mv."""
 
+import math
+
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
@@ -81,7 +83,7 @@ def _is_by_blas(x: Value, y: Value) -> bool:
     dtype = build.dtype_of(x)
     if build.rank_of(y) == 1:
         return dtype in _OF_BLAS and not dtype.is_complex
-    each = build.product(build.shape_of(x)[-2:]) * build.shape_of(y)[-1]
+    each = math.prod(build.shape_of(x)[-2:]) * build.shape_of(y)[-1]
     return dtype in _OF_BLAS and (build.rank_of(y) == 2 or each >= _FEWEST_OF_BLAS)
 
 

@@ -7,6 +7,7 @@ Each choice is torch's: of equal elements the first in row-major order, of sever
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -149,12 +150,12 @@ def _windows(
 def scatter_to_indices(grad: Value, indices: Value, like: Value, rank: int) -> Value:
     """Add each element of grad to the place of its plane that its flat index names."""
     shape = build.shape_of(like)
-    rows, plane = build.product(shape[:-rank]), build.product(shape[-rank:])
-    picked = [rows, build.product(build.shape_of(grad)) // max(rows, 1)]
+    rows, plane = math.prod(shape[:-rank]), math.prod(shape[-rank:])
+    picked = [rows, build.numel_of(grad) // max(rows, 1)]
     row = hlo.multiply(build.iota(picked, 0, torch.int64), build.full(picked, plane, torch.int64))
     places = hlo.add(build.reshape(indices, picked), row)
     zeros = build.full([rows * plane], 0, build.dtype_of(grad))
-    n = [build.product(picked)]
+    n = [math.prod(picked)]
     summed = scatter_rows(zeros, [0], [build.reshape(places, n)], 0, build.reshape(grad, n), "sum")
     return build.reshape(summed, shape)
 

@@ -22,7 +22,7 @@ from xla_dynamo.lowerings.builders.build import (
     is_nan,
     normalize_dim,
     normalize_dims,
-    product,
+    numel_of,
     rank_of,
     reduce,
     reshape,
@@ -84,7 +84,7 @@ def prod(
 def mean_over(x: Value, dims: Sequence[int]) -> Value:
     """The mean of a floating-point value over dims, which are removed; NaN of nothing."""
     total = reduce(x, dims, "sum")
-    return divide(total, full_like(total, product([shape_of(x)[d] for d in dims])))
+    return divide(total, full_like(total, math.prod([shape_of(x)[d] for d in dims])))
 
 
 @lowers(aten.mean.default)
@@ -137,7 +137,7 @@ def variance(x: Value, dims: Sequence[int], correction: float | None = None) -> 
     """The variance over dims, which are removed; that of complex numbers is real."""
     apart = hlo.subtract(x, spread_back(mean_over(x, dims), x, dims))
     total = reduce(squared_magnitude(apart), dims, "sum")
-    freedom = product([shape_of(x)[d] for d in dims]) - (1 if correction is None else correction)
+    freedom = math.prod([shape_of(x)[d] for d in dims]) - (1 if correction is None else correction)
     return divide(total, full_like(total, max(0, freedom)))
 
 
@@ -192,7 +192,7 @@ def _extremum_with_index(kind: str) -> Callable[..., tuple[Value, Value]]:
 def _arg_extremum(kind: str) -> Callable[..., Value]:
     def rule(ctx: Context, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
         if dim is None:
-            x, dim = reshape(x, [product(shape_of(x))]), 0
+            x, dim = reshape(x, [numel_of(x)]), 0
         return reshape(extremum_index(x, normalize_dim(dim, rank_of(x)), kind)[1], ctx.out.shape)
 
     return rule

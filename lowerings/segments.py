@@ -1,6 +1,7 @@
 """Reductions over segments of a dimension, and over the bits of all elements."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +61,7 @@ def segment_reduce(
     initial: Number | None = None,
 ) -> Value:
     shape = build.shape_of(data)
-    batch = build.product(shape[:axis])
+    batch = math.prod(shape[:axis])
     reduction, bounds = (
         (_reduce_by_lengths, lengths) if offsets is None else (_segment_reduce, offsets)
     )

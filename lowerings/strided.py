@@ -72,7 +72,7 @@ def as_strided_scatter(
         around = [start], [length - end]
         new = build.pad(_lay_out(src, stride), 0, *around)
         written = _lay_out(build.full(size, True, torch.bool), stride)
-        full = build.product(size) == length
+        full = math.prod(size) == length
         flat = new if full else build.where(build.pad(written, False, *around), new, flat)
     return build.transpose(build.reshape(flat, build.shape_of(moved)), invert_perm(order))
 

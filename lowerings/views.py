@@ -40,7 +40,7 @@ def alias(ctx: Context, x: Value, *_: object) -> Value:
 @lowers(aten.resize.default)
 def resize(ctx: Context, x: Value, size: list[int], **_: object) -> Value:
     """The first elements of a contiguous tensor in another shape; beyond them may be anything."""
-    given, count = math.prod(build.shape_of(x)), math.prod(ctx.out.shape)
+    given, count = build.numel_of(x), math.prod(ctx.out.shape)
     flat = build.pad_dim(build.reshape(x, [given]), 0, 0, max(0, count - given))
     flat = build.slice_dim(flat, 0, 0, count)
     return build.reshape(flat, ctx.out.shape)

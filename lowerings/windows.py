@@ -122,7 +122,7 @@ def im2col(
     batch = build.shape_of(x)[:-3]
     if 0 in ctx.out.shape:
         return build.full(ctx.out.shape, 0, ctx.out.dtype)
-    x = build.reshape(x, [build.product(batch), *build.shape_of(x)[-3:]])
+    x = build.reshape(x, [math.prod(batch), *build.shape_of(x)[-3:]])
     x = build.pad(x, 0, [0, 0, *padding], [0, 0, *padding])
     x = windows(x, 2, kernel_size[0], stride[0], dilation[0])
     x = windows(x, 4, kernel_size[1], stride[1], dilation[1])
@@ -147,7 +147,7 @@ def col2im(
         (n - d * (k - 1) - 1) // s + 1
         for n, k, d, s in zip(padded, kernel_size, dilation, stride, strict=True)
     ]
-    x = build.reshape(x, [build.product(batch), channels, *kernel_size, *counts])
+    x = build.reshape(x, [math.prod(batch), channels, *kernel_size, *counts])
     x = build.cast(build.transpose(x, [0, 1, 4, 2, 5, 3]), computed_in(x))
     x = overlap_add(x, 4, padded[1], stride[1], dilation[1])
     x = overlap_add(x, 2, padded[0], stride[0], dilation[0])

@@ -1,7 +1,6 @@
 """The vocabulary of the rules: StableHLO operations with torch's shapes, dtypes and numbers."""
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +30,7 @@ from xla_dynamo.lowerings.builders.values import (
     Number,
     Value,
     array,
+    defining_name,
     dtype_of,
     full,
     full_like,
@@ -41,6 +41,7 @@ from xla_dynamo.lowerings.builders.values import (
     lowest,
     normalize_dim,
     normalize_dims,
+    numel_of,
     rank_of,
     scalar,
     shape_of,
@@ -147,12 +148,11 @@ def divide(x: Value, y: Value) -> Value:
 
 
 def _shared(y: Value) -> bool:
-    made_by = getattr(y.owner, "name", None)  # a block has none
-    return made_by == "stablehlo.broadcast_in_dim" or is_known(y)
+    return defining_name(y) == "stablehlo.broadcast_in_dim" or is_known(y)
 
 
 def _is_power_of_two(y: Value) -> bool:
-    if y.owner.name != "stablehlo.constant":
+    if defining_name(y) != "stablehlo.constant":
         return False
     attribute = ir.DenseFPElementsAttr(y.owner.attributes["value"])
     return attribute.is_splat and math.frexp(attribute.get_splat_value().value)[0] == 0.5
@@ -294,11 +294,6 @@ def sort(
     return list(op.results)
 
 
-def product(numbers: Sequence[int]) -> int:
-    """The product of sizes; 1 for none."""
-    return math.prod(int(operator.index(n)) for n in numbers)
-
-
 __all__ = [
     "Number",
     "Value",
@@ -326,10 +321,10 @@ __all__ = [
     "lowest",
     "normalize_dim",
     "normalize_dims",
+    "numel_of",
     "overlay",
     "pad",
     "pad_dim",
-    "product",
     "rank_of",
     "reduce",
     "reduce_many",

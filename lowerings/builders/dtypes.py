@@ -85,9 +85,9 @@ def tensor_type(shape: tuple[int, ...] | list[int], dtype: torch.dtype) -> ir.Ra
     return ir.RankedTensorType.get(list(shape), element_type(dtype))
 
 
-def type_in_order(given: ir.Type, order: Sequence[int]) -> ir.Type:
-    """The type of a tensor once its dimensions are in this order."""
-    return ir.RankedTensorType.get([given.shape[dim] for dim in order], given.element_type)
+def permuted_type(given: ir.Type, permutation: Sequence[int]) -> ir.Type:
+    """The type of a tensor after a transpose by this permutation."""
+    return ir.RankedTensorType.get([given.shape[dim] for dim in permutation], given.element_type)
 
 
 def real_dtype(dtype: torch.dtype) -> torch.dtype:

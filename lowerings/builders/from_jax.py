@@ -11,6 +11,7 @@ from jax.extend.mlir.dialects import func
 
 from xla_dynamo.lowerings.builders.build import Value, dtype_of, shape_of
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
+from xla_dynamo.lowerings.builders.functions import main_of
 from xla_dynamo.lowerings.table import Context
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu", "rocm": "rocm"}
@@ -102,10 +103,10 @@ def _merge(into: ir.Module, module: ir.Module, prefix: str) -> func.FuncOp:
     functions = [op for op in module.body.operations if isinstance(op, func.FuncOp)]
     taken = {op.name.value for op in into.body.operations if isinstance(op, func.FuncOp)}
     taken |= {op.name.value for op in functions}
-    main = next(op for op in functions if op.name.value == "main")
+    main = main_of(module)
     for op in functions:
         old = op.name.value
-        new = prefix if op is main else f"{prefix}_{old}"
+        new = prefix if op == main else f"{prefix}_{old}"
         while new in taken:
             new += "_"
         taken.add(new)

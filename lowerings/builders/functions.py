@@ -1,7 +1,6 @@
-"""Find a module's functions and their operations, update types, and look up uses."""
+"""The functions of a module: finding them and their operations, and changing their types."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
@@ -13,12 +12,12 @@ def main_of(module: ir.Module) -> func.FuncOp:
 
 
 def operations_of(function: func.FuncOp) -> list[ir.Operation]:
-    """The operations of a function's body, without those in their regions."""
+    """The operations of a function's body, without those nested in regions."""
     return [op.operation for op in function.entry_block.operations]
 
 
 def operations_within(module: ir.Module) -> Iterator[ir.Operation]:
-    """Every operation of a module, those in regions included, inner ones first."""
+    """Every operation of a module, nested ones included and before those that contain them."""
     found: list[ir.Operation] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -29,25 +28,18 @@ def operations_within(module: ir.Module) -> Iterator[ir.Operation]:
     return iter(found)
 
 
-def defining_operation(value: Any) -> ir.Operation | None:
-    """The operation that makes a value; None for an argument, and for what is no value."""
-    if not isinstance(value, ir.Value) or isinstance(value.owner, ir.Block):
-        return None
-    return value.owner
-
-
 def has_uses(op: ir.Operation) -> bool:
-    """Whether an operation reads a result of this one."""
+    """Whether a result of an operation has a user."""
     return any(True for result in op.results for _ in result.uses)
 
 
 def is_used(value: ir.Value) -> bool:
-    """Whether an operation reads a value."""
+    """Whether a value has a user."""
     return any(True for _ in value.uses)
 
 
 def update_type(function: func.FuncOp) -> None:
-    """Give a function the type that its block's arguments and its return have."""
+    """Set a function's type to that of its block's arguments and of its return."""
     block = function.entry_block
     *_, last = block.operations
     arguments, results = [a.type for a in block.arguments], [r.type for r in last.operands]
@@ -56,7 +48,7 @@ def update_type(function: func.FuncOp) -> None:
 
 
 def add_argument(function: func.FuncOp, type_: ir.Type) -> ir.BlockArgument:
-    """Another argument of a function, behind the others."""
+    """Add an argument to a function, behind the others."""
     argument = function.entry_block.add_argument(type_, ir.Location.unknown())
     if "arg_attrs" in function.attributes:
         none = ir.DictAttr.get({})

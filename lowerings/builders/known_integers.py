@@ -3,7 +3,7 @@
 import numpy as np
 from jax.extend.mlir import ir
 
-from xla_dynamo.lowerings.builders.values import Value, shape_of
+from xla_dynamo.lowerings.builders.values import Value, defining_name, shape_of
 
 # Values of more elements are not looked at.
 _MOST = 1 << 20
@@ -17,7 +17,7 @@ _ARITHMETIC = {
 def known_integers(value: Value) -> np.ndarray | None:
     """The elements of a value of at most one dimension, if they are known: signed integers."""
     element, shape, op = value.type.element_type, shape_of(value), value.owner
-    name = getattr(op, "name", None)  # a block has none
+    name = defining_name(value)
     is_signed = isinstance(element, ir.IntegerType) and element.is_signless and element.width >= 8
     if name is None or not is_signed or len(shape) > 1 or max(shape, default=0) > _MOST:
         return None

@@ -6,10 +6,11 @@ import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.builders.dtypes import tensor_type, type_in_order
+from xla_dynamo.lowerings.builders.dtypes import permuted_type, tensor_type
 from xla_dynamo.lowerings.builders.values import (
     Number,
     Value,
+    defining_name,
     dtype_of,
     is_value,
     rank_of,
@@ -37,27 +38,27 @@ def expand_dims(x: Value, *dims: int) -> Value:
 def transpose(x: Value, permutation: Sequence[int]) -> Value:
     """x.permute(permutation), of non-negative dims: a transpose only where nothing else will do."""
     source, given = source_of(x)
-    order = [given[dim] for dim in permutation]
-    if order == sorted(order):
+    permutation = [given[dim] for dim in permutation]
+    if permutation == sorted(permutation):
         return source
-    op = source.owner
-    name = getattr(op, "name", None)  # a block, whose argument the source is, has none
+    op, name = source.owner, defining_name(source)
     if name == "stablehlo.broadcast_in_dim":
-        return _broadcast_in_order(op, order)
+        return _permuted_broadcast(op, permutation)
     if name == "stablehlo.constant" and op.attributes["value"].is_splat:
-        splat, turned = op.attributes["value"].get_splat_value(), type_in_order(source.type, order)
-        return hlo.constant(ir.DenseElementsAttr.get_splat(turned, splat))
-    return hlo.transpose(source, order)
+        splat, type_ = op.attributes["value"], permuted_type(source.type, permutation)
+        return hlo.constant(ir.DenseElementsAttr.get_splat(type_, splat.get_splat_value()))
+    return hlo.transpose(source, permutation)
 
 
-def _broadcast_in_order(op: ir.Operation, order: list[int]) -> Value:
-    """A broadcast to a result with its dimensions in another order."""
+def _permuted_broadcast(op: ir.Operation, permutation: list[int]) -> Value:
+    """A broadcast to the transpose of its result."""
     (source,) = op.operands
-    dims = [order.index(d) for d in ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])]
+    given = ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
+    dims = [permutation.index(d) for d in given]
     if dims != sorted(dims):
-        by_place = sorted(range(len(dims)), key=dims.__getitem__)
-        source, dims = transpose(source, by_place), sorted(dims)
-    return hlo.broadcast_in_dim(type_in_order(op.results[0].type, order), source, dims)
+        ascending = sorted(range(len(dims)), key=dims.__getitem__)
+        source, dims = transpose(source, ascending), sorted(dims)
+    return hlo.broadcast_in_dim(permuted_type(op.results[0].type, permutation), source, dims)
 
 
 def broadcast_in_dim(x: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:

@@ -41,11 +41,36 @@ def is_value(x: Any) -> bool:
     return isinstance(x, ir.Value)
 
 
+def numel_of(x: Value) -> int:
+    """The number of elements of a value."""
+    return math.prod(x.type.shape)
+
+
+def nbytes_of(x: Value) -> int:
+    """The size of a value in bytes; an element takes one at least."""
+    element, parts = x.type.element_type, 1
+    if isinstance(element, ir.ComplexType):
+        element, parts = element.element_type, 2
+    return numel_of(x) * parts * max(element.width // 8, 1)
+
+
+def defining_operation(x: Value) -> ir.Operation | None:
+    """The operation that x is a result of; None for an argument of a block."""
+    owner = x.owner
+    return None if isinstance(owner, ir.Block) else owner
+
+
+def defining_name(x: Value) -> str | None:
+    """The name of the operation that x is a result of; None for an argument of a block."""
+    return getattr(x.owner, "name", None)  # a block has no name
+
+
 def is_known(x: Value, depth: int = 8) -> bool:
     """Whether XLA knows a value: it depends on no argument, as far as `depth` operations tell."""
-    if isinstance(x.owner, ir.Block) or depth == 0:
+    op = defining_operation(x)
+    if op is None or depth == 0:
         return False
-    return all(is_known(operand, depth - 1) for operand in x.owner.operands)
+    return all(is_known(operand, depth - 1) for operand in op.operands)
 
 
 def normalize_dim(dim: int, rank: int) -> int:
@@ -145,9 +170,9 @@ def refuse_nothing(name: str, x: Value, dim: int | None = None) -> None:
         raise IndexError(f"{name}(): Expected reduction dim to be specified for no elements.")
 
 
-def source_of(value: Value) -> tuple[Value, list[int]]:
-    """The value that a value is the transpose of, perhaps itself, and the permutation."""
-    if getattr(value.owner, "name", None) == "stablehlo.transpose":  # a block has no name
-        permutation = ir.DenseI64ArrayAttr(value.owner.attributes["permutation"])
-        return value.owner.operands[0], list(permutation)
-    return value, list(range(rank_of(value)))
+def source_of(x: Value) -> tuple[Value, list[int]]:
+    """The value that x is a transpose of, which may be x itself, and the permutation."""
+    if defining_name(x) == "stablehlo.transpose":
+        op = x.owner
+        return op.operands[0], list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
+    return x, list(range(rank_of(x)))

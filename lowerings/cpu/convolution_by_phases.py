@@ -6,6 +6,7 @@ element of the window: they are a convolution by that part of the window.
 """
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,17 +14,16 @@ import torch
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.convolution_window import Pairs, Window
-
-# No more convolutions for one than this, and none of fewer multiplications.
-_MOST, _FEWEST = 16, 1 << 23
+from xla_dynamo.lowerings.builders.cpu_thresholds import FEWEST_IN_PHASE as _FEWEST
+from xla_dynamo.lowerings.builders.cpu_thresholds import MOST_PHASES
 
 
 def pays(shape: Sequence[int], kernel: Value, window: Window) -> bool:
     """Whether a convolution to this shape is to be computed by phases."""
-    phases = build.product(window.image_dilation)
+    phases = math.prod(window.image_dilation)
     ordinary = set(window.stride) <= {1} and set(window.dilation) <= {1}
-    products = build.product(shape) * build.product(build.shape_of(kernel)) // shape[1]
-    return ordinary and 1 < phases <= _MOST and products // phases**2 >= _FEWEST
+    products = math.prod(shape) * build.numel_of(kernel) // shape[1]
+    return ordinary and 1 < phases <= MOST_PHASES and products // phases**2 >= _FEWEST
 
 
 def by_phases(

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -10,18 +11,16 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.convolution_window import Pairs, Window
+from xla_dynamo.lowerings.builders.cpu_thresholds import MOST_SHIFTED_PRODUCTS
 from xla_dynamo.lowerings.builders.strides import channels_last
 from xla_dynamo.lowerings.cpu.library_calls import ONEDNN
 from xla_dynamo.lowerings.cpu.products import product
 from xla_dynamo.lowerings.table import Context
 
-# Above this many products the unrolled form takes long to compile.
-_MOST_PRODUCTS = 64
-
 
 def is_depthwise(channels: int, features: int, groups: int, kernel: Sequence[int]) -> bool:
     """Whether each channel is convolved with one kernel of its own, of few elements."""
-    return groups == channels == features > 1 and build.product(kernel) <= _MOST_PRODUCTS
+    return groups == channels == features > 1 and math.prod(kernel) <= MOST_SHIFTED_PRODUCTS
 
 
 def depthwise(
@@ -101,7 +100,7 @@ def pointwise_weights(
     seen = build.slice_(seen, [0] * build.rank_of(x), sizes)
     over = [0, *range(2, build.rank_of(x))]
     if ONEDNN in ctx.libraries:  # as images of its convolutions lie in memory
-        weights = product(ctx, _rows(grad), _rows(seen), dtype, x_is_turned=True)
+        weights = product(ctx, _rows(grad), _rows(seen), dtype, transpose_x=True)
         return build.reshape(weights, shape)
     return build.reshape(build.dot_general(grad, seen, (over, over), dtype=dtype), shape)
 
@@ -110,7 +109,7 @@ def _rows(x: Value) -> Value:
     """[batch * places, channels]."""
     last = build.transpose(x, channels_last(build.rank_of(x)))
     channels = build.shape_of(x)[1]
-    return build.reshape(last, [build.product(build.shape_of(x)) // channels, channels])
+    return build.reshape(last, [build.numel_of(x) // channels, channels])
 
 
 def _strided(x: Value, stride: Sequence[int]) -> Value:

@@ -7,7 +7,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.builders.dtypes import type_in_order
+from xla_dynamo.lowerings.builders.dtypes import permuted_type
 from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.torch_private import invert_perm
@@ -20,27 +20,27 @@ def library_call(
     target: str,
     config: ir.Attribute,
     operands: Sequence[Value],
-    orders: Sequence[Sequence[int]],
+    permutations: Sequence[Sequence[int]],
     types: Sequence[ir.Type],
-    result_orders: Sequence[Sequence[int]],
+    result_permutations: Sequence[Sequence[int]],
     **attributes: Any,
 ) -> list[Value]:
     """The results of a call, of these types.
 
-    What it takes and gives is row-major, by transposes, which cancel each other and those of the
-    model; a layout in place of one XLA keeps to, but by copies.
+    Transposes before and behind the call make its operands and results row-major. They cancel each
+    other and those of the model, where XLA would meet other layouts at the call by copies.
 
     Args:
         target: the name that XLA knows the function by.
         config: its configuration, in the form that it reads.
         operands: its operands.
-        orders: for each of them, its dimensions from the outermost in memory to the innermost.
+        permutations: of each operand, the dimensions from the outermost in memory to the innermost.
         types: of the results.
-        result_orders: the same for the results.
+        result_permutations: the same for the results.
         attributes: others of the operation.
     """
-    given = [transpose(x, order) for x, order in zip(operands, orders, strict=True)]
-    made = [type_in_order(t, order) for t, order in zip(types, result_orders, strict=True)]
+    given = [transpose(x, p) for x, p in zip(operands, permutations, strict=True)]
+    made = [permuted_type(t, p) for t, p in zip(types, result_permutations, strict=True)]
     op = hlo.CustomCallOp(
         made,
         given,
@@ -50,8 +50,8 @@ def library_call(
         result_layouts=ir.ArrayAttr.get([_row_major(t) for t in made]),
         **attributes,
     )
-    results = zip(op.results, result_orders, strict=True)
-    return [transpose(result, invert_perm(order)) for result, order in results]
+    results = zip(op.results, result_permutations, strict=True)
+    return [transpose(result, invert_perm(p)) for result, p in results]
 
 
 def _row_major(given: ir.Type) -> ir.Attribute:

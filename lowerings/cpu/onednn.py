@@ -17,9 +17,10 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.convolution_window import Window
+from xla_dynamo.lowerings.builders.cpu_thresholds import FEWEST_IN_CONVOLUTION, FEWEST_IN_PRODUCT
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.strides import channels_last
-from xla_dynamo.lowerings.builders.values import Value, dtype_of, rank_of, shape_of
+from xla_dynamo.lowerings.builders.values import Value, dtype_of, numel_of, rank_of, shape_of
 from xla_dynamo.lowerings.cpu.library_calls import (
     ONEDNN,
     ONEDNN_BFLOAT16,
@@ -28,9 +29,6 @@ from xla_dynamo.lowerings.cpu.library_calls import (
 )
 from xla_dynamo.lowerings.table import Context
 
-# Multiplications below which a call costs more than it gains.
-FEWEST_IN_CONVOLUTION = 1 << 19
-FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
 # oneDNN counts in 32 bits.
 _LARGEST = 2**31 - 1
 
@@ -51,7 +49,7 @@ def takes_convolution(
     if ctx.trains and TORCH not in ctx.libraries and dtype_of(x) is torch.float32:
         return False  # weight gradients are XLA's own, and have the channels elsewhere in memory
     elements = max(map(math.prod, (shape, shape_of(x), shape_of(kernel))))
-    products = math.prod(shape) * math.prod(shape_of(kernel)) // shape[1]
+    products = math.prod(shape) * numel_of(kernel) // shape[1]
     if elements > _LARGEST or products < FEWEST_IN_CONVOLUTION or set(window.image_dilation) != {1}:
         return False
     return _is_right(x, kernel, shape, window, kernel_dims)
@@ -135,13 +133,13 @@ def convolution(
 
 
 def takes_product(
-    ctx: Context, x: Value, y: Value, dtype: torch.dtype, x_is_turned: bool, y_is_turned: bool
+    ctx: Context, x: Value, y: Value, dtype: torch.dtype, transpose_x: bool, transpose_y: bool
 ) -> bool:
     """Whether `matrix_product` is to compute x @ y in dtype."""
     if not _has_kernels(ctx, x, dtype) or not 2 <= rank_of(x) <= 5:
         return False
-    stack, rows, inner, columns = _sizes(x, y, x_is_turned, y_is_turned)
-    if dtype_of(x) is torch.float32 and not (stack or x_is_turned or y_is_turned):
+    stack, rows, inner, columns = _sizes(x, y, transpose_x, transpose_y)
+    if dtype_of(x) is torch.float32 and not (stack or transpose_x or transpose_y):
         return False  # XLA's own are as fast, and faster for few rows
     count = math.prod(stack)
     elements = count * max(rows * inner, inner * columns, rows * columns)
@@ -156,16 +154,17 @@ def matrix_product(
     y: Value,
     bias: Value | None,
     dtype: torch.dtype,
-    x_is_turned: bool = False,
-    y_is_turned: bool = False,
+    transpose_x: bool = False,
+    transpose_y: bool = False,
 ) -> Value:
     """The product [*stack, m, k] @ [*stack, k, n] in dtype, plus a bias of [n].
 
-    A factor that is turned comes as [*stack, k, m] or [*stack, n, k]. The bias has their dtype.
+    Under `transpose_x` x comes as [*stack, k, m], under `transpose_y` y as [*stack, n, k]. The bias
+    has their dtype.
     """
-    stack, rows, _, columns = _sizes(x, y, x_is_turned, y_is_turned)
+    stack, rows, _, columns = _sizes(x, y, transpose_x, transpose_y)
     shape = [*stack, rows, columns]
-    config: dict[str, Any] = {"transpose_a": x_is_turned, "transpose_b": y_is_turned}
+    config: dict[str, Any] = {"transpose_a": transpose_x, "transpose_b": transpose_y}
     operands = [x, y]
     if bias is not None:
         config["fusions"] = {"ops": ["BIAS"]}
@@ -177,13 +176,13 @@ def matrix_product(
 
 
 def _sizes(
-    x: Value, y: Value, x_is_turned: bool, y_is_turned: bool
+    x: Value, y: Value, transpose_x: bool, transpose_y: bool
 ) -> tuple[list[int], int, int, int]:
     """Of a product [*stack, m, k] @ [*stack, k, n]: the stack's sizes, m, k and n."""
     *stack, rows, inner = shape_of(x)
-    if x_is_turned:
+    if transpose_x:
         rows, inner = inner, rows
-    return stack, rows, inner, shape_of(y)[-2 if y_is_turned else -1]
+    return stack, rows, inner, shape_of(y)[-2 if transpose_y else -1]
 
 
 def _has_kernels(ctx: Context, x: Value, dtype: torch.dtype) -> bool:

@@ -18,19 +18,19 @@ def product(
     dtype: torch.dtype,
     *,
     bias: Value | None = None,
-    x_is_turned: bool = False,
-    y_is_turned: bool = False,
+    transpose_x: bool = False,
+    transpose_y: bool = False,
 ) -> Value:
     """The product [*stack, m, k] @ [*stack, k, n] in dtype, plus a bias of [n].
 
-    A factor that is turned comes as [*stack, k, m] or [*stack, n, k].
+    Under `transpose_x` x comes as [*stack, k, m], under `transpose_y` y as [*stack, n, k].
     """
     rank = build.rank_of(x)
-    x, x_is_turned = _unturned(x, x_is_turned)
-    y, y_is_turned = _unturned(y, y_is_turned)
-    if onednn.takes_product(ctx, x, y, dtype, x_is_turned, y_is_turned):
-        return onednn.matrix_product(x, y, bias, dtype, x_is_turned, y_is_turned)
-    contract = ([rank - 2 if x_is_turned else rank - 1], [rank - 1 if y_is_turned else rank - 2])
+    x, transpose_x = _without_transpose(x, transpose_x)
+    y, transpose_y = _without_transpose(y, transpose_y)
+    if onednn.takes_product(ctx, x, y, dtype, transpose_x, transpose_y):
+        return onednn.matrix_product(x, y, bias, dtype, transpose_x, transpose_y)
+    contract = ([rank - 2 if transpose_x else rank - 1], [rank - 1 if transpose_y else rank - 2])
     stack = list(range(rank - 2))
     if bias is None:
         return build.dot_general(x, y, contract, (stack, stack), dtype)
@@ -38,8 +38,8 @@ def product(
     return build.cast(hlo.add(*spread([wide, bias], build.dtype_of(wide))), dtype)
 
 
-def _unturned(x: Value, is_turned: bool) -> tuple[Value, bool]:
-    """Drop a transpose of the last two dimensions; returns x, and whether to transpose it."""
+def _without_transpose(x: Value, is_transposed: bool) -> tuple[Value, bool]:
+    """The source of x where x is a transpose of the last two dimensions, and whether it is one."""
     swapped = [*range(build.rank_of(x) - 2), build.rank_of(x) - 1, build.rank_of(x) - 2]
     source, permutation = source_of(x)
-    return (source, not is_turned) if permutation == swapped else (x, is_turned)
+    return (source, not is_transposed) if permutation == swapped else (x, is_transposed)

@@ -16,9 +16,17 @@ from jax.extend.mlir import ir
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.convolution_window import Window
+from xla_dynamo.lowerings.builders.cpu_thresholds import (
+    FEWEST_IN_ATTENTION,
+    FEWEST_IN_GROUPS,
+    FEWEST_IN_WEIGHT_GRADIENT,
+    LARGEST_WEIGHT,
+    MOST_KEYS_IN_BFLOAT16,
+    MOST_PARTS,
+)
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.strides import channels_last
-from xla_dynamo.lowerings.builders.values import source_of
+from xla_dynamo.lowerings.builders.values import defining_name, source_of
 from xla_dynamo.lowerings.cpu.library_calls import (
     ONEDNN,
     ONEDNN_BFLOAT16,
@@ -30,21 +38,6 @@ from xla_dynamo.torch_private import invert_perm
 
 # The handler's name, as `runtime.cpu.foreign_calls` registers it.
 TARGET = "xla_dynamo.call"
-# Multiplications in one of the two products below which a call costs more than it gains.
-FEWEST_IN_ATTENTION = 1 << 23
-# Keys up to which XLA's products and softmax cost less in bfloat16, for which torch's kernel packs
-# blocks of keys (`python -m bench.forms --dtype bfloat16`).
-_MOST_KEYS_IN_BFLOAT16 = 256
-# The same for the products of all rows with all groups' matrices, and for a weight gradient.
-FEWEST_IN_GROUPS = 1 << 22
-FEWEST_IN_WEIGHT_GRADIENT = 1 << 20
-# Elements of a weight for one of the result, above which XLA's own costs less: oneDNN puts the
-# weight into blocks and back.
-_LARGEST_WEIGHT = 8
-# Parts of the batch whose weight gradients are summed, if together they are no larger than the
-# convolution's result.
-_MOST_PARTS = 8
-
 # Heads behind the lengths, as a linear layer leaves them, and sums likewise.
 _HEADS_LAST, _SUMS = [0, 2, 1, 3], [0, 2, 1]
 
@@ -60,10 +53,10 @@ def takes_attention(ctx: Context, query: Value, key: Value, value: Value, mask: 
     if mask is not None and build.dtype_of(mask) not in (dtype, torch.float32):
         return False
     keys = build.shape_of(key)[2]
-    is_short = dtype is torch.bfloat16 and keys <= _MOST_KEYS_IN_BFLOAT16
+    is_short = dtype is torch.bfloat16 and keys <= MOST_KEYS_IN_BFLOAT16
     if is_short and ONEDNN_BFLOAT16 in ctx.libraries and not ctx.trains:
         return False
-    return math.prod(build.shape_of(query)) * keys >= FEWEST_IN_ATTENTION
+    return build.numel_of(query) * keys >= FEWEST_IN_ATTENTION
 
 
 def attention(
@@ -124,9 +117,10 @@ def _attention_config(
 def _compact(mask: Value) -> Value:
     """A mask of four dimensions, of size 1 where it was broadcast: torch's kernel does it again."""
     shape = list(build.shape_of(mask))
-    if getattr(mask.owner, "name", None) == "stablehlo.broadcast_in_dim":
-        (source,) = mask.owner.operands
-        dims = [int(d) for d in ir.DenseI64ArrayAttr(mask.owner.attributes["broadcast_dimensions"])]
+    if defining_name(mask) == "stablehlo.broadcast_in_dim":
+        op = mask.owner
+        (source,) = op.operands
+        dims = [int(d) for d in ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])]
         own = dict(zip(dims, build.shape_of(source), strict=True))
         mask, shape = source, [own.get(d, 1) for d in range(len(shape))]
     return build.reshape(mask, [1] * (4 - len(shape)) + shape)
@@ -151,8 +145,8 @@ def takes_weight_gradient(
     ends = zip(build.shape_of(x)[2:], out, window.stride, strict=True)
     if library == ONEDNN_BFLOAT16 and any(s > 1 and 1 in (n, o) for n, o, s in ends):
         return False  # oneDNN (3.x) reads beyond such an image
-    elements = math.prod(build.shape_of(grad))
-    if math.prod(shape) > _LARGEST_WEIGHT * elements:
+    elements = build.numel_of(grad)
+    if math.prod(shape) > LARGEST_WEIGHT * elements:
         return False
     return elements * math.prod(shape[1:]) >= FEWEST_IN_WEIGHT_GRADIENT
 
@@ -169,8 +163,8 @@ def weight_gradient(
 
     Its padding is as low as it is high.
     """
-    elements = math.prod(build.shape_of(grad)) // math.prod(shape)
-    most = _MOST_PARTS if build.dtype_of(x) is torch.float32 else 1  # each result is rounded
+    elements = build.numel_of(grad) // math.prod(shape)
+    most = MOST_PARTS if build.dtype_of(x) is torch.float32 else 1  # each result is rounded
     parts = max(min(build.shape_of(x)[0], elements, most), 1)
     config = {
         "parts": parts,
@@ -191,7 +185,7 @@ def takes_groups(ctx: Context, x: Value, matrices: Value) -> bool:
     """Whether products of groups are to be calls, which XLA makes of all rows with all matrices."""
     if TORCH not in ctx.libraries or build.dtype_of(x) is not build.dtype_of(matrices):
         return False
-    products = build.shape_of(x)[0] * math.prod(build.shape_of(matrices))
+    products = build.shape_of(x)[0] * build.numel_of(matrices)
     return build.dtype_of(x).is_floating_point and products >= FEWEST_IN_GROUPS
 
 

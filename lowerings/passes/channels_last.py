@@ -1,9 +1,9 @@
-"""Images with the channels as their last dimension, from one call of a library to the next.
+"""Compute on images [batch, *spatial, channels] between library calls, not on their transposes.
 
-The calls of oneDNN and torch take and give images [batch, *spatial, channels], behind and before
-transposes (`lowerings/cpu/library_calls.py`). XLA moves a transpose through operations element by
-element, but copies images for reductions, windows and reshapes. So the module is written anew: what
-is between the calls computes on these, where a value is known to be the transpose of another.
+The calls of oneDNN and torch take and return such images, between transposes to and from torch's
+[batch, channels, *spatial] (`lowerings/cpu/library_calls.py`). XLA moves a transpose through
+elementwise operations, but copies images for reductions, windows and reshapes. The pass moves each
+transpose through the operations that use it, as far as it can, so that it meets its inverse.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,74 +12,83 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.builders.dtypes import type_in_order
-from xla_dynamo.lowerings.builders.functions import has_uses, main_of
+from xla_dynamo.lowerings.builders.dtypes import permuted_type
+from xla_dynamo.lowerings.builders.functions import has_uses, main_of, operations_of
+from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE
 from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.strides import channels_last
-from xla_dynamo.lowerings.builders.values import source_of
+from xla_dynamo.lowerings.builders.values import Value, rank_of, shape_of, source_of
 from xla_dynamo.lowerings.passes.permuted_operations import (
-    ELEMENTWISE,
     WINDOWED,
-    Order,
-    Value,
-    array,
-    attributes_in_order,
-    gather_in_order,
+    Permutation,
+    clone_with,
     gathered_dimension,
     identity,
+    integer_array,
+    integers,
     merged_dimensions,
-    numbers,
-    rewritten,
+    permuted_attributes,
+    permuted_gather_attributes,
 )
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.torch_private import invert_perm
 
-# What the configuration of such a call has in it.
-_ON_IMAGES = ("onednn_conv_config", "weight_gradient")
+# The library calls that take images: oneDNN's target, and the name of torch's kernel.
+_ON_IMAGES = ("__onednn$convolution", "weight_gradient")
 
 
 def put_channels_last(module: ir.Module, target: Target) -> None:
-    """Rewrite the body of main, if it calls a library with images."""
+    """Move transposes of images through their users, if `main` calls a library on images.
+
+    Assumes that library calls stand between transposes, and leaves those where an operation has no
+    rule here. Leaves alone what is nested in regions, and the functions beside `main`.
+    """
     main = main_of(module)
-    ops = [op.operation for op in main.entry_block.operations]
+    ops = operations_of(main)
     if not any(map(_takes_images, ops)):
         return
     rewriter = _Rewriter()
     for op in ops:
         rewriter.visit(op)
-    _erase_unused(main, rewriter.old)
+    _erase_unused(main, rewriter.replaced)
 
 
-def _erase_unused(main: func.FuncOp, old: set[ir.Operation]) -> None:
-    """Take out what nobody reads any more."""
-    for op in reversed([op.operation for op in main.entry_block.operations]):
-        is_pure = op in old or op.name in ("stablehlo.transpose", "stablehlo.broadcast_in_dim")
+def _erase_unused(main: func.FuncOp, replaced: set[ir.Operation]) -> None:
+    """Erase the operations that have no users any more."""
+    for op in reversed(operations_of(main)):
+        is_pure = op in replaced or op.name in (
+            "stablehlo.transpose",
+            "stablehlo.broadcast_in_dim",
+        )
         if is_pure and not has_uses(op):
             op.erase()
 
 
 class _Rewriter:
-    """What is known when the operations up to some one are written anew.
+    """Moves transposes through one operation after another, from the first to the last.
+
+    A rule takes an operation and the permutation by which its operands, transposed, are values that
+    are computed now. It clones the operation for those, and transposes the clone's result back.
 
     Attributes:
-        turned: values that are transposes of those that are computed now.
-        old: operations that were written anew.
+        transposed: the results of the transposes that may be moved through their users.
+        replaced: the operations that have a clone.
     """
 
     def __init__(self) -> None:
-        self.turned: set[Value] = set()
-        self.old: set[ir.Operation] = set()
+        self.transposed: set[Value] = set()
+        self.replaced: set[ir.Operation] = set()
 
     def visit(self, op: ir.Operation) -> None:
-        """Write an operation anew, if that saves a transpose."""
-        known = next((v for v in op.operands if v in self.turned), None)
+        """Move the transpose of an operand through an operation, if there is a rule."""
+        operand = next((v for v in op.operands if v in self.transposed), None)
         with ir.InsertionPoint(op), op.location:
-            if known is not None and (rule := self._rule(op)) is not None:
-                rule(op, invert_perm(source_of(known)[1]))
+            if operand is not None and (rule := self._rule(op)) is not None:
+                rule(op, invert_perm(source_of(operand)[1]))
             elif _makes_channels_first(op):
-                self.turned.add(op.results[0])
+                self.transposed.add(op.results[0])
 
-    def _rule(self, op: ir.Operation) -> Callable[[ir.Operation, Order], None] | None:
+    def _rule(self, op: ir.Operation) -> Callable[[ir.Operation, Permutation], None] | None:
         if len(op.results) > 1:
             return None
         if op.name in ELEMENTWISE:
@@ -95,92 +104,101 @@ class _Rewriter:
             "stablehlo.transpose": self._transpose,
         }.get(op.name)
 
-    def _replace(self, old: Value, new: Value, order: Order) -> None:
-        """From here on `old`, whose dimensions in this order are those of `new`, is known as it."""
-        self.old.add(old.owner.operation)
-        if order == identity(len(order)):
+    def _replace(self, old: Value, new: Value, permutation: Permutation) -> None:
+        """Give the users of `old` a transpose of `new`, which is `old` under this permutation."""
+        self.replaced.add(old.owner.operation)
+        if permutation == identity(len(permutation)):
             old.replace_all_uses_with(new)
             return
-        turned = hlo.transpose(new, invert_perm(order))
-        old.replace_all_uses_with(turned)
-        self.turned.add(turned)
+        back = hlo.transpose(new, invert_perm(permutation))
+        old.replace_all_uses_with(back)
+        self.transposed.add(back)
 
-    def _rewrite(
+    def _clone(
         self,
         op: ir.Operation,
         operands: Sequence[Value],
-        order: Order,
+        permutation: Permutation,
         changed: dict[str, ir.Attribute],
     ) -> None:
-        """The same operation on these operands, whose result has its dimensions in this order."""
-        new = rewritten(op, operands, [type_in_order(op.results[0].type, order)], changed)
-        self._replace(op.results[0], new.results[0], order)
+        """Replace an operation by a clone on these operands, whose result is permuted."""
+        type_ = permuted_type(op.results[0].type, permutation)
+        new = clone_with(op, operands, [type_], changed)
+        self._replace(op.results[0], new.results[0], permutation)
 
-    # --- operations, and the order of an operand's dimensions in what it is a transpose of --------
+    # --- rules -----------------------------------------------------------------------------------
 
-    def _elementwise(self, op: ir.Operation, order: Order) -> None:
-        operands = [transpose(v, order) if v.type.rank else v for v in op.operands]
-        self._rewrite(op, operands, order, {})
+    def _elementwise(self, op: ir.Operation, permutation: Permutation) -> None:
+        operands = [transpose(v, permutation) if rank_of(v) else v for v in op.operands]
+        self._clone(op, operands, permutation, {})
 
-    def _window(self, op: ir.Operation, order: Order) -> None:
-        operands = [transpose(v, order) if v.type.rank else v for v in op.operands]
-        self._rewrite(op, operands, order, attributes_in_order(op, order))
+    def _window(self, op: ir.Operation, permutation: Permutation) -> None:
+        operands = [transpose(v, permutation) if rank_of(v) else v for v in op.operands]
+        self._clone(op, operands, permutation, permuted_attributes(op, permutation))
 
-    def _concatenate(self, op: ir.Operation, order: Order) -> None:
-        dim = order.index(ir.IntegerAttr(op.attributes["dimension"]).value)
+    def _concatenate(self, op: ir.Operation, permutation: Permutation) -> None:
+        dim = permutation.index(ir.IntegerAttr(op.attributes["dimension"]).value)
         number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
-        operands = [transpose(v, order) for v in op.operands]
-        self._rewrite(op, operands, order, {"dimension": number})
+        operands = [transpose(v, permutation) for v in op.operands]
+        self._clone(op, operands, permutation, {"dimension": number})
 
-    def _gather(self, op: ir.Operation, order: Order) -> None:
-        """Places along one dimension, which stays where it is."""
-        if (dim := gathered_dimension(op)) is None or op.operands[0] not in self.turned:
+    def _gather(self, op: ir.Operation, permutation: Permutation) -> None:
+        """An `index_select` along one dimension; the indices have no dimension of the image."""
+        dim = gathered_dimension(op)
+        if dim is None or op.operands[0] not in self.transposed:
             return
-        operands = [transpose(op.operands[0], order), op.operands[1]]
-        self._rewrite(op, operands, order, gather_in_order(op, order.index(dim), order))
+        operands = [transpose(op.operands[0], permutation), op.operands[1]]
+        changed = permuted_gather_attributes(op, permutation.index(dim), permutation)
+        self._clone(op, operands, permutation, changed)
 
-    def _reverse(self, op: ir.Operation, order: Order) -> None:
-        dims = [order.index(dim) for dim in numbers(op, "dimensions")]
-        self._rewrite(op, [transpose(op.operands[0], order)], order, {"dimensions": array(dims)})
+    def _reverse(self, op: ir.Operation, permutation: Permutation) -> None:
+        dims = integer_array([permutation.index(dim) for dim in integers(op, "dimensions")])
+        self._clone(op, [transpose(op.operands[0], permutation)], permutation, {"dimensions": dims})
 
-    def _reduce(self, op: ir.Operation, order: Order) -> None:
-        dims = numbers(op, "dimensions")
-        kept = [dim for dim in order if dim not in dims]
-        x = transpose(op.operands[0], order)
-        over = sorted(order.index(dim) for dim in dims)
+    def _reduce(self, op: ir.Operation, permutation: Permutation) -> None:
+        """The dimensions that are not reduced keep their relative order in the result."""
+        dims = integers(op, "dimensions")
+        kept = [dim for dim in permutation if dim not in dims]
+        x = transpose(op.operands[0], permutation)
+        over = integer_array(sorted(permutation.index(dim) for dim in dims))
         left = [sorted(kept).index(dim) for dim in kept]
-        self._rewrite(op, [x, op.operands[1]], left, {"dimensions": array(over)})
+        self._clone(op, [x, op.operands[1]], left, {"dimensions": over})
 
-    def _transpose(self, op: ir.Operation, order: Order) -> None:
-        turned = numbers(op, "permutation")
-        source, permutation = source_of(op.operands[0])
-        self._replace(op.results[0], source, invert_perm([permutation[dim] for dim in turned]))
+    def _transpose(self, op: ir.Operation, permutation: Permutation) -> None:
+        """A transpose of a transpose is one of the source, or the source itself."""
+        source, first = source_of(op.operands[0])
+        composed = [first[dim] for dim in integers(op, "permutation")]
+        self._replace(op.results[0], source, invert_perm(composed))
 
-    def _reshape(self, op: ir.Operation, order: Order) -> None:
-        """Dimensions are split, or merged where they are neighbours in the source too."""
+    def _reshape(self, op: ir.Operation, permutation: Permutation) -> None:
+        """A reshape that splits dimensions, or merges some that are neighbours in the source."""
         (x,), (result,) = op.operands, op.results
-        groups = merged_dimensions(list(x.type.shape), list(result.type.shape))
-        places = [[order.index(dim) for dim in dims] for dims, _ in groups]
-        apart = any(there != list(range(there[0], there[0] + len(there))) for there in places)
-        if apart or not groups:
+        groups = merged_dimensions(list(shape_of(x)), list(shape_of(result)))
+        runs = [[permutation.index(dim) for dim in dims] for dims, _ in groups]
+        if not groups or any(run != list(range(run[0], run[0] + len(run))) for run in runs):
             return
-        by_place = sorted(range(len(places)), key=places.__getitem__)
-        order = [dim for number in by_place for dim in groups[number][1]]
-        new = hlo.reshape(type_in_order(result.type, order), source_of(x)[0])
-        self._replace(result, new, order)
+        sequence = sorted(range(len(runs)), key=runs.__getitem__)
+        permutation = [dim for group in sequence for dim in groups[group][1]]
+        new = hlo.reshape(permuted_type(result.type, permutation), source_of(x)[0])
+        self._replace(result, new, permutation)
 
 
 def _takes_images(op: ir.Operation) -> bool:
     """Whether an operation is a call of a library on images."""
-    if op.name != "stablehlo.custom_call":
-        return False
-    config = str(op.attributes["backend_config"]) if "backend_config" in op.attributes else ""
-    return any(name in config for name in _ON_IMAGES)
+    return op.name == "stablehlo.custom_call" and _called_kernel(op) in _ON_IMAGES
+
+
+def _called_kernel(op: ir.Operation) -> str:
+    """The target of a call; of a call of torch, whose target they share, the kernel's name."""
+    config = op.attributes.get("backend_config")
+    if isinstance(config, ir.DictAttr) and "kernel" in config:
+        return ir.StringAttr(config["kernel"]).value.partition(":")[0]
+    return ir.StringAttr(op.attributes["call_target_name"]).value
 
 
 def _makes_channels_first(op: ir.Operation) -> bool:
     """Whether an operation is a transpose that makes the last dimension the second one."""
     if op.name != "stablehlo.transpose":
         return False
-    order = numbers(op, "permutation")
-    return len(order) > 2 and order == invert_perm(channels_last(len(order)))
+    permutation = integers(op, "permutation")
+    return len(permutation) > 2 and permutation == invert_perm(channels_last(len(permutation)))

@@ -1,42 +1,39 @@
-"""Frozen inference: what a program computes from parameters alone becomes a program of its own.
+"""Cut out of a function what depends on parameters alone, into a module of its own.
 
-The second program runs when the parameters have changed (`frozen_inputs`), the first takes its
+The second module runs when the parameters have changed (`frozen_inputs`); the function takes its
 results as arguments. The cut is made in StableHLO, so it finds what the rules write too: casts of
-weights to bfloat16, kernels in another form, scales made of running variances.
+weights to bfloat16, kernels in another layout, scales computed from running variances.
 """
 
 import dataclasses
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
 from xla_dynamo.lowerings.builders.functions import has_uses, is_used, operations_of, update_type
+from xla_dynamo.lowerings.builders.operation_names import VIEWS, named
+from xla_dynamo.lowerings.builders.values import Value, nbytes_of
 from xla_dynamo.lowerings.target import Target
 
-Value: TypeAlias = ir.Value
-
-# Not worth keeping: XLA reads through these, or fuses them into what uses them.
-_VIEWS = {
-    "stablehlo." + name for name in ("broadcast_in_dim", "reshape", "reverse", "slice", "transpose")
-}
-# What has effects, or may give another value each time.
-_IMPURE = {"stablehlo.custom_call", "stablehlo.rng", "stablehlo.rng_bit_generator", "func.return"}
-# A value is kept that is at most so many times as large as all that it is made of, or this small.
+# Operations that have effects, or may give another value each time.
+_IMPURE = named("custom_call rng rng_bit_generator") | {"func.return"}
+# A value is kept that is at most so many times as large as the roots it is computed from, or this
+# small.
 _GROWTH, _SMALL = 2, 1 << 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cut:
-    """What a function takes now, and the module that computes it.
+    """The arguments that a function has got, and the module that computes them.
 
     Attributes:
-        keys: what each value is: equal keys, equal values, whichever sizes a module is for. The
+        keys: a key of each value: equal keys, equal values, whichever sizes a module is for. The
             function has an argument for each of them, behind the others.
         module: computes those of `computed`; None if there are none.
-        arguments: what `module` takes: numbers of arguments that the function had.
+        arguments: the arguments of `module`, by the numbers that they had in the function.
         computed: the keys of its results.
         unused: the numbers of the roots that the function had as arguments and has no more.
     """
@@ -51,24 +48,24 @@ class Cut:
 def freeze(
     main: func.FuncOp, roots: Sequence[int], known: Collection[str], target: Target
 ) -> Cut | None:
-    """Cut what depends on some arguments alone out of a function.
+    """Cut the operations that depend on some arguments alone out of a function.
 
     Args:
         main: the function. It gets an argument for each value that is cut out, and loses those of
-            its roots that it reads no more.
+            its roots that it uses no more.
         roots: the numbers of the arguments that are parameters and buffers.
-        known: keys of values that there are already: nothing has to compute them.
-        target: what the function is for.
+        known: keys of values that exist already: nothing has to compute them.
+        target: the target of the function.
 
     Returns:
-        What was cut out; None if there is nothing.
+        What was cut out; None if there is nothing, and the function is as it was.
     """
     block = main.entry_block
     arguments = {number: block.arguments[number] for number in roots}
-    read = list(arguments.values())
+    frozen = list(arguments.values())
     if not target.is_cpu:  # elsewhere `frozen_inputs` does not look at running statistics
-        read = [argument for argument in read if not _may_be_statistic(argument)]
-    separation = _Separation(main, read)
+        frozen = [argument for argument in frozen if not _may_be_statistic(argument)]
+    separation = _Separation(main, frozen)
     values = separation.frontier()
     if not values:
         return None
@@ -90,29 +87,31 @@ def freeze(
 
 
 class _Separation:
-    """The operations of a function that read nothing but roots and constants."""
+    """The operations of a function whose operands are roots, constants, or computed from them."""
 
     def __init__(self, main: func.FuncOp, roots: Sequence[Value]) -> None:
         self._main, self._roots = main, list(roots)
         self._keys: dict[Value, str] = {root: f"{i} {root.type}" for i, root in enumerate(roots)}
-        # Operations by each of their results: those of roots, and those of no argument at all.
+        # Operations by each of their results: those that depend on roots, and those on no argument.
         self._frozen: dict[Value, Any] = {}
         self._constant: dict[Value, Any] = {}
         self._live: list[Any] = []
         rooted = set(roots)
         for op in operations_of(main):
-            reads = [v in rooted or v in self._frozen for v in op.operands]
-            same = [v in self._constant for v in op.operands]
-            fits = all(r or s for r, s in zip(reads, same, strict=True))
+            frozen = [v in rooted or v in self._frozen for v in op.operands]
+            constant = [v in self._constant for v in op.operands]
+            fits = all(f or c for f, c in zip(frozen, constant, strict=True))
             if not fits or op.name in _IMPURE or _captures(op):
                 self._live.append(op)
             else:
-                (self._frozen if any(reads) else self._constant).update(
-                    dict.fromkeys(op.results, op)
-                )
+                found = self._frozen if any(frozen) else self._constant
+                found.update(dict.fromkeys(op.results, op))
 
     def frontier(self) -> list[Value]:
-        """The values to keep: what the rest reads, or what that is a view of."""
+        """The values to keep: frozen operands of live operations, or the sources that these view.
+
+        To keep a view would save nothing: XLA reads through it, or fuses it into its users.
+        """
         found: dict[Value, None] = {}
         waiting = [v for op in self._live for v in op.operands]
         seen = set()
@@ -122,20 +121,19 @@ class _Separation:
             if op is None or value in seen:
                 continue
             seen.add(value)
-            if op.name in _VIEWS or not self._is_worth_keeping(value):
+            if op.name in VIEWS or not self._is_worth_keeping(value):
                 waiting += op.operands
             else:
                 found[value] = None
         return sorted(found, key=self.key)
 
     def _is_worth_keeping(self, value: Value) -> bool:
-        size = _bytes(value)
-        below = self._below([value])
-        sources = [root for root in self._roots if root in below]
-        return size <= max(_SMALL, _GROWTH * sum(map(_bytes, sources)))
+        dependencies = self._dependencies([value])
+        sources = [root for root in self._roots if root in dependencies]
+        return nbytes_of(value) <= max(_SMALL, _GROWTH * sum(map(nbytes_of, sources)))
 
-    def _below(self, values: Iterable[Value]) -> dict[Value, None]:
-        """All that some values are made of, themselves included."""
+    def _dependencies(self, values: Iterable[Value]) -> dict[Value, None]:
+        """The values that some values are computed from, themselves included (a backward slice)."""
         found: dict[Value, None] = {}
         waiting = list(values)
         while waiting:
@@ -146,7 +144,7 @@ class _Separation:
         return found
 
     def key(self, value: Value) -> str:
-        """A digest of how a value is made of the roots."""
+        """A digest of how a value is computed from the roots."""
         waiting = [value]
         while waiting:
             value = waiting[-1]
@@ -171,7 +169,7 @@ class _Separation:
         if any(len(region.blocks) for region in op.regions):
             parts.append(str(op))
         parts += [self._keys[v] for v in op.operands]
-        if op.name == "func.call":  # by name: what does the name mean here?
+        if op.name == "func.call":  # it names a function, whose body may differ between modules
             parts += map(str, self._functions())
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -182,8 +180,8 @@ class _Separation:
 
     def module(self, values: Sequence[Value]) -> tuple[ir.Module, list[Value]]:
         """A module that computes some values, and the roots that are its arguments."""
-        below = self._below(values)
-        used = [root for root in self._roots if root in below]
+        dependencies = self._dependencies(values)
+        used = [root for root in self._roots if root in dependencies]
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             for function in self._functions():
@@ -194,7 +192,7 @@ class _Separation:
         env = dict(zip(used, block.arguments, strict=True))
         with ir.InsertionPoint(block):
             for op in operations_of(self._main):
-                if any(result in below for result in op.results):
+                if any(result in dependencies for result in op.results):
                     copy = op.clone()
                     for index, operand in enumerate(op.operands):
                         copy.operands[index] = env[operand]
@@ -203,7 +201,7 @@ class _Separation:
         return module, used
 
     def erase(self) -> None:
-        """Take out what nobody reads any more."""
+        """Erase the operations that have no users any more."""
         made = list(dict.fromkeys([*self._frozen.values()]))
         self._keys.clear()
         self._frozen.clear()
@@ -213,7 +211,7 @@ class _Separation:
 
 
 def _captures(op: ir.Operation) -> bool:
-    """Whether a region of an operation reads what is made outside it."""
+    """Whether a region of an operation uses a value that is defined outside it."""
     inside: set[Value] = set()
     outside = False
 
@@ -235,12 +233,3 @@ def _captures(op: ir.Operation) -> bool:
 def _may_be_statistic(value: Value) -> bool:
     type_ = ir.RankedTensorType(value.type)
     return type_.rank == 1 and isinstance(type_.element_type, ir.FloatType)
-
-
-def _bytes(value: Value) -> int:
-    type_ = ir.RankedTensorType(value.type)
-    count = 1
-    for n in type_.shape:
-        count *= n
-    element = type_.element_type
-    return count * max(getattr(element, "width", 64) // 8, 1)

@@ -1,184 +1,102 @@
-"""Values that several read, and that are made of several arrays or by much work, are made once.
+"""Materialize values that several fusions, or several elements of one, would otherwise recompute.
 
-XLA:CPU computes an operation element by element anew in each reader that it can be fused with, and
-the reader in each of its own. So along the residual sums of a model, or along their gradients, the
-last one read all arrays that there were before. What would be computed of several arrays in several
-places is given here to a function that gives it back as it is, and that XLA is told not to inline:
-that copies nothing, and nothing is fused across it. Likewise what one loop would compute at several
-places for each of its elements, as each step of a stencil does.
+XLA:CPU recomputes an operation in each user that it can be fused with, and the user in each of its
+own users. So along the residual sums of a model, or along their gradients, the last fusion reads
+all arrays that there were before. And each step of a stencil, which reads a value at several
+indices, recomputes the step before at every neighbour.
+
+The pass passes such a value through a function that returns its argument and that XLA is told not
+to inline: nothing is copied, and nothing is fused across it.
 """
 
-import functools
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterable
 
 from jax.extend.mlir import ir
 
-from xla_dynamo.lowerings.builders import build
-from xla_dynamo.lowerings.builders.functions import main_of
-from xla_dynamo.lowerings.passes.outline import called
-from xla_dynamo.lowerings.passes.permuted_operations import ELEMENTWISE, names
+from xla_dynamo.lowerings.builders.cpu_thresholds import FEW_ELEMENTS as FEW
+from xla_dynamo.lowerings.builders.cpu_thresholds import (
+    MOST_ARRAYS,
+    MOST_ARRAYS_OF_FEW,
+    MOST_RECOMPUTED_OPERATIONS,
+)
+from xla_dynamo.lowerings.builders.functions import main_of, operations_of
+from xla_dynamo.lowerings.builders.operation_names import named
+from xla_dynamo.lowerings.builders.values import Value, defining_name, numel_of
+from xla_dynamo.lowerings.passes.fusions import FUSIBLE, SHIFTING, find_recomputed
+from xla_dynamo.lowerings.passes.outline import call_outlined
 from xla_dynamo.lowerings.target import Target
 
-Value: TypeAlias = ir.Value
-# Of so many arrays something may be computed in each of its readers; of more where it has so few
-# elements that to be made apart costs as much.
-_MOST, _MOST_WHERE_FEW = 1, 4
-FEW = 1 << 14
-# And by so many operations, where a reader needs it at several places: each step of a stencil
-# would otherwise compute the one before at every neighbour, and those the one before that.
-_MOST_WORK = 32
-# What XLA fuses beside operations element by element, what of it reads at other places than it
-# writes, and what there is nothing to read of.
-_MOVES = names("stablehlo", "concatenate pad reverse slice transpose")
-_FUSED = ELEMENTWISE | _MOVES | names("stablehlo", "broadcast_in_dim reshape")
-_FREE = names("stablehlo", "constant iota")
-_REDUCTIONS = names("stablehlo", "reduce reduce_window")
+# Operations whose result costs nothing to read.
+_FREE = named("constant iota")
 
 
 def materialize(module: ir.Module, target: Target) -> None:
-    """Write a module's `main` anew, so that nothing is computed in ever more places."""
-    main = main_of(module)
-    ops = [op.operation for op in main.entry_block.operations]
-    apart, moved = _read_apart(ops)
-    arrays: dict[Value, dict[Value, int]] = {}
-    work: dict[Value, dict[Value, int]] = {}
+    """Materialize what would be recomputed from several arrays, or by much work.
+
+    Assumes nothing of the module. Leaves alone what is nested in regions, and the functions beside
+    `main`.
+    """
+    ops = operations_of(main_of(module))
+    in_several_kernels, at_several_indices = find_recomputed(ops)
+    costs = _Costs()
     for op in ops:
-        if op.name not in _FUSED:
+        if op.name not in FUSIBLE:
             continue
         (result,) = op.results
-        many, much = _of_many_arrays(op, arrays), _of_much_work(op, work)
-        if (many and result in apart) or (much and result in moved):
+        reads_many, works_much = costs.reads_many(op), costs.works_much(op)
+        if (reads_many and result in in_several_kernels) or (
+            works_much and result in at_several_indices
+        ):
             with ir.InsertionPoint.after(op), op.location:
-                once = called(module, "once", [result], result.type, lambda x: x)
+                once = call_outlined(module, "once", [result], result.type, lambda x: x)
             result.replace_all_uses_except(once, once.owner.operation)
-            arrays[once] = {once: _size(result)}
+            costs.add_array(once)
 
 
-def _of_many_arrays(op: ir.Operation, arrays: dict[Value, dict[Value, int]]) -> bool:
-    """Whether an operation's result is computed of more arrays than readers may compute it of.
+class _Costs:
+    """What it costs to recompute values, for operations that are asked about in their order."""
 
-    Args:
-        op: the operation, of one result.
-        arrays: of each fused value the largest arrays that it is computed of, with their sizes, as
-            many as are asked about; the result is added.
-    """
-    (result,) = op.results
-    size = _size(result)
-    behind = [arrays[x] if x in arrays else _read_of(x) for x in op.operands]
-    read = {v: n for those in behind for v, n in those.items() if 2 * n >= size}
-    largest = sorted(read, key=read.__getitem__, reverse=True)[: _MOST_WHERE_FEW + 1]
-    arrays[result] = {v: read[v] for v in largest}
-    return len(read) > (_MOST if size >= FEW else _MOST_WHERE_FEW)
+    def __init__(self) -> None:
+        # By a fused value, the largest arrays that it is computed from, with their sizes.
+        self._arrays: dict[Value, dict[Value, int]] = {}
+        # By a fused value, the values that are computed for one element of it at its index, with
+        # the number of operations that each takes.
+        self._work: dict[Value, dict[Value, int]] = {}
 
+    def add_array(self, value: Value) -> None:
+        """Take a value as an array in memory from now on."""
+        self._arrays[value] = {value: numel_of(value)}
 
-def _of_much_work(op: ir.Operation, work: dict[Value, dict[Value, int]]) -> bool:
-    """Whether an element of an operation's result takes more work than its readers may do again.
+    def reads_many(self, op: ir.Operation) -> bool:
+        """Whether a fusible operation's result is computed from too many arrays of its size."""
+        (result,) = op.results
+        size = numel_of(result)
+        known = self._arrays
+        read = _union(known[x] if x in known else _array(x, numel_of(x)) for x in op.operands)
+        read = {v: n for v, n in read.items() if 2 * n >= size}
+        largest = sorted(read, key=read.__getitem__, reverse=True)[: MOST_ARRAYS_OF_FEW + 1]
+        self._arrays[result] = {v: read[v] for v in largest}
+        return len(read) > (MOST_ARRAYS if size >= FEW else MOST_ARRAYS_OF_FEW)
 
-    Args:
-        op: the operation, of one result.
-        work: of each fused value the values that are computed for it at its own place, with how
-            many operations each takes there; the result is added.
-    """
-    (result,) = op.results
-    efforts = [work.get(x, {x: 1} if _is_read(x) else {}) for x in op.operands]
-    if op.name in _MOVES:
-        effort = {result: sum(sum(those.values()) for those in efforts) + 1}
-    else:
-        effort = {v: n for those in efforts for v, n in those.items()}
-        effort |= {result: 1} if effort else {}
-    much = sum(effort.values()) > _MOST_WORK
-    work[result] = {result: _MOST_WORK + 1} if much else effort
-    return much
-
-
-def _size(value: Value) -> int:
-    return build.product(build.shape_of(value))
-
-
-def _read_of(value: Value) -> dict[Value, int]:
-    """The arrays behind a value that nothing fused makes, with their sizes."""
-    return {value: _size(value)} if _is_read(value) else {}
+    def works_much(self, op: ir.Operation) -> bool:
+        """Whether an element of a fusible operation's result takes too many operations."""
+        (result,) = op.results
+        known = self._work
+        work = [known[x] if x in known else _array(x, 1) for x in op.operands]
+        if op.name in SHIFTING:  # what it reads is computed at other indices, apart
+            effort = {result: sum(sum(each.values()) for each in work) + 1}
+        else:
+            effort = _union(work)
+            effort |= {result: 1} if effort else {}
+        is_much = sum(effort.values()) > MOST_RECOMPUTED_OPERATIONS
+        self._work[result] = {result: MOST_RECOMPUTED_OPERATIONS + 1} if is_much else effort
+        return is_much
 
 
-def _is_read(value: Value) -> bool:
-    return getattr(value.owner, "name", None) not in _FREE
+def _array(value: Value, cost: int) -> dict[Value, int]:
+    """A value that no fusible operation computes, with its cost; nothing where it has none."""
+    return {} if defining_name(value) in _FREE else {value: cost}
 
 
-def _read_apart(ops: Sequence[ir.Operation]) -> tuple[set[Value], set[Value]]:
-    """The values that XLA would compute in several places, if it fused all that it can.
-
-    One that several operations read, of which all then make one value, is not one of the first of
-    the two sets that are returned, but of the second where they read it at several places.
-    """
-    numbers = {op: number for number, op in enumerate(ops)}
-    nowhere = len(ops)
-    # Of each fused operation: the first that all of its result goes through, and where XLA's loops
-    # end that read it, which are reductions and what others need whole. Two of these say enough.
-    through = _Through(nowhere)
-    ends: dict[int, frozenset[int]] = {}
-    moved: set[int] = set()
-    dead: set[int] = set()  # the places of maxima, where nobody asks for them
-    for number, op in reversed(list(enumerate(ops))):
-        if op.name not in _FUSED:
-            continue
-        readers: set[int] = set()
-        found: set[int] = set()
-        for use in op.results[0].uses:
-            reader = numbers.get(use.owner.operation, nowhere)  # it may be in a region
-            if reader in dead:
-                continue
-            if reader in ends:
-                readers.add(reader)
-                found |= ends[reader]
-            else:
-                readers.add(nowhere)
-                reduces = reader < nowhere and ops[reader].name in _REDUCTIONS
-                found.add(reader if reduces else number)
-        if not readers:
-            dead.add(number)
-            continue
-        first = functools.reduce(through.both, readers)
-        if any(through.moves[reader] > through.moves[first] for reader in readers):
-            moved.add(number)
-        through.add(number, first, number in moved or op.name in _MOVES)
-        ends[number] = frozenset(sorted(found)[:2])
-    apart = {n for n in ends if through.next[n] == nowhere and len(ends[n]) > 1}
-    return {ops[n].results[0] for n in apart}, {ops[n].results[0] for n in moved}
-
-
-class _Through:
-    """What each operation's result goes through, one after another, until it is read elsewhere.
-
-    A tree, with for each operation a longer way towards the root beside the way to the next, so
-    that where two meet is found in logarithmic time (Myers, An applicative random-access stack,
-    1983).
-    """
-
-    def __init__(self, root: int) -> None:
-        self.next, self._far, self._depth = {root: root}, {root: root}, {root: 0}
-        self.moves = {root: 0}  # how many on the way read at other places than they write
-
-    def add(self, number: int, following: int, moves: bool) -> None:
-        """Put an operation before one that is there."""
-        far, depth = self._far[following], self._depth
-        twice = depth[following] - depth[far] == depth[far] - depth[self._far[far]]
-        self.next[number] = following
-        self._far[number] = self._far[far] if twice else following
-        self._depth[number] = depth[following] + 1
-        self.moves[number] = self.moves[following] + moves
-
-    def both(self, one: int, other: int) -> int:
-        """The first that two go through, which may be one of them."""
-        if self._depth[one] < self._depth[other]:
-            one, other = other, one
-        while self._depth[one] > self._depth[other]:
-            far = self._far[one]
-            one = far if self._depth[far] >= self._depth[other] else self.next[one]
-        while one != other:
-            # As deep as each other, both have ways of the same lengths.
-            apart = self._far[one] != self._far[other]
-            one, other = (
-                (self._far[one], self._far[other]) if apart else (self.next[one], self.next[other])
-            )
-        return one
+def _union(costs: Iterable[dict[Value, int]]) -> dict[Value, int]:
+    return {value: n for each in costs for value, n in each.items()}

@@ -1,74 +1,79 @@
-"""Operations in functions of their own, which XLA neither inlines nor fuses with what is around.
+"""Outline operations into functions that XLA does not inline, so that it cannot fuse across them.
 
-A convolution's weights that autocast converts at each call: XLA:CPU converts by loops along the
-innermost dimension, of which these have one or three elements, and takes two to three times as long
-as the memory does. It moves a reshape out of the way, or fuses it; a function converts rows.
+The conversion of a convolution's weights, which autocast writes at each call, becomes a function of
+rows. XLA:CPU converts by loops along the innermost dimension, of which weights have one or three
+elements, and takes two to three times as long as the memory does. A reshape to rows alone does not
+help: XLA moves it out of the way, or fuses it.
 
-An update of a part of an array that is read after that, as a cache of keys and values: XLA fuses it
-with a reshape of its reader, and does it again for the result, each time on copies. The result of a
-function is there once, and in place where the array is donated.
+The update of a part of an array that is read afterwards, as of a cache of keys and values, becomes
+a function that updates. XLA would fuse the update with a reshape in one user and compute it again
+for the result, on a copy each time. The result of a function exists once, and it is in place where
+the array is donated.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.builders import build
-from xla_dynamo.lowerings.builders.functions import main_of
+from xla_dynamo.lowerings.builders.cpu_thresholds import ENOUGH_IN_ROW
+from xla_dynamo.lowerings.builders.cpu_thresholds import FEWEST_OUTLINED as FEWEST
+from xla_dynamo.lowerings.builders.functions import main_of, operations_of
+from xla_dynamo.lowerings.builders.values import Value, defining_operation, numel_of, shape_of
 from xla_dynamo.lowerings.target import Target
-
-Value: TypeAlias = ir.Value
-# Arrays of fewer elements are left alone, and so are weights with as many in the last dimension.
-FEWEST, _ENOUGH = 1 << 14, 16
 
 
 def outline(module: ir.Module, target: Target) -> None:
-    """Give functions of their own to the operations of a module's `main` that are to have one."""
-    main = main_of(module)
-    for op in [op.operation for op in main.entry_block.operations]:
-        if op.name == "stablehlo.convert" and _is_of_a_weight(op):
-            make = _converted_rows
-        elif op.name == "stablehlo.dynamic_update_slice" and _is_read_too(op):
-            make = _updated
+    """Replace conversions of weights, and updates that are read, by calls of private functions.
+
+    Assumes nothing of the module. Leaves alone what is nested in regions, and the functions beside
+    `main`.
+    """
+    for op in operations_of(main_of(module)):
+        if op.name == "stablehlo.convert" and _converts_weight(op):
+            replacement = _convert_rows
+        elif op.name == "stablehlo.dynamic_update_slice" and _has_other_users(op):
+            replacement = _update
         else:
             continue
         with ir.InsertionPoint(op), op.location:
-            op.results[0].replace_all_uses_with(make(module, op))
+            op.results[0].replace_all_uses_with(replacement(module, op))
         op.erase()
 
 
-def _is_of_a_weight(op: ir.Operation) -> bool:
+def _converts_weight(op: ir.Operation) -> bool:
+    """Whether the operand is an argument in the shape of a kernel, for library calls alone."""
     (x,), (result,) = op.operands, op.results
-    shape = build.shape_of(x)
-    if len(shape) < 3 or shape[-1] >= _ENOUGH or build.product(shape) < FEWEST:
+    shape = shape_of(x)
+    if len(shape) < 3 or shape[-1] >= ENOUGH_IN_ROW or numel_of(x) < FEWEST:
         return False
     users = {use.owner.name for use in result.uses}
-    return isinstance(x.owner, ir.Block) and users == {"stablehlo.custom_call"}
+    return defining_operation(x) is None and users == {"stablehlo.custom_call"}
 
 
-def _converted_rows(module: ir.Module, op: ir.Operation) -> Value:
+def _convert_rows(module: ir.Module, op: ir.Operation) -> Value:
     (x,), (result,) = op.operands, op.results
-    shape = build.shape_of(x)
-    rows = [shape[0], build.product(shape[1:])]
+    rows = [shape_of(x)[0], math.prod(shape_of(x)[1:])]
     given, type_ = (ir.RankedTensorType.get(rows, v.type.element_type) for v in (x, result))
-    return hlo.reshape(result.type, _call(module, op, [hlo.reshape(given, x)], type_))
+    return hlo.reshape(result.type, _outlined(module, op, [hlo.reshape(given, x)], type_))
 
 
-def _is_read_too(op: ir.Operation) -> bool:
-    """Whether an update of a small part has several readers, or the result and a reader."""
-    whole, part = (build.product(build.shape_of(x)) for x in list(op.operands)[:2])
+def _has_other_users(op: ir.Operation) -> bool:
+    """Whether an update of a small part has several users, of which the return may be one."""
+    whole, part, *_ = map(numel_of, op.operands)
     return whole >= FEWEST and 4 * part <= whole and len(list(op.results[0].uses)) > 1
 
 
-def _updated(module: ir.Module, op: ir.Operation) -> Value:
-    return _call(module, op, list(op.operands), op.results[0].type)
+def _update(module: ir.Module, op: ir.Operation) -> Value:
+    return _outlined(module, op, list(op.operands), op.results[0].type)
 
 
-def _call(module: ir.Module, op: ir.Operation, operands: Sequence[Value], type_: ir.Type) -> Value:
-    """What an operation makes of these operands, by a call of a function that does it."""
+def _outlined(
+    module: ir.Module, op: ir.Operation, operands: Sequence[Value], type_: ir.Type
+) -> Value:
+    """A call of a function that has a copy of an operation, on these operands."""
 
     def body(*arguments: Value) -> Value:
         copy = op.clone().operation
@@ -77,29 +82,32 @@ def _call(module: ir.Module, op: ir.Operation, operands: Sequence[Value], type_:
         copy.results[0].set_type(type_)
         return copy.results[0]
 
-    return called(module, op.name.split(".")[-1], operands, type_, body)
+    return call_outlined(module, op.name.split(".")[-1], operands, type_, body)
 
 
-def called(
+def call_outlined(
     module: ir.Module,
     name: str,
     operands: Sequence[Value],
     type_: ir.Type,
     body: Callable[..., Value],
 ) -> Value:
-    """The result of a new function of a module, called here with these operands.
+    """Add a private function to a module, and call it at the insertion point.
 
     Args:
         module: where the function goes.
-        name: its name, or the beginning of it.
-        operands: what it is called with.
-        type_: of its result.
-        body: makes its result of its arguments.
+        name: its name, to which MLIR adds a number where there is such a function already.
+        operands: the operands of the call.
+        type_: the type of the result.
+        body: builds the result from the function's arguments.
+
+    Returns:
+        The result of the call, which XLA does not inline.
     """
     with ir.InsertionPoint(module.body):
         given = [operand.type for operand in operands]
         function = func.FuncOp(name, (given, [type_]), visibility="private")
-        ir.SymbolTable(module.operation).insert(function)  # which finds another name if it must
+        ir.SymbolTable(module.operation).insert(function)  # renames it if it must
         with ir.InsertionPoint(function.add_entry_block()):
             func.ReturnOp([body(*function.arguments)])
     call = func.CallOp(function, operands)

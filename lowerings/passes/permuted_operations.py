@@ -1,7 +1,7 @@
-"""Operations of StableHLO written anew for values that have their dimensions in another order.
+"""Clones of StableHLO operations whose operands and results are permuted: their attributes.
 
-An order is a list of dimensions: those of the value that there was, from the outermost of the new
-one to the innermost.
+A permutation is that of a transpose: dimension i of the new value is dimension permutation[i] of
+the old one.
 """
 
 import math
@@ -12,23 +12,11 @@ import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-Value: TypeAlias = ir.Value
-Order: TypeAlias = list[int]
+from xla_dynamo.lowerings.builders.values import Value
 
+Permutation: TypeAlias = list[int]
 
-def names(dialect: str, text: str) -> frozenset[str]:
-    """The names of operations, out of a text with a blank between them."""
-    return frozenset(f"{dialect}.{name}" for name in text.split())
-
-
-ELEMENTWISE = names(
-    "stablehlo",
-    "abs add and atan2 cbrt ceil clamp compare convert cosine divide exponential "
-    "exponential_minus_one floor is_finite log log_plus_one logistic maximum minimum multiply "
-    "negate not or power remainder round_nearest_afz round_nearest_even rsqrt select sign sine "
-    "sqrt subtract tan tanh xor",
-) | names("chlo", "erf erfc erf_inv square")
-# Operations with attributes that have an entry a dimension, besides `padding` in pairs.
+# The attributes that have an entry for each dimension, besides `padding`, which has pairs.
 _BY_DIMENSION = {
     "stablehlo.pad": ("edge_padding_low", "edge_padding_high", "interior_padding"),
     "stablehlo.slice": ("start_indices", "limit_indices", "strides"),
@@ -43,62 +31,67 @@ _BY_DIMENSION = {
 WINDOWED = frozenset(_BY_DIMENSION)
 
 
-def identity(rank: int) -> Order:
-    """The order that changes nothing."""
+def identity(rank: int) -> Permutation:
+    """The permutation that changes nothing."""
     return list(range(rank))
 
 
-def numbers(op: ir.Operation, name: str) -> list[int]:
-    """An attribute that is an array of 64-bit integers."""
+def integers(op: ir.Operation, name: str) -> list[int]:
+    """The elements of an attribute that is an array of 64-bit integers."""
     return list(ir.DenseI64ArrayAttr(op.attributes[name]))
 
 
-def array(values: Sequence[int]) -> ir.Attribute:
-    """Such an attribute."""
+def integer_array(values: Sequence[int]) -> ir.Attribute:
+    """An attribute that is an array of 64-bit integers."""
     return ir.DenseI64ArrayAttr.get(list(values))
 
 
-def attributes_in_order(op: ir.Operation, order: Order) -> dict[str, ir.Attribute]:
-    """The attributes of an operation of `WINDOWED`, for operands and a result in this order."""
+def permuted_attributes(op: ir.Operation, permutation: Permutation) -> dict[str, ir.Attribute]:
+    """The attributes of an operation of `WINDOWED`, for permuted operands and a permuted result."""
     changed: dict[str, ir.Attribute] = {}
     for name in _BY_DIMENSION[op.name]:
         if name in op.attributes:
-            given = numbers(op, name)
-            changed[name] = array([given[dim] for dim in order])
+            given = integers(op, name)
+            changed[name] = integer_array([given[dim] for dim in permutation])
     if "padding" in op.attributes:
         pairs = np.array(ir.DenseIntElementsAttr(op.attributes["padding"])).reshape(-1, 2)
-        pairs = np.ascontiguousarray(pairs[order], dtype=np.int64)
+        pairs = np.ascontiguousarray(pairs[permutation], dtype=np.int64)
         changed["padding"] = ir.DenseIntElementsAttr.get(pairs)
     return changed
 
 
 def gathered_dimension(op: ir.Operation) -> int | None:
-    """The dimension of which a gather picks places, where it is one and the same in the result."""
-    given, (x, places) = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"]), op.operands
-    dims, shape = list(given.start_index_map), list(x.type.shape)
-    if len(dims) != 1 or given.index_vector_dim != 1 or places.type.rank > 2:
+    """The dimension that a gather indexes as `index_select` does; None of any other gather."""
+    numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    x, indices = op.operands
+    dims, shape = list(numbers.start_index_map), list(x.type.shape)
+    if len(dims) != 1 or numbers.index_vector_dim != 1 or indices.type.rank > 2:
         return None
-    stays = list(given.offset_dims) == [d for d in range(len(shape)) if d not in dims]
+    stays = list(numbers.offset_dims) == [d for d in range(len(shape)) if d not in dims]
     sizes = [1 if d in dims else n for d, n in enumerate(shape)]
-    is_whole = list(given.collapsed_slice_dims) == dims and numbers(op, "slice_sizes") == sizes
+    collapsed = list(numbers.collapsed_slice_dims)
+    is_whole = collapsed == dims and integers(op, "slice_sizes") == sizes
     return dims[0] if stays and is_whole else None
 
 
-def gather_in_order(op: ir.Operation, dim: int, order: Order) -> dict[str, ir.Attribute]:
-    """The attributes of such a gather, for an operand in this order; `dim` is where it picks."""
-    others = [d for d in range(len(order)) if d != dim]
-    given = hlo.GatherDimensionNumbers.get(others, [dim], [], [], [dim], 1)
-    sizes = numbers(op, "slice_sizes")
-    return {"dimension_numbers": given, "slice_sizes": array([sizes[d] for d in order])}
+def permuted_gather_attributes(
+    op: ir.Operation, dim: int, permutation: Permutation
+) -> dict[str, ir.Attribute]:
+    """The attributes of such a gather for a permuted operand, of which it indexes `dim`."""
+    others = [d for d in range(len(permutation)) if d != dim]
+    numbers = hlo.GatherDimensionNumbers.get(others, [dim], [], [], [dim], 1)
+    sizes = integers(op, "slice_sizes")
+    permuted = integer_array([sizes[d] for d in permutation])
+    return {"dimension_numbers": numbers, "slice_sizes": permuted}
 
 
-def rewritten(
+def clone_with(
     op: ir.Operation,
     operands: Sequence[Value],
     types: Sequence[ir.Type],
     changed: dict[str, ir.Attribute],
 ) -> ir.Operation:
-    """The same operation, at the insertion point, with other operands, results and attributes."""
+    """Clone an operation to the insertion point, with other operands, types and attributes."""
     new = op.clone().operation
     for index, value in enumerate(operands):
         new.operands[index] = value
@@ -110,9 +103,9 @@ def rewritten(
 
 
 def merged_dimensions(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
-    """Which dimensions of a reshape become which: the smallest runs that have as many elements.
+    """Which dimensions of a reshape become which: the smallest runs of equally many elements.
 
-    None are found where there are no elements, or dimensions of size 1 that belong nowhere.
+    None are found where there are no elements, or where a dimension of size 1 belongs to no run.
     """
     if 0 in old:
         return []

@@ -1,7 +1,7 @@
-"""Results whose dimensions may be in any order come in the order that they were computed in.
+"""Return the source of a transpose, for a result that the caller takes in any permutation.
 
 A tensor that only the backward graph reads may lie in memory as it was computed, such as an image
-with the channels last: then neither graph permutes it.
+with the channels last: then neither graph transposes it.
 """
 
 from jax.extend.mlir import ir
@@ -16,27 +16,28 @@ from xla_dynamo.lowerings.builders.functions import (
 from xla_dynamo.lowerings.builders.values import source_of
 from xla_dynamo.lowerings.target import Target
 
-_ANY_ORDER, _PERMUTATION = "xla_dynamo.any_order", "xla_dynamo.permutation"
+_ANY_PERMUTATION, _PERMUTATION = "xla_dynamo.any_permutation", "xla_dynamo.permutation"
 
 
-def let_come_in_any_order(main: func.FuncOp, results: set[int]) -> None:
-    """Note at these results of a function that their dimensions may be in any order."""
+def allow_any_permutation(main: func.FuncOp, results: set[int]) -> None:
+    """Mark these results of a function: the caller takes their dimensions in any permutation."""
     attributes = result_attributes(main)
     for index in results:
-        attributes[index][_ANY_ORDER] = ir.UnitAttr.get()
+        attributes[index][_ANY_PERMUTATION] = ir.UnitAttr.get()
     set_result_attributes(main, attributes)
 
 
 def choose_permutations(module: ir.Module, target: Target) -> None:
-    """Return what a result is the transpose of, where the result may come in any order.
+    """Return the source of each transpose that is a marked result of `main`.
 
-    Assumes the notes of `let_come_in_any_order`, and leaves others: see `take_permutations`.
+    Assumes the marks of `allow_any_permutation`, and removes them. Leaves the permutation of each
+    result that it changed as an attribute of the result, for `take_permutations`.
     """
     main = main_of(module)
     attributes = result_attributes(main)
     *_, last = main.entry_block.operations
     for index, given in enumerate(attributes):
-        if given.pop(_ANY_ORDER, None) is None:
+        if given.pop(_ANY_PERMUTATION, None) is None:
             continue
         value = last.operands[index]
         source, permutation = source_of(value)
@@ -48,7 +49,7 @@ def choose_permutations(module: ir.Module, target: Target) -> None:
 
 
 def take_permutations(main: func.FuncOp) -> dict[int, list[int]]:
-    """Take the notes off a function: by its index, how to permute a result that comes otherwise."""
+    """Remove what `choose_permutations` left: by a result's index, how to transpose it back."""
     attributes = result_attributes(main)
     found = {
         index: list(ir.DenseI64ArrayAttr(given.pop(_PERMUTATION)))

@@ -1,30 +1,29 @@
-"""Reductions written as XLA:CPU runs them fast: rows by vectors, columns some rows at a time.
+"""Split each large reduction into reductions that XLA:CPU vectorizes.
 
-XLA:CPU reduces the innermost dimension by vectors, if it is one dimension and no more. Outer ones
-it reads column after column, unless a few rows are reduced at a time, which it does by vectors
-along the rows. What is left then, a sixteenth, is reduced by windows, which XLA does not make one
-reduction of again. XLA's own rewriter makes windows of everything at once, which it reduces element
-after element and does not fuse with what comes before: it is turned off (`runtime/xla_options.py`).
-`python -m bench.reductions` has figures.
+XLA:CPU reduces the innermost dimension by vectors, if it is one dimension and no more. Outer
+dimensions it reduces column after column, unless a few rows are reduced at a time, which it does by
+vectors along the rows. So columns are reduced some rows at a time, and what is left then, a
+sixteenth, by windows, which XLA does not merge into one reduction again. XLA's own rewriter would
+make windows of everything at once, which XLA reduces element after element and does not fuse with
+their operands: it is turned off (`runtime/xla_options.py`). `python -m bench.reductions` has
+figures.
 """
 
+import math
 from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders import build
-from xla_dynamo.lowerings.builders.values import source_of
-from xla_dynamo.lowerings.passes.permuted_operations import Value, array, numbers, rewritten
+from xla_dynamo.lowerings.builders.cpu_thresholds import FEWEST_REDUCED as FEWEST
+from xla_dynamo.lowerings.builders.cpu_thresholds import LONGEST_ROW as _LONGEST
+from xla_dynamo.lowerings.builders.cpu_thresholds import REDUCED_BY_WINDOW as _WINDOW
+from xla_dynamo.lowerings.builders.cpu_thresholds import ROWS_AT_A_TIME as _AT_A_TIME
+from xla_dynamo.lowerings.builders.values import Value, source_of
+from xla_dynamo.lowerings.passes.permuted_operations import clone_with, integer_array, integers
 from xla_dynamo.lowerings.target import Target
 
-# Elements below which a reduction is left as it is.
-FEWEST = 1 << 12
-# Rows that are reduced at a time, and the elements of a window. As few rows are not split.
-_AT_A_TIME, _WINDOW = 16, 32
-# Elements of a row that one loop reduces, some 32 sums side by side. Beyond twice that a row is
-# split, for precision's sake, and for other threads where there are few rows.
-_LONGEST = 1 << 11
 _KINDS = {
     "stablehlo.add": "sum",
     "stablehlo.multiply": "prod",
@@ -37,7 +36,12 @@ _KINDS = {
 
 
 def split_reductions(module: ir.Module, target: Target) -> None:
-    """Write a module's reductions anew."""
+    """Replace the large reductions of a module, nested ones too.
+
+    Assumes that the combiner of a reduction is associative, and that its initial value is the
+    identity. Leaves reductions of several arrays, of few elements, and by anything but one
+    operation of `_KINDS`.
+    """
     found: list[tuple[ir.Operation, str]] = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -53,30 +57,30 @@ def split_reductions(module: ir.Module, target: Target) -> None:
 
 
 def _kind(op: ir.Operation) -> str | None:
-    """What a reduction does, if it is a large one of one array."""
-    if len(op.operands) != 2 or build.product(build.shape_of(op.operands[0])) < FEWEST:
+    """What a large reduction of one array computes, in the words of `build.reduce`."""
+    if len(op.operands) != 2 or build.numel_of(op.operands[0]) < FEWEST:
         return None
     first, *others = op.regions[0].blocks[0].operations
     return _KINDS.get(first.operation.name) if len(others) == 1 else None
 
 
 class _Reduction:
-    """A reduction, step by step.
+    """A reduction, split step by step.
 
     Attributes:
-        x: what is left to be reduced.
-        over: the dimensions of x that are, in ascending order.
+        x: the value that is left to be reduced.
+        over: the dimensions of x to reduce, in ascending order.
     """
 
     def __init__(self, op: ir.Operation, kind: str) -> None:
         self._op, self._kind = op, kind
-        self.x, order = source_of(op.operands[0])
-        dims = numbers(op, "dimensions")
-        self.over = sorted(order[dim] for dim in dims)
-        self._kept = [source for dim, source in enumerate(order) if dim not in dims]
+        self.x, permutation = source_of(op.operands[0])
+        dims = integers(op, "dimensions")
+        self.over = sorted(permutation[dim] for dim in dims)
+        self._kept = [source for dim, source in enumerate(permutation) if dim not in dims]
 
     def result(self) -> Value:
-        """What the reduction gives."""
+        """Write the steps, and return the result of the last one."""
         first, last = _last_run(self.over)
         outer = [dim for dim in self.over if dim < first]
         if last + 1 < build.rank_of(self.x):
@@ -87,15 +91,16 @@ class _Reduction:
             self._reduce_row(first, last)
             if outer:
                 self._reduce_rows(*_last_run(outer))
-        return self._ended()
+        return self._reduce_rest()
 
     def _reduce_rows(self, first: int, last: int) -> None:
-        """Reduce along these dimensions, within which there are rows, as far as that pays.
+        """Reduce along these dimensions, which have rows inside them, as far as that pays.
 
-        Some neighbours in the last of them at a time: with others, places are hard to compute.
+        Some neighbours in the last of them are reduced at a time: XLA computes the indices of any
+        others slowly.
         """
         shape = build.shape_of(self.x)
-        if self._count(first, last) <= _WINDOW or build.product(shape) < FEWEST:
+        if self._count(first, last) <= _WINDOW or build.numel_of(self.x) < FEWEST:
             return
         size = shape[last]
         if size > _WINDOW:
@@ -109,7 +114,7 @@ class _Reduction:
             self._reduce_parts(last, some * size)
 
     def _reduce_row(self, first: int, last: int) -> None:
-        """Reduce the innermost dimensions, from `first` on, unless the end does it as well."""
+        """Reduce the innermost dimensions, from `first` on, unless the last step does that too."""
         count = self._count(first, last)
         if first < last and count > _WINDOW:
             self._merge(first, last)
@@ -121,7 +126,7 @@ class _Reduction:
             self.over = [dim for dim in self.over if dim < first]
 
     def _reduce_parts(self, dim: int, size: int) -> None:
-        """Reduce so many neighbours at a time along a dimension, and what is left by windows."""
+        """Reduce `size` neighbours at a time along a dimension, then what is left by windows."""
         shape = list(build.shape_of(self.x))
         if excess := -shape[dim] % size:
             high = [excess if d == dim else 0 for d in range(len(shape))]
@@ -136,7 +141,7 @@ class _Reduction:
         self._reduce_windows()
 
     def _reduce_windows(self) -> None:
-        """Reduce by windows once, and until no dimension is larger than one."""
+        """Reduce by windows, as often as it takes until no dimension is larger than a window."""
         shape = build.shape_of(self.x)
         sizes = [min(n, _WINDOW) if dim in self.over else 1 for dim, n in enumerate(shape)]
         padding = [(0, -n % size) for n, size in zip(shape, sizes, strict=True)]
@@ -144,29 +149,29 @@ class _Reduction:
         if max(build.shape_of(self.x)[dim] for dim in self.over) > _WINDOW:
             self._reduce_windows()
 
-    def _ended(self) -> Value:
-        """The result, once the dimensions that are left are reduced as the operation has it."""
+    def _reduce_rest(self) -> Value:
+        """Reduce the dimensions that are left as the operation does, and permute the result."""
         shape = build.shape_of(self.x)
         sizes = [n for dim, n in enumerate(shape) if dim not in self.over]
         type_ = ir.RankedTensorType.get(sizes, self.x.type.element_type)
         operands = [self.x, self._op.operands[1]]
-        last = rewritten(self._op, operands, [type_], {"dimensions": array(self.over)})
-        places = [sorted(self._kept).index(dim) for dim in self._kept]
-        return build.transpose(last.results[0], places)
+        last = clone_with(self._op, operands, [type_], {"dimensions": integer_array(self.over)})
+        permutation = [sorted(self._kept).index(dim) for dim in self._kept]
+        return build.transpose(last.results[0], permutation)
 
     def _merge(self, first: int, last: int) -> None:
-        """Make one dimension of several that are reduced."""
+        """Reshape x so that several dimensions to reduce are one."""
         shape, gone = build.shape_of(self.x), last - first
         sizes = [*shape[:first], self._count(first, last), *shape[last + 1 :]]
         self.x = build.reshape(self.x, sizes)
         self.over = [d if d <= first else d - gone for d in self.over if not first < d <= last]
 
     def _count(self, first: int, last: int) -> int:
-        return build.product(build.shape_of(self.x)[first : last + 1])
+        return math.prod(build.shape_of(self.x)[first : last + 1])
 
 
 def _last_run(dims: Sequence[int]) -> tuple[int, int]:
-    """The first and the last of the dimensions at the end that are neighbours."""
+    """The first and the last of the neighbouring dimensions that the list ends with."""
     first = dims[-1]
     while first - 1 in dims:
         first -= 1
@@ -174,5 +179,5 @@ def _last_run(dims: Sequence[int]) -> tuple[int, int]:
 
 
 def _divisor(count: int, most: int) -> int:
-    """The largest divisor in the upper half of this many; else as many."""
+    """The largest divisor of `count` in the upper half of 1 to `most`; `most` if there is none."""
     return next((n for n in range(most, most // 2, -1) if count % n == 0), most)

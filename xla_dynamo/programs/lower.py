@@ -21,7 +21,7 @@ from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
 from xla_dynamo.lowerings.passes.contraction_barriers import take_negative_zero
 from xla_dynamo.lowerings.passes.freeze import freeze
 from xla_dynamo.lowerings.passes.result_permutations import (
-    let_come_in_any_order,
+    allow_any_permutation,
     take_permutations,
 )
 from xla_dynamo.lowerings.strided import flat_storage
@@ -106,7 +106,7 @@ class _ProgramLowering(GraphLowering):
             if (cut := freeze(builder.main, roots, frozen, builder.target)) is not None:
                 statics = [i for number, i in before.items() if number not in cut.unused]
         builder.main.arg_attrs = self.aliases(len(donated))
-        let_come_in_any_order(builder.main, self.results_for_backward(outputs, mutations))
+        allow_any_permutation(builder.main, self.results_for_backward(outputs, mutations))
         passes.run(builder.module, builder.target)
         of_cut = None
         if cut is not None:

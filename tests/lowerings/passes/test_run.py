@@ -1,0 +1,121 @@
+"""`passes.run`: which passes run for a target, in which order, and that modules stay valid."""
+
+import dataclasses
+
+import pytest
+
+from tests.lowerings.passes.rewriting import CPU, GPU, parsed, rewritten
+from xla_dynamo.lowerings import passes
+from xla_dynamo.lowerings.builders.functions import main_of
+from xla_dynamo.lowerings.passes.result_permutations import allow_any_permutation
+from xla_dynamo.lowerings.target import Target
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The names of the passes that ran, in order; they do nothing."""
+    names = []
+
+    def recording(given):
+        def rewrite(module, target):
+            names.append(given.name)
+
+        return dataclasses.replace(given, rewrite=rewrite)
+
+    monkeypatch.setattr(passes, "PASSES", tuple(map(recording, passes.PASSES)))
+    return names
+
+
+ORDERS = {
+    # Barriers stand behind the operators' own results, so before anything else is written; views
+    # are moved before it is chosen how a result is permuted; and what the others have written is
+    # materialized at last.
+    CPU: [
+        "insert_barriers",
+        "put_channels_last",
+        "choose_permutations",
+        "guard_exponentials",
+        "split_reductions",
+        "outline",
+        "materialize",
+    ],
+    # No library calls, functions and other forms where XLA's partitioner has to see everything.
+    Target("cpu", partitions=2): ["insert_barriers", "guard_exponentials"],
+    GPU: ["insert_barriers", "choose_permutations", "set_matmul_precision"],
+    Target("cuda", partitions=2): ["insert_barriers", "set_matmul_precision"],
+    Target("tpu"): ["insert_barriers", "choose_permutations", "set_matmul_precision"],
+}
+by_target = pytest.mark.parametrize(
+    "target", ORDERS, ids=lambda target: f"{target.platform}-{target.partitions}"
+)
+
+
+@by_target
+def test_order(ran, target):
+    with parsed("func.func public @main() { return }") as module:
+        passes.run(module, target)
+    assert ran == ORDERS[target]
+
+
+# Something for each pass: sums, an image between convolutions, a result that may be permuted, a NaN
+# with an exponential, columns, an update that is read, a value of two reductions, and a product.
+MODULE = """
+func.func public @main(
+    %x: tensor<256x100xf32>, %y: tensor<256x100xf32>, %row: tensor<1x100xf32>, %i: tensor<i64>,
+    %image: tensor<2x4x6x8xf32>
+) -> (tensor<100xf32>, tensor<256xf32>, tensor<100x256xf32>, tensor<256x256xf32>,
+    tensor<256x100xf32>, tensor<256x100xf32>, tensor<2x4x6x8xf32>) {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %nan = stablehlo.constant dense<0x7FC00000> : tensor<f32>
+  %big = stablehlo.constant dense<1.0e8> : tensor<256x100xf32>
+  %more = stablehlo.add %x, %big {xla_dynamo.result} : tensor<256x100xf32>
+  %less = stablehlo.subtract %more, %big {xla_dynamo.result} : tensor<256x100xf32>
+  %both = stablehlo.multiply %less, %y {xla_dynamo.result} : tensor<256x100xf32>
+  %e = stablehlo.exponential %both {xla_dynamo.result} : tensor<256x100xf32>
+  %columns = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [0]
+    : (tensor<256x100xf32>, tensor<f32>) -> tensor<100xf32>
+  %rows = stablehlo.reduce(%e init: %nan) applies stablehlo.maximum across dimensions = [1]
+    : (tensor<256x100xf32>, tensor<f32>) -> tensor<256xf32>
+  %t = stablehlo.transpose %both, dims = [1, 0] : (tensor<256x100xf32>) -> tensor<100x256xf32>
+  %products = stablehlo.dot_general %e, %t, contracting_dims = [1] x [0]
+    : (tensor<256x100xf32>, tensor<100x256xf32>) -> tensor<256x256xf32>
+  %updated = stablehlo.dynamic_update_slice %y, %row, %i, %i
+    : (tensor<256x100xf32>, tensor<1x100xf32>, tensor<i64>, tensor<i64>) -> tensor<256x100xf32>
+  %read = stablehlo.tanh %updated : tensor<256x100xf32>
+  %first = stablehlo.custom_call @__onednn$convolution(%image)
+    : (tensor<2x4x6x8xf32>) -> tensor<2x4x6x8xf32>
+  %channels_first = stablehlo.transpose %first, dims = [0, 3, 1, 2]
+    : (tensor<2x4x6x8xf32>) -> tensor<2x8x4x6xf32>
+  %absolute = stablehlo.abs %channels_first : tensor<2x8x4x6xf32>
+  %channels_last = stablehlo.transpose %absolute, dims = [0, 2, 3, 1]
+    : (tensor<2x8x4x6xf32>) -> tensor<2x4x6x8xf32>
+  %second = stablehlo.custom_call @__onednn$convolution(%channels_last)
+    : (tensor<2x4x6x8xf32>) -> tensor<2x4x6x8xf32>
+  return %columns, %rows, %t, %products, %updated, %read, %second
+    : tensor<100xf32>, tensor<256xf32>, tensor<100x256xf32>, tensor<256x256xf32>,
+      tensor<256x100xf32>, tensor<256x100xf32>, tensor<2x4x6x8xf32>
+}
+"""
+# What each pass leaves in a module that was something for it.
+TRACES = {
+    "insert_barriers": "xla_dynamo.has_negative_zero",
+    "put_channels_last": ": tensor<2x4x6x8xf32>\n",  # the absolute value is of this type
+    "choose_permutations": "xla_dynamo.permutation",
+    "guard_exponentials": "stablehlo.select",
+    "split_reductions": "stablehlo.reduce_window",
+    "outline": "call @dynamic_update_slice",
+    "materialize": "call @once",
+    "set_matmul_precision": "precision = [HIGHEST",
+}
+
+
+@by_target
+def test_a_rewritten_module_is_valid(target):
+    def rewrite(module, target):
+        allow_any_permutation(main_of(module), {2})
+        passes.run(module, target)
+
+    after = rewritten(rewrite, MODULE, target)
+    assert "xla_dynamo.result" not in after
+    for name, trace in TRACES.items():
+        assert (trace in after) == (name in ORDERS[target]), name
