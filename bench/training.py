@@ -2,8 +2,9 @@
 
 `python -m bench.training` times whole steps, AdamW included, in interleaved rounds; and, in a
 process of its own with cold caches, each one's first step and peak memory. "openxla" compiles
-forward and backward, and the optimizer is torch's; "train_step" is one executable. Inductor is used
-as `torch.compile(model)` with the optimizer that eager has, as most people do.
+forward and backward, and the optimizer is torch's; "train_step" is one executable; "lazy" records a
+plain loop on the 'xla' device. Inductor is used as `torch.compile(model)` with the optimizer that
+eager has, as most people do.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from rich.table import Table
 import xla_dynamo
 from bench.timing import in_fresh_process, interleave, peak_memory, positive, set_threads
 
-BACKENDS = ("eager", "inductor", "openxla", "train_step")
+BACKENDS = ("eager", "inductor", "openxla", "train_step", "lazy")
 Batch = tuple[torch.Tensor, ...]
 
 
@@ -62,10 +63,13 @@ def make_step(name: str, backend: str, times: int) -> tuple[Callable[..., torch.
     torch.manual_seed(0)
     model, batch = MODELS[name](times)
     model.train()
+    if backend == "lazy":
+        device = xla_dynamo.device()
+        model, batch = model.to(device), tuple(x.to(device) for x in batch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     if backend == "train_step":
         return xla_dynamo.train_step(model, loss_fn, optimizer), batch
-    forward = model if backend == "eager" else torch.compile(model, backend=backend)
+    forward = model if backend in ("eager", "lazy") else torch.compile(model, backend=backend)
 
     def step(*batch: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
@@ -74,7 +78,15 @@ def make_step(name: str, backend: str, times: int) -> tuple[Callable[..., torch.
         optimizer.step()
         return loss.detach()
 
-    return step, batch
+    return (step if backend != "lazy" else _recorded(step)), batch
+
+
+def _recorded(step: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def recorded(*batch: torch.Tensor) -> torch.Tensor:
+        with xla_dynamo.step():
+            return step(*batch)
+
+    return recorded
 
 
 def alone(name: str, backend: str, times: int) -> tuple[float, float]:
