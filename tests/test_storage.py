@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import xla_dynamo
 from bench.models import MODELS, build
+from tests.compiling import compiled
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.execution import compiled_graph
 from xla_dynamo.graphs.output_views import ViewStep
@@ -33,10 +34,6 @@ def stored(monkeypatch):
 
     monkeypatch.setattr(compiled_graph, "lower", through_a_file)
     return files
-
-
-def compiled(f, **options):
-    return torch.compile(f, backend="openxla", fullgraph=True, options=options or None)
 
 
 def test_bert_from_its_file(stored, monkeypatch, tmp_path):

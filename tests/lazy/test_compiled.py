@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import xla_dynamo
+from tests.compiling import compiled
 from xla_dynamo.runtime import metrics
 
 
@@ -16,20 +17,16 @@ def cold():
     metrics.clear_all()
 
 
-def compiled(f, **options):
-    return torch.compile(f, backend="openxla", fullgraph=True, **options)
-
-
-def on_both(f, *args, **options):
+def on_both(f, *args, **how):
     """What eager makes of tensors on the CPU, and compiled code of the same on the device."""
     here = [a.clone() if torch.is_tensor(a) else a for a in args]
     there = [a.to("xla") if torch.is_tensor(a) else a for a in args]
-    expected, actual = f(*here), compiled(f, **options)(*there)
-    same((expected, here), (actual, there))
+    expected, actual = f(*here), compiled(f, **how)(*there)
+    assert_same_on_device((expected, here), (actual, there))
     return actual
 
 
-def same(expected, actual):
+def assert_same_on_device(expected, actual):
     leaves = zip(*map(torch.utils._pytree.tree_leaves, (expected, actual)), strict=True)
     for e, a in leaves:
         if torch.is_tensor(e):
@@ -129,7 +126,7 @@ def test_gradients_of_compiled_and_recorded_operators():
     for p, q in zip(model.parameters(), there.parameters(), strict=True):
         assert q.grad.device.type == "xla"
         torch.testing.assert_close(q.grad.cpu(), p.grad, rtol=1e-4, atol=1e-5)
-    same(list(model.buffers()), list(there.buffers()))
+    assert_same_on_device(list(model.buffers()), list(there.buffers()))
 
 
 def test_a_training_loop_that_mixes_both():
