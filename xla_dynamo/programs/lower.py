@@ -106,7 +106,8 @@ class _ProgramLowering(GraphLowering):
             if (cut := freeze(builder.main, roots, frozen, builder.target)) is not None:
                 statics = [i for number, i in before.items() if number not in cut.unused]
         builder.main.arg_attrs = self.aliases(len(donated))
-        allow_any_permutation(builder.main, self.results_for_backward(outputs, mutations))
+        if builder.target.partitions == 1:
+            allow_any_permutation(builder.main, self.results_for_backward(outputs, mutations))
         passes.run(builder.module, builder.target)
         of_cut = None
         if cut is not None:
