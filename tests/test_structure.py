@@ -162,6 +162,7 @@ def test_public_names():
         "refreeze",
         "step",
         "sync",
+        "to_dlpack",
         "train_step",
         "wait_device_ops",
     ]

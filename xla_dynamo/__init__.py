@@ -37,6 +37,7 @@ _LAZY = {
     "sync": "xla_dynamo.lazy.steps",
     "wait_device_ops": "xla_dynamo.lazy.steps",
     "MpDeviceLoader": "xla_dynamo.lazy.loaders",
+    "to_dlpack": "xla_dynamo.lazy.transfers",
     "ParallelLoader": "xla_dynamo.lazy.loaders",
 }
 
@@ -70,6 +71,7 @@ __all__ = [
     "refreeze",
     "step",
     "sync",
+    "to_dlpack",
     "train_step",
     "wait_device_ops",
 ]

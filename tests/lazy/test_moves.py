@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -144,3 +145,22 @@ def test_what_the_device_has_no_form_for_says_so():
         torch.ones(2, 2, device=XLA).to_sparse()
     with pytest.raises(UnsupportedDtype, match=r"no tensors of torch\.bits8"):
         torch.ones(2, dtype=torch.uint8).view(torch.bits8).to(XLA)
+
+
+@pytest.mark.parametrize("take", [torch.from_dlpack, np.from_dlpack])
+def test_dlpack(take):
+    x = torch.arange(6.0).view(2, 3).to("xla").t() * 2
+
+    class Capsule:
+        __dlpack_device__ = torch.zeros(1).__dlpack_device__
+
+        def __dlpack__(self, **kwargs):
+            return xla_dynamo.to_dlpack(x)
+
+    taken = take(Capsule())
+    assert taken.tolist() == x.tolist()
+    x.add_(1)
+    xla_dynamo.sync()
+    assert taken.tolist() == (x - 1).tolist()
+    with pytest.raises(xla_dynamo.UnsupportedTensor, match="not of cpu"):
+        xla_dynamo.to_dlpack(torch.ones(1))

@@ -5,6 +5,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo import torch_private
+from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.lazy import contents
 from xla_dynamo.lazy.contents import (
     cell_of,
@@ -41,6 +43,24 @@ def to_device(tensor: Tensor) -> Tensor:
     """
     refuse_other_forms(tensor)
     return new_tensor(value_of(tensor))
+
+
+def to_dlpack(tensor: Tensor) -> Any:
+    """A DLPack capsule of a copy of an 'xla' tensor's elements, on the device that computes.
+
+    A copy, since the memory of the device's tensors is written anew by later steps. torch's own
+    `to_dlpack` would give a capsule without memory.
+
+    Raises:
+        UnsupportedTensor: the tensor is not on the device.
+    """
+    if tensor.device.type != "xla":
+        raise UnsupportedTensor(
+            f"xla_dynamo.to_dlpack takes tensors of the 'xla' device, not of {tensor.device}: use "
+            "torch.utils.dlpack.to_dlpack"
+        )
+    with tensors_behind([tensor]) as (shown,):
+        return torch_private.to_dlpack(shown.detach().clone())
 
 
 def uploaded(tensor: Tensor, dtype: torch.dtype, memory_format: Any = None) -> Tensor:
