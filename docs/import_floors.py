@@ -123,6 +123,8 @@ def main() -> None:
     parser.add_argument("root", nargs="?", type=pathlib.Path, default=ROOT)
     parser.add_argument("--files", action="store_true", help="files instead of rooms")
     given = parser.parse_args()
+    if not (given.root / PACKAGE).is_dir():
+        parser.error(f"{given.root} is no checkout: it has no folder {PACKAGE}")
     graph = imports(given.root) if given.files else rooms(given.root)
     Console().print(draw(graph, "files" if given.files else "rooms"))
 

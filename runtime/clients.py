@@ -17,6 +17,7 @@ from xla_dynamo.runtime.jaxlib_private import make_cpu_client
 from xla_dynamo.runtime.placement import DeviceTensors, Placement
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
+_MOST_DEVICES = 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,6 +35,13 @@ class ClientConfiguration:
     cpu_devices: int = 1
     preallocates: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.cpu_devices, int) or not 1 <= self.cpu_devices <= _MOST_DEVICES:
+            raise OptionError(
+                f"cpu_devices must be an integer from 1 to {_MOST_DEVICES}, not "
+                f"{self.cpu_devices!r}"
+            )
+
     @classmethod
     def from_environment(cls) -> "ClientConfiguration":
         """The configuration in the environment variables.
@@ -42,8 +50,10 @@ class ClientConfiguration:
             OptionError: CPU_NUM_DEVICES is no positive integer.
         """
         given = os.environ.get("CPU_NUM_DEVICES", "1")
-        if not given.isdecimal() or int(given) < 1:
-            raise OptionError(f"CPU_NUM_DEVICES must be a positive integer, not {given!r}")
+        if not given.isdecimal() or not 1 <= int(given) <= _MOST_DEVICES:
+            raise OptionError(
+                f"CPU_NUM_DEVICES must be an integer from 1 to {_MOST_DEVICES}, not {given!r}"
+            )
         return cls(int(given), os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE") == "true")
 
 

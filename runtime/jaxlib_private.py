@@ -11,7 +11,7 @@ import jax
 import jaxlib.version
 import numpy as np
 from jax.extend.mlir import ir
-from jaxlib import _jax, xla_client
+from jaxlib import _jax, lapack, xla_client
 
 # A PJRT buffer as jaxlib returns it. No code uses it as a jax.Array.
 Buffer: TypeAlias = _jax.ArrayImpl
@@ -94,3 +94,11 @@ def calls_onednn() -> bool:
     onednn_config.proto is known.
     """
     return (0, 10) <= jaxlib.version.__version_info__[:2] < (0, 13)
+
+
+def initialize_lapack() -> None:
+    """Load the LAPACK that custom calls need, as JAX's lowering rules do when they write one."""
+    import jax.lax.linalg  # which registers the calls
+
+    assert jax.lax.linalg
+    lapack._lapack.initialize()

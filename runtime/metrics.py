@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 # How many samples a metric keeps, as in PyTorch/XLA.
-_KEPT = int(os.environ.get("XLA_METRICS_SAMPLES", "1024"))
+_given = os.environ.get("XLA_METRICS_SAMPLES", "")
+_KEPT = max(int(_given), 1) if _given.isdecimal() else 1024
 _lock = threading.Lock()
 _counters: defaultdict[str, int] = defaultdict(int)
 

@@ -1,7 +1,10 @@
 """Programs written to a file and read again: calls are bound from what was read, and agree."""
 
+import contextlib
 import io
 import json
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -15,9 +18,13 @@ from tests.compiling import compiled
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.execution import compiled_graph
 from xla_dynamo.graphs.output_views import ViewStep
+from xla_dynamo.graphs.request import Request
+from xla_dynamo.graphs.sizes import static_values
 from xla_dynamo.options import Options
 from xla_dynamo.programs import program as records
+from xla_dynamo.programs.lower import lower
 from xla_dynamo.programs.storage import read_program, write_program
+from xla_dynamo.programs.targets import target_of
 
 
 @pytest.fixture
@@ -169,6 +176,15 @@ def test_other_files(tmp_path):
         (lambda d: d["program"]["Program"].pop("uses_rng"), "uses_rng"),
         (lambda d: d["program"]["Program"].update(largest={"torch": "load"}), "torch.load"),
         (lambda d: d["program"]["Program"].update(largest={"op": "aten.no_such.op"}), "no_such"),
+        (lambda d: d.update(format="1"), "format '1'"),
+        (lambda d: d["program"]["Program"].update(results="x"), "program.results is str"),
+        (lambda d: d["program"]["Program"].update(results=7), "returns 1 results"),
+        (lambda d: d["program"]["Program"].update(outputs=5), "program.outputs is int"),
+        (lambda d: d["program"]["Program"].update(uses_rng=True), "takes 1 arguments"),
+        (lambda d: d["program"]["Program"].update(effects=_effect("aten.add.Tensor")), "no check"),
+        (lambda d: d["program"]["Program"].update(effects=_effect(LOADS)), "no operator"),
+        (lambda d: d["program"]["Program"].update(largest={"float": "0x1p99999"}), "Overflow"),
+        (lambda d: d["program"]["Program"].update(largest={"device": "bogus:1"}), "bogus"),
     ],
 )
 def test_changed_descriptions(change, said):
@@ -185,6 +201,100 @@ def test_changed_descriptions(change, said):
             archive.writestr(name, data)
     with pytest.raises(xla_dynamo.StorageError, match=said):
         read_program(changed)
+
+
+LOADS = "load_library.__call__.__call__"
+
+
+def _effect(name):
+    effect = {"op": {"op": name}, "args": {"tuple": []}, "kwargs": {"dict": []}}
+    return {"tuple": [{"Effect": effect}]}
+
+
+@pytest.mark.parametrize("name", ["program.json", "module.mlir"])
+@pytest.mark.parametrize("seed", range(8))
+def test_flipped_bytes(name, seed):
+    """Whatever the damage, the error is the one that callers expect, or there is none."""
+    file = io.BytesIO()
+    write_program(_program(), file)
+    data = bytearray(file.getvalue())
+    random = torch.Generator().manual_seed(seed)
+    for place in torch.randint(0, len(data), (6,), generator=random).tolist():
+        data[place] ^= 0x55
+    with contextlib.suppress(xla_dynamo.StorageError):
+        read_program(io.BytesIO(bytes(data)))
+
+
+def test_constants_of_another_size():
+    table = torch.randn(100)
+    gm = make_fx(lambda x: (x + table,), tracing_mode="fake", _allow_non_fake_inputs=True)(
+        torch.ones(100)
+    )
+    program = lower_of(gm)
+    file = io.BytesIO()
+    write_program(program, file)
+    with zipfile.ZipFile(file) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    contents["constants/0"] = b""
+    changed = io.BytesIO()
+    with zipfile.ZipFile(changed, "w") as archive:
+        for name, data in contents.items():
+            archive.writestr(name, data)
+    with pytest.raises(xla_dynamo.StorageError, match="a constant of 400 bytes has 0"):
+        read_program(changed)
+
+
+def test_a_conjugated_constant(stored):
+    table = torch.randn(100, dtype=torch.complex64).conj()
+    gm = make_fx(lambda x: (x * table,), tracing_mode="fake", _allow_non_fake_inputs=True)(
+        torch.ones(100)
+    )
+    (result,) = xla_dynamo.compile_graph(gm, [torch.ones(100)])(torch.ones(100))
+    torch.testing.assert_close(result, torch.ones(100) * table)
+
+
+@pytest.mark.parametrize("name", ["svd", "attention"])
+def test_in_a_fresh_process(name, tmp_path):
+    """What only lowering rules would have loaded, LAPACK and calls of torch's kernels, is there."""
+    functions = {
+        "svd": (torch.linalg.svdvals, torch.randn(4, 4)),
+        "attention": (
+            lambda q: F.scaled_dot_product_attention(q, q, q),
+            torch.randn(2, 4, 256, 64),
+        ),
+    }
+    f, x = functions[name]
+    found = []
+
+    def note(gm, inputs):
+        return compile_torch_graph(gm, inputs, Options(), observer=found.append)
+
+    torch._dynamo.reset()
+    expected = torch.compile(f, backend=note)(x)
+    program = next(e.program for e in found if hasattr(e, "program"))
+    write_program(program, str(tmp_path / "program"))
+    torch.save((x, expected), tmp_path / "tensors")
+    script = f"""
+import torch
+from xla_dynamo.execution.calls import bind
+from xla_dynamo.execution.steps import steps_of
+from xla_dynamo.programs.storage import read_program
+from xla_dynamo.runtime.clients import placement_of
+from xla_dynamo.runtime.executables import Executable
+program = read_program({str(tmp_path / "program")!r})
+x, expected = torch.load({str(tmp_path / "tensors")!r})
+placement = placement_of(torch.device("cpu"))
+executable = Executable(program.module, placement)
+call = bind(program, steps_of(program, executable, False, None), placement)
+assert torch.equal(call([x])[0], expected)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert not done.returncode, done.stderr[-2000:]
+
+
+def lower_of(gm):
+    request = Request()
+    return lower(gm, static_values(gm), target_of("cpu", request.options), request)
 
 
 def test_records_come_back_equal():

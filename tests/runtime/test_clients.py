@@ -52,11 +52,17 @@ def test_configured_in_the_program():
     assert run(textwrap.dedent(configure) + textwrap.dedent(COUNT)) == ["2"]
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "two", "1.5", ""])
+@pytest.mark.parametrize("given", ["0", "-1", "two", "1.5", "", "100000"])
 def test_what_is_no_number_of_devices(monkeypatch, given):
     monkeypatch.setenv("CPU_NUM_DEVICES", given)
-    with pytest.raises(OptionError, match="CPU_NUM_DEVICES must be a positive integer"):
+    with pytest.raises(OptionError, match="CPU_NUM_DEVICES must be an integer from 1"):
         ClientConfiguration.from_environment()
+
+
+@pytest.mark.parametrize("given", [0, -1, "2", None])
+def test_what_no_configuration_may_have(given):
+    with pytest.raises(OptionError, match="cpu_devices must be an integer from 1"):
+        ClientConfiguration(cpu_devices=given)
 
 
 def test_too_late():

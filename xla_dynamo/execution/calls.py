@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import jax
 import torch
 from torch.autograd import forward_ad
 
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.execution.restriding import restrided
-from xla_dynamo.execution.steps import Steps
+from xla_dynamo.execution.steps import Steps, failure
 from xla_dynamo.graphs.output_views import ViewStep
 from xla_dynamo.programs.program import Output, Program, Strides
 from xla_dynamo.runtime import forks
@@ -52,7 +53,7 @@ def bind(program: Program, steps: Steps | None, placement: Placement) -> Call:
     returns the graph's outputs. `steps` is None for a program that computes nothing. The callable
     raises ExecutionError when PJRT fails, out of memory say.
     """
-    run = _nothing if steps is None else _in_a_row(steps, placement)
+    run = _nothing if steps is None else _in_a_row(steps, placement, program)
     mutations, outputs, effects = program.mutations, program.outputs, program.effects
     as_they_come = [o.result for o in outputs if o.view is None] == list(range(len(outputs)))
     if as_they_come and outputs and not mutations and not effects:
@@ -81,9 +82,9 @@ def _nothing(args: list[Any]) -> list[Any]:
     return []
 
 
-def _in_a_row(steps: Steps, placement: Placement) -> Call:
+def _in_a_row(steps: Steps, placement: Placement, program: Program) -> Call:
     """From the graph's inputs to the program's results."""
-    import_inputs, execute, export = steps
+    import_inputs, _, execute, export = steps
     stream_of = placement.stream if placement.has_streams else None
 
     def run(args: list[Any]) -> list[torch.Tensor]:
@@ -94,7 +95,11 @@ def _in_a_row(steps: Steps, placement: Placement) -> Call:
         stream = stream_of() if stream_of is not None else None
         buffers, changing = import_inputs(args, stream)
         args.clear()
-        return export(execute(buffers), changing, stream)
+        try:
+            results = execute(buffers)
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            raise failure(error, program) from error
+        return export(results, changing, stream)
 
     if placement.tensors is None:
         return run

@@ -16,7 +16,7 @@ from xla_dynamo.execution.donated_inputs import DonatedInputs
 from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.known_buffers import KnownBuffers, StaticInputs
 from xla_dynamo.execution.restriding import preparation, restriding
-from xla_dynamo.programs.program import Program
+from xla_dynamo.programs.program import Program, argument_types
 from xla_dynamo.runtime.buffers import export_buffer
 from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 from xla_dynamo.runtime.executables import Executable
@@ -33,13 +33,17 @@ class Steps(NamedTuple):
         import_inputs: takes the graph's inputs and torch's stream (None where there are none);
             returns the buffers of all the program's arguments, and the tensors that it changes in
             their own memory.
-        execute: takes the buffers; returns those of the results, each in a list of its own.
+        execute: takes the buffers; returns those of the results, each in a list of its own. It
+            raises ExecutionError for buffers of other shapes or dtypes, which PJRT would take.
+        run: the same without the check, for buffers that `import_inputs` made; what PJRT raises is
+            not translated.
         export: takes the results, the tensors that are changed, and the stream; returns the
             program's results as tensors.
     """
 
     import_inputs: Callable[[list[Any], int | None], tuple[list[Buffer], Tensors]]
     execute: Callable[[Sequence[Buffer]], list[list[Buffer]]]
+    run: Callable[[Sequence[Buffer]], list[list[Buffer]]]
     export: Callable[[list[list[Buffer]], Tensors, int | None], Tensors]
 
 
@@ -56,9 +60,11 @@ def steps_of(
         read = [given.index for given in (*program.inputs, *program.static_inputs)]
         held = [constant.tensor for constant in program.constants]
         donated = DonatedInputs(placement, program.donations, read, held)
+    run = after_signals(executable.execute) if program.calls_torch else executable.execute
     steps = Steps(
         _importer(program, executable, donated, keeps_inputs, frozen_values),
-        _executor(program, executable),
+        _checked(program, run),
+        run,
         _exporter(program, donated),
     )
     tensors = placement.tensors
@@ -67,7 +73,7 @@ def steps_of(
 
 def _of_device(steps: Steps, tensors: DeviceTensors, changes: bool) -> Steps:
     """The steps for tensors of a device whose memory is that of others."""
-    import_inputs, execute, export = steps
+    import_inputs, execute, run, export = steps
 
     def import_memory(args: list[Any], stream: int | None) -> tuple[list[Buffer], Tensors]:
         return import_inputs(tensors.memory_of(args, changes=changes), stream)
@@ -75,7 +81,7 @@ def _of_device(steps: Steps, tensors: DeviceTensors, changes: bool) -> Steps:
     def export_over(results: list[list[Buffer]], changing: Tensors, stream: int | None) -> Tensors:
         return [tensors.over(memory) for memory in export(results, changing, stream)]
 
-    return Steps(import_memory, execute, export_over)
+    return Steps(import_memory, execute, run, export_over)
 
 
 def _importer(
@@ -132,12 +138,17 @@ def _importer(
     return import_inputs
 
 
-def _executor(
-    program: Program, executable: Executable
+def _checked(
+    program: Program, run: Callable[[Sequence[Buffer]], list[list[Buffer]]]
 ) -> Callable[[Sequence[Buffer]], list[list[Buffer]]]:
-    run = after_signals(executable.execute) if program.calls_torch else executable.execute
+    wanted: list[tuple[tuple[int, ...], str]] = []
 
     def execute(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
+        if not wanted:
+            wanted.extend(argument_types(program))
+        given = [(tuple(buffer.shape), str(buffer.dtype)) for buffer in buffers]
+        if given != wanted:
+            raise ExecutionError(f"a program of arguments {wanted} was given buffers {given}")
         try:
             return run(buffers)
         except (jax.errors.JaxRuntimeError, ValueError) as error:

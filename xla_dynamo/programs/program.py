@@ -11,6 +11,9 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.graphs.output_views import ViewStep
+from xla_dynamo.lowerings.builders.dtypes import dtype_name
+from xla_dynamo.lowerings.builders.functions import main_of
+from xla_dynamo.lowerings.builders.values import dtype_of, shape_of
 from xla_dynamo.programs.layouts import InputLayout, Restride
 
 # Strides of some results, by their number.
@@ -137,3 +140,9 @@ class Program:
     calls_torch: bool
     chosen_strides: Strides
     largest: tuple[int, str] | None
+
+
+def argument_types(program: Program) -> list[tuple[tuple[int, ...], str]]:
+    """The shape and the dtype, by its name, of each argument of a program's module."""
+    arguments = main_of(program.module).entry_block.arguments
+    return [(shape_of(a), dtype_name(dtype_of(a))) for a in arguments]

@@ -7,6 +7,7 @@ form, and each tensor of the graph's own in `constants/`. Reading a file runs no
 import dataclasses
 import io
 import json
+import math
 import operator
 import zipfile
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.errors import StorageError
 from xla_dynamo.graphs.output_views import ViewStep
+from xla_dynamo.programs.checks import check_program
 from xla_dynamo.programs.layouts import InputLayout, Restride
 from xla_dynamo.programs.program import (
     Constant,
@@ -29,6 +31,8 @@ from xla_dynamo.programs.program import (
     Output,
     Program,
 )
+from xla_dynamo.runtime.jaxlib_private import initialize_lapack
+from xla_dynamo.runtime.libraries import libraries_of
 from xla_dynamo.torch_private import OpOverload
 
 FORMAT = 1
@@ -60,7 +64,7 @@ def write_program(program: Program, file: str | BinaryIO) -> None:
         archive.writestr("module.mlir", _artifact(program.module))
         constants = []
         for index, constant in enumerate(program.constants):
-            tensor = constant.tensor.detach().cpu().contiguous()
+            tensor = constant.tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
             data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
             archive.writestr(f"constants/{index}", data, zipfile.ZIP_STORED)
             form = {"shape": list(tensor.shape), "dtype": _encoded(tensor.dtype)}
@@ -77,32 +81,39 @@ def read_program(file: str | BinaryIO) -> Program:
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            described = json.loads(archive.read("program.json"))
-            if described["format"] != FORMAT:
-                raise StorageError(
-                    f"{file} holds a program of format {described['format']}, and this version of "
-                    f"xla_dynamo reads format {FORMAT}: compile and write it again"
-                )
-            program: Program = _decoded(described["program"])
-            constants = []
-            for index, form in enumerate(described["constants"]):
-                data = bytearray(archive.read(f"constants/{index}"))
-                tensor = _tensor(data, form["shape"], _decoded(form["dtype"]))
-                constants.append(Constant(tensor, form["is_literal"]))
-            frozen = program.frozen
-            if frozen is not None and "frozen.mlir" in archive.namelist():
-                frozen = dataclasses.replace(frozen, module=_module(archive.read("frozen.mlir")))
-            return dataclasses.replace(
-                program,
-                module=_module(archive.read("module.mlir")),
-                constants=tuple(constants),
-                frozen=frozen,
-            )
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError) as error:
+            return _read(archive)
+    except StorageError:
+        raise
+    except Exception as error:  # whatever a damaged file may cause in what reads it
         raise StorageError(
             f"{file} holds no program that can be read ({type(error).__name__}: {error}): compile "
             "and write it again"
         ) from error
+
+
+def _read(archive: zipfile.ZipFile) -> Program:
+    described = json.loads(archive.read("program.json"))
+    if described["format"] != FORMAT:
+        raise StorageError(
+            f"{archive.filename or 'the file'} holds a program of format {described['format']!r}, "
+            f"and this version of xla_dynamo reads format {FORMAT}: compile and write it again"
+        )
+    bound = _decoded(described["program"])
+    forms = described["constants"]
+    data = [bytearray(archive.read(f"constants/{index}")) for index in range(len(forms))]
+    constants = [
+        Constant(_tensor(d, form["shape"], _decoded(form["dtype"])), bool(form["is_literal"]))
+        for d, form in zip(data, forms, strict=True)
+    ]
+    frozen = bound.frozen
+    if frozen is not None and "frozen.mlir" in archive.namelist():
+        frozen = dataclasses.replace(frozen, module=_module(archive.read("frozen.mlir")))
+    module = _module(archive.read("module.mlir"))
+    program = dataclasses.replace(bound, module=module, constants=tuple(constants), frozen=frozen)
+    check_program(program)
+    if program.calls_torch:
+        libraries_of("cpu")  # which registers what the module calls
+    return program
 
 
 def _artifact(module: ir.Module) -> bytes:
@@ -116,14 +127,21 @@ def _artifact(module: ir.Module) -> bytes:
 
 
 def _module(artifact: bytes) -> ir.Module:
+    if b"lapack" in artifact:
+        initialize_lapack()
     with make_ir_context() as context:
         return hlo.deserialize_portable_artifact(context, artifact)
 
 
 def _tensor(data: bytearray, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
-    if not data:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data, dtype=dtype).reshape(shape)
+    wanted = math.prod(shape) * dtype.itemsize
+    if len(data) != wanted:
+        raise ValueError(f"a constant of {wanted} bytes has {len(data)}")
+    return (
+        torch.frombuffer(data, dtype=dtype).reshape(shape)
+        if data
+        else torch.empty(shape, dtype=dtype)
+    )
 
 
 def _encoded(value: Any) -> Any:
@@ -181,7 +199,10 @@ def _operator(name: str) -> Any:
     if name == "getitem":
         return operator.getitem
     namespace, packet, overload = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    op = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    if not isinstance(op, OpOverload):
+        raise ValueError(f"torch.ops.{name} is no operator")
+    return op
 
 
 _DECODERS = {
