@@ -172,3 +172,18 @@ def test_dropout_scales_what_it_keeps():
     assert kept.unique().tolist() == pytest.approx([0.0, 1 / 0.75])
     assert 0.65 < (kept > 0).float().mean() < 0.85
     assert torch.equal(torch.nn.functional.dropout(x, 0.25, training=False).cpu(), x.cpu())
+
+
+def test_the_default_dtype_is_that_of_the_call():
+    half = torch.arange(3, device="xla") / 2
+    torch.set_default_dtype(torch.float64)
+    try:
+        wide = torch.arange(3, device="xla") / 2
+        ones = torch.ones(2, device="xla")
+        assert wide.dtype is ones.dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    narrow = torch.arange(3, device="xla") / 2
+    assert half.dtype is narrow.dtype is torch.float32
+    assert half.tolist() == wide.tolist() == narrow.tolist() == [0, 0.5, 1]
+    assert (wide * 2.5).cpu().dtype is torch.float64

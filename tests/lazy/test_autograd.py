@@ -117,3 +117,15 @@ def test_inference_mode_and_no_grad():
         y += 1
         assert y.tolist() == [3, 3]
     assert y.cpu().tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints_draw_the_same_numbers_again(use_reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.ones(64, device="xla", requires_grad=True)
+    y = checkpoint(
+        lambda h: torch.nn.functional.dropout(h, 0.5), x * 1, use_reentrant=use_reentrant
+    )
+    y.sum().backward()
+    assert torch.equal(x.grad.cpu() != 0, y.detach().cpu() != 0)

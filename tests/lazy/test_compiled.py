@@ -276,3 +276,13 @@ def test_what_is_returned_outlives_what_was_given():
     for n, (more, flat) in enumerate(results):
         assert more.cpu().eq(n + 1).all()
         assert flat.cpu().eq(n).all()
+
+
+def test_results_on_the_cpu_stay_there():
+    f = compiled(lambda x: ((x * 2).cpu(), torch.zeros(2), x + 1))
+    copied, zeros, more = f(torch.ones(3, device="xla"))
+    assert copied.device.type == zeros.device.type == "cpu"
+    assert more.device.type == "xla"
+    assert copied.tolist() == more.tolist() == [2, 2, 2]
+    copied.add_(1)
+    assert more.tolist() == [2, 2, 2]

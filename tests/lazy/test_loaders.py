@@ -101,3 +101,27 @@ def test_training_while_another_thread_uploads():
             optimizer.step()
             losses.append(loss.detach())
     assert losses[-1].item() < losses[0].item()
+
+
+def test_leaving_a_loop_waits_for_nobody():
+    blocked = threading.Event()
+
+    def slow():
+        yield torch.ones(1)
+        blocked.wait(30)
+        yield torch.ones(1)
+
+    start = time.monotonic()
+    for _ in xla_dynamo.MpDeviceLoader(slow()):
+        break
+    assert time.monotonic() - start < 10
+    blocked.set()
+
+
+def test_batches_are_made_in_the_callers_grad_mode():
+    batches = [torch.ones(1, requires_grad=True)]
+    with torch.no_grad():
+        (x,) = xla_dynamo.MpDeviceLoader(batches)
+    assert not x.requires_grad
+    (x,) = xla_dynamo.MpDeviceLoader(batches)
+    assert x.requires_grad

@@ -283,3 +283,98 @@ def test_every_execution_is_told(tmp_path):
 
 def test_nothing_is_told_unasked():
     assert not run(LOOP)
+
+
+def test_two_threads_in_one_compiled_function():
+    """Each has its own block, however they leave it."""
+    inside, leave = threading.Event(), threading.Event()
+    failures = []
+
+    def f(x, wait):
+        if wait:
+            inside.set()
+            leave.wait(20)
+        return x + 1
+
+    g = xla_dynamo.compile(f, full_graph=True)
+
+    def work():
+        try:
+            g(torch.ones(2, device="xla"), True)
+            assert (torch.ones(2, device="xla") + 1).tolist() == [2, 2]
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    inside.wait(20)
+    with xla_dynamo.compile(full_graph=True):
+        x = g(torch.ones(2, device="xla"), False)
+    leave.set()
+    thread.join()
+    assert not failures
+    assert x.tolist() == [2, 2]
+    assert (torch.ones(2, device="xla") + 1).tolist() == [2, 2]
+
+
+def test_blocks_inside_a_full_graph_are_part_of_it():
+    def power(x, n):
+        return x if n == 0 else f(x * 2, n - 1)
+
+    f = xla_dynamo.compile(power, full_graph=True)
+    metrics.clear_all()
+    x = f(torch.ones(2, device="xla"), 3)
+    assert metrics.counter_value("MarkStep") == 1
+    assert x.tolist() == [8, 8]
+
+
+def test_a_block_is_one_program_however_long(monkeypatch):
+    monkeypatch.setattr(growth, "MANY", 20)
+    x = torch.ones(2, device="xla")
+    xla_dynamo.sync()
+    metrics.clear_all()
+    with xla_dynamo.compile(full_graph=True):
+        for _ in range(100):
+            x = x + 1
+    assert metrics.metric_data("ExecuteTime")[0] == 1
+    assert x.tolist() == [101, 101]
+
+
+@pytest.mark.parametrize("name", ["zero_", "copy_"])
+def test_streams_of_writes_are_cut(monkeypatch, name):
+    monkeypatch.setattr(growth, "MANY", 50)
+    x, y = torch.ones(4, device="xla"), torch.ones(4, device="xla")
+    arguments = [y] if name == "copy_" else []
+    for _ in range(400):
+        getattr(x, name)(*arguments)
+    record = contents.cell_of(x).value.record
+    assert record is None or depth(record) <= 110
+
+
+def test_a_closure_that_fails_keeps_none_from_being_run():
+    told = []
+
+    def fail():
+        raise ValueError("one of them")
+
+    xla_dynamo.add_step_closure(fail, run_async=True)
+    xla_dynamo.sync()
+    with pytest.raises(ValueError, match="one of them"):
+        xla_dynamo.wait_device_ops()
+    xla_dynamo.add_step_closure(fail)
+    xla_dynamo.add_step_closure(told.append, ("run",))
+    with pytest.raises(ValueError, match="one of them"):
+        xla_dynamo.sync()
+    assert told == ["run"]
+
+
+def test_a_closure_that_waits():
+    xla_dynamo.add_step_closure(xla_dynamo.wait_device_ops, run_async=True)
+    xla_dynamo.sync()
+    xla_dynamo.wait_device_ops()
+
+
+def test_a_file_that_cannot_be_written():
+    told = run(LOOP, PT_XLA_DEBUG_LEVEL="1", PT_XLA_DEBUG_FILE="/nonexistent/file")
+    assert "PT_XLA_DEBUG_FILE: " in told
+    assert "Compilation Analysis" in told

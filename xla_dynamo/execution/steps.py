@@ -65,21 +65,23 @@ def steps_of(
         _importer(program, executable, donated, keeps_inputs, frozen_values),
         _checked(program, run),
         run,
-        _exporter(program, donated),
+        _exporter(program, donated, placement.has_streams and placement.tensors is None),
     )
     tensors = placement.tensors
-    return steps if tensors is None else _of_device(steps, tensors, bool(program.donations))
+    return steps if tensors is None else _of_device(steps, tensors, program)
 
 
-def _of_device(steps: Steps, tensors: DeviceTensors, changes: bool) -> Steps:
+def _of_device(steps: Steps, tensors: DeviceTensors, program: Program) -> Steps:
     """The steps for tensors of a device whose memory is that of others."""
     import_inputs, execute, run, export = steps
+    changes, of_host = bool(program.donations), program.host_results
 
     def import_memory(args: list[Any], stream: int | None) -> tuple[list[Buffer], Tensors]:
         return import_inputs(tensors.memory_of(args, changes=changes), stream)
 
     def export_over(results: list[list[Buffer]], changing: Tensors, stream: int | None) -> Tensors:
-        return [tensors.over(memory) for memory in export(results, changing, stream)]
+        made = export(results, changing, stream)
+        return [t.cpu() if i in of_host else tensors.over(t) for i, t in enumerate(made)]
 
     return Steps(import_memory, execute, run, export_over)
 
@@ -158,9 +160,11 @@ def _checked(
 
 
 def _exporter(
-    program: Program, donated: DonatedInputs | None
+    program: Program, donated: DonatedInputs | None, on_gpu: bool
 ) -> Callable[[list[list[Buffer]], Tensors, int | None], Tensors]:
     changes = [(index, restriding(given)) for index, given in program.restrides.items()]
+    if on_gpu:
+        changes += [(index, torch.Tensor.cpu) for index in program.host_results]
 
     def export(buffers: list[list[Buffer]], changing: Tensors, stream: int | None) -> Tensors:
         results = []

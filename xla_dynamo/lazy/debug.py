@@ -88,8 +88,11 @@ def summary() -> list[str]:
 def _write(text: str) -> None:
     path = os.environ.get("PT_XLA_DEBUG_FILE")
     if path:
-        with open(path, "a") as file:
-            file.write(text)
+        try:
+            with open(path, "a") as file:
+                file.write(text)
+        except OSError as error:
+            sys.stderr.write(f"PT_XLA_DEBUG_FILE: {error}\n{text}")
     else:
         sys.stderr.write(text)
 

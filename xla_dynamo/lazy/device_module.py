@@ -10,6 +10,9 @@ from xla_dynamo.lazy import random_state
 from xla_dynamo.lazy.execution import compute
 from xla_dynamo.runtime import forks
 
+# What torch's checkpointing reads, to save the state of random numbers.
+_initialized = True
+
 
 def is_available() -> bool:
     """Whether there is such a device."""

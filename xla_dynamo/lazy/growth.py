@@ -4,7 +4,7 @@ A loop that is cut at the same line each time becomes the same program each time
 many operators, the next cut is where the last one was, if that line comes again.
 """
 
-from xla_dynamo.lazy import records
+from xla_dynamo.lazy import modes, records
 from xla_dynamo.lazy.user_lines import Place, place_of_caller
 
 # Operators since a program ran: a step of a large model has some thousands.
@@ -23,7 +23,7 @@ def is_due() -> bool:
     """Whether what is pending should be computed now."""
     global _last_cut
     count = records.made - _since
-    if count <= MANY:
+    if count <= MANY or modes.is_recording():  # a block is one program, however long
         return False
     place = place_of_caller()
     if count <= 2 * MANY and (place is None or place != (_last_cut or place)):

@@ -88,16 +88,20 @@ class _Upload:
     def __init__(self, loader: Iterable[Any], device: torch.device, ahead: int) -> None:
         self._queue: queue.Queue[Any] = queue.Queue(ahead)
         self._stopped = threading.Event()
-        arguments = (loader, device)
+        grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        arguments = (loader, device, grad, inference)
         self._thread = threading.Thread(target=self._run, args=arguments, daemon=True)
         self._thread.start()
 
-    def _run(self, loader: Iterable[Any], device: torch.device) -> None:
+    def _run(
+        self, loader: Iterable[Any], device: torch.device, grad: bool, inference: bool
+    ) -> None:
         try:
-            for batch in loader:
-                self._put(pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), batch))
-                if self._stopped.is_set():
-                    return
+            with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+                for batch in loader:
+                    self._put(pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), batch))
+                    if self._stopped.is_set():
+                        return
             self._put(_END)
         except BaseException as error:  # told where the batch is asked for
             self._put(error)
@@ -117,6 +121,8 @@ class _Upload:
             yield item
 
     def stop(self) -> None:
-        """Let the thread end: nobody asks for more."""
+        """Let the thread end, when the loader has given its next batch: nobody asks for more.
+
+        Nobody waits for it: this may run while an operator is recorded, when garbage is collected.
+        """
         self._stopped.set()
-        self._thread.join()

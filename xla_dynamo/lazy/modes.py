@@ -19,7 +19,12 @@ def set_eager(enable: bool) -> None:
 
 def runs_at_once() -> bool:
     """Whether this thread runs operators at once."""
-    return is_eager and not getattr(_thread, "depth", 0)
+    return is_eager and not is_recording()
+
+
+def is_recording() -> bool:
+    """Whether this thread is inside a block that is one program."""
+    return bool(getattr(_thread, "depth", 0))
 
 
 def is_whole() -> bool:

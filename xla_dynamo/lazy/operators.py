@@ -62,7 +62,7 @@ def _overload(name: str) -> Any:
 def _kernel_of(op: OpOverload) -> Callable[..., Any]:
     signature = signature_of(op)
     if op in SPECIAL:
-        return functools.partial(SPECIAL[op], signature)
+        return functools.partial(_special, SPECIAL[op], signature)
     if signature.is_view:
         return functools.partial(_view, signature)
     if signature.changes_sizes:
@@ -75,11 +75,23 @@ def run(signature: Signature, *args: Any, **kwargs: Any) -> Any:
     if signature.takes_generator and signature.argument("generator", args, kwargs) is not None:
         return by_value(signature, args, kwargs)
     result = record(signature, args, kwargs, by_value)
+    _after(result)
+    return result
+
+
+def _special(function: Callable[..., Any], signature: Signature, *args: Any, **kwargs: Any) -> Any:
+    result = function(signature, *args, **kwargs)
+    _after(result)
+    return result
+
+
+def _after(result: Any) -> None:
+    """Compute what was recorded, in eager mode; and a stream that nobody ends."""
     if modes.is_eager and modes.runs_at_once():
-        compute([cell_of(t).value for t in _tensors([result])], "eager_mode()")
+        made = [t for t in _tensors([result]) if t.device.type == "xla"]
+        compute([cell_of(t).value for t in made], "eager_mode()")
     elif growth.is_due():
         compute(cause="a stream of operators without sync()")
-    return result
 
 
 def _view(signature: Signature, *args: Any, **kwargs: Any) -> Any:

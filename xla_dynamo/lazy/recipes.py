@@ -60,6 +60,7 @@ class Recipe:
         results: the geometry of each result that is a new tensor.
         written: the geometries of the written arguments afterwards.
         resizes: it changes their sizes: `out=` may.
+        default_dtype: torch's at the time, which decides the dtype of some results.
     """
 
     number: int
@@ -67,6 +68,7 @@ class Recipe:
     results: Results
     written: list[Geometry]
     resizes: bool
+    default_dtype: torch.dtype
 
 
 _recipes: dict[Any, Recipe | None] = {}
@@ -110,7 +112,9 @@ def _infer(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     results = [None if n else _geometry(o) for o, n in zip(outs, signature.results, strict=True)]
     after = _written(signature, tuple(fakes), named)
     resizes = [a.size() for a in after] != [a.size() for a in _written(signature, args, kwargs)]
-    return Recipe(next(_numbers), signature, results, list(map(_geometry, after)), resizes)
+    written = list(map(_geometry, after))
+    default = torch.get_default_dtype()
+    return Recipe(next(_numbers), signature, results, written, resizes, default)
 
 
 def _refuse_overlaps(written: Iterable[torch.Tensor]) -> None:

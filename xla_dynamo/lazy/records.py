@@ -121,7 +121,7 @@ class _Call:
         self.inputs: list[Arg] = []
         self.cells: list[Cell | None] = []
         self.numbers: list[float] = []
-        key: list[Any] = [signature.op]
+        key: list[Any] = [signature.op, torch.get_default_dtype()]
         changing = changing_numbers_of(signature.op) or ()
         self.args = [
             self._take(signature, a, key, place in changing) for place, a in enumerate(args)

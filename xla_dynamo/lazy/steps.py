@@ -3,9 +3,11 @@
 The names and meanings are those of PyTorch/XLA.
 """
 
+import collections
 import concurrent.futures
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +19,7 @@ from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.clients import placement_of
 from xla_dynamo.torch_private import storage_id
 
-_closures: list[tuple[Callable[..., Any], Sequence[Any], bool]] = []
+_closures: collections.deque[tuple[Callable[..., Any], Sequence[Any], bool]] = collections.deque()
 
 
 def sync(wait: bool = True) -> None:
@@ -50,20 +52,22 @@ class _Region(contextlib.ContextDecorator):
     ) -> None:
         self._full_graph, self._name, self._most = full_graph, name, most
         self._graphs: set[Any] = set()
-        self._stack: list[contextlib.ExitStack] = []
+        self._entered = threading.local()  # a function may run in several threads, and recursively
 
     def __enter__(self) -> "_Region":
-        execution.compute(cause="the beginning of a step")
+        if not modes.is_recording():  # inside another block, this one is part of its program
+            execution.compute(cause="the beginning of a step")
         stack = contextlib.ExitStack()
         stack.enter_context(modes.recording(whole=self._full_graph))
         if self._name:
             stack.enter_context(torch.profiler.record_function(self._name))
-        self._stack.append(stack)
+        stacks = self._entered.__dict__.setdefault("stacks", [])
+        stacks.append(stack)
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._stack.pop().close()
-        if kind is None:
+        self._entered.stacks.pop().close()
+        if kind is None and not modes.is_recording():
             execution.compute(cause="the end of a step", accept=self._accept)
             metrics.increment("MarkStep")
             _run_closures()
@@ -92,7 +96,7 @@ def compile(
     same with a block.
 
     Args:
-        f: a function or a module; None for a block.
+        f: a function or a module, of which a function is made; None for a block.
         full_graph: whether to raise where a value is asked for inside.
         name: how profilers name the block; the function's name unless given.
         max_different_graphs: how many different programs the calls may be.
@@ -147,28 +151,49 @@ def add_step_closure(
         closure: the function.
         args: what it is called with.
         run_async: whether another thread calls it, after earlier ones of that kind; what it raises
-            is raised at the end of a later step.
+            is raised at the end of a later step, or by `wait_device_ops`.
     """
     _closures.append((closure, args, run_async))
 
 
-_running: list[concurrent.futures.Future[Any]] = []
+_running: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
 
 
 def _run_closures() -> None:
+    """Run what waits; what one raises does not keep the others from being run."""
     global _thread
-    waiting = _closures[:]
-    del _closures[: len(waiting)]
-    for future in [future for future in _running if future.done()]:
-        _running.remove(future)
-        future.result()
-    for closure, args, run_async in waiting:
+    errors = _errors_of(wait=False)
+    for _ in range(len(_closures)):
+        closure, args, run_async = _closures.popleft()
         if run_async:
             if _thread is None:
                 _thread = concurrent.futures.ThreadPoolExecutor(1, "xla_dynamo closures")
             _running.append(_thread.submit(closure, *args))
-        else:
+            continue
+        try:
             closure(*args)
+        except Exception as error:
+            errors.append(error)
+    _raise_first(errors)
+
+
+def _errors_of(*, wait: bool) -> list[BaseException]:
+    """What the closures of the other thread have raised; those that still run stay listed."""
+    errors = []
+    for _ in range(len(_running)):
+        future = _running.popleft()
+        if not wait and not future.done():
+            _running.append(future)
+        elif (error := future.exception()) is not None:
+            errors.append(error)
+    return errors
+
+
+def _raise_first(errors: list[BaseException]) -> None:
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(f"another closure of the step raised {other!r}")
+        raise errors[0]
 
 
 def wait_device_ops(devices: Sequence[Any] = ()) -> None:
@@ -179,8 +204,9 @@ def wait_device_ops(devices: Sequence[Any] = ()) -> None:
     """
     with execution.running:
         pass
-    while _running:
-        _running.pop(0).result()
+    own = threading.current_thread().name.startswith("xla_dynamo closures")
+    if not own:  # a closure cannot wait for itself
+        _raise_first(_errors_of(wait=True))
 
 
 def get_memory_info(device: Any = "xla") -> dict[str, int]:

@@ -75,10 +75,12 @@ class _Trace:
         args = [self._argument(record, a) for a in record.args]
         kwargs = {k: self._argument(record, a) for k, a in record.kwargs.items()}
         recipe = record.recipe
+        op = recipe.signature.op
         if record.numbers:
-            call = self._call(form_of(recipe.signature.op), *args, **kwargs, out=_dtypes(record))
-        else:
-            call = self._call(recipe.signature.op, *args, **kwargs)
+            op, kwargs = form_of(op), {**kwargs, "out": _dtypes(record)}
+        if recipe.default_dtype != torch.get_default_dtype():
+            op = _under(recipe.default_dtype, op)
+        call = self._call(op, *args, **kwargs)
         self._first_number += len(record.numbers)
         place = first + len(record.overwritten)
         for index, result in enumerate(recipe.results):
@@ -146,6 +148,20 @@ def _chain(view: View | None) -> list[View]:
 
 
 # These are called while AOTAutograd traces, where the strides that values really have are known.
+
+
+def _under(default_dtype: torch.dtype, op: Any) -> Any:
+    """An operator under the default dtype that it was recorded under."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        now = torch.get_default_dtype()
+        torch.set_default_dtype(default_dtype)
+        try:
+            return op(*args, **kwargs)
+        finally:
+            torch.set_default_dtype(now)
+
+    return call
 
 
 def _copied(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:

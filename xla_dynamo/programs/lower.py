@@ -77,6 +77,7 @@ class _ProgramLowering(GraphLowering):
         self.results: list[ir.Value] = []
         self.result_index: dict[Any, int] = {}
         self.restrides: dict[int, Restride] = {}
+        self.host_results: set[int] = set()
 
     def run(self, frozen: Collection[str] | None) -> Program:
         builder, request = self.builder, self.builder.request
@@ -131,6 +132,7 @@ class _ProgramLowering(GraphLowering):
             mutations=mutations,
             effects=tuple(self.effects),
             restrides=self.restrides,
+            host_results=frozenset(self.host_results),
             calls_torch=bool(builder.calls),
             chosen_strides=self.chosen_strides(outputs),
             largest=self.largest(),
@@ -253,6 +255,8 @@ class _ProgramLowering(GraphLowering):
             index = self.result_index[node] = len(self.results)
             layout = output_layout(self.fake_values[node])
             self.results.append(self.arrange(self.env[node], self.fake_values[node], layout))
+            if self.fake_values[node].device.type == "cpu":
+                self.host_results.add(index)
             if layout.restride is not None:
                 self.restrides[index] = layout.restride
         return self.result_index[node]

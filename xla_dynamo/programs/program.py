@@ -119,6 +119,7 @@ class Program:
         mutations: the inputs that change but cannot be donated.
         effects: the operators that torch runs when the program is over.
         restrides: how exported results get the strides that were promised, by their number.
+        host_results: results, by number, that are tensors of the CPU wherever the others are.
         calls_torch: whether the module calls kernels of torch.
         chosen_strides: the strides of outputs, by number, that do not have the traced ones.
         largest: the largest tensor that the graph makes: its bytes, and where the user made it.
@@ -137,6 +138,7 @@ class Program:
     mutations: tuple[Mutation, ...]
     effects: tuple[Effect, ...]
     restrides: Mapping[int, Restride]
+    host_results: frozenset[int]
     calls_torch: bool
     chosen_strides: Strides
     largest: tuple[int, str] | None
