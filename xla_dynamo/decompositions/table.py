@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.decompositions import nll_loss, torch_draws, whole_resampling
+from xla_dynamo.decompositions import fused_cells, nll_loss, torch_draws, whole_resampling
 from xla_dynamo.decompositions.foreach import foreach_decompositions
 from xla_dynamo.torch_private import (
     OpOverload,
@@ -122,6 +122,7 @@ def decompositions(rng: str = "xla") -> dict[OpOverload, Callable[..., Any]]:
     for op in _KEPT:
         table.pop(op, None)
     table |= get_decompositions(_ADDED) | foreach_decompositions() | nll_loss.DECOMPOSITIONS
+    table |= fused_cells.DECOMPOSITIONS
     table[aten.roll.default] = _roll
     op = aten.channel_shuffle.default
     table[op] = _in_memory_of_its_own(table[op])

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.decompositions import fused_cells
 from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Geometry, refuse_other_forms
@@ -38,14 +39,17 @@ _DEPENDS_ON_VALUES = (
     UnsupportedFakeTensorException,
     NotImplementedError,
 )
-# Torch's fake kernels of these give other strides than eager; our decompositions give eager's.
-_OTHER_STRIDES = {
+# Torch's fake kernels of these give other strides than eager, or there are none; our decompositions
+# give eager's.
+_DECOMPOSED = {
     op: decompositions()[op]
     for op in (
         torch.ops.aten.channel_shuffle.default,
         torch.ops.aten.max_unpool2d.default,
         torch.ops.aten.max_unpool3d.default,
         torch.ops.aten.roll.default,
+        # These have kernels for other devices alone.
+        *fused_cells.DECOMPOSITIONS,
     )
 }
 
@@ -103,7 +107,7 @@ def _infer(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     with clean_state(), _mode:
         fakes, named = _faked(args), {k: _faked(a) for k, a in kwargs.items()}
         try:
-            out = _OTHER_STRIDES.get(signature.op, signature.op)(*fakes, **named)
+            out = _DECOMPOSED.get(signature.op, signature.op)(*fakes, **named)
         except _DEPENDS_ON_VALUES:
             return None
         except Exception as error:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.decompositions import fused_cells
 from xla_dynamo.lazy.changing_numbers import form_of
 from xla_dynamo.lazy.contents import Geometry, Value, View, as_dtype
 from xla_dynamo.lazy.records import Arg, Number, Record
@@ -75,7 +76,8 @@ class _Trace:
         args = [self._argument(record, a) for a in record.args]
         kwargs = {k: self._argument(record, a) for k, a in record.kwargs.items()}
         recipe = record.recipe
-        op = recipe.signature.op
+        # Torch's fake kernels of the fused cells fail without biases.
+        op = fused_cells.DECOMPOSITIONS.get(recipe.signature.op, recipe.signature.op)
         if record.numbers:
             op, kwargs = form_of(op), {**kwargs, "out": _dtypes(record)}
         if recipe.default_dtype != torch.get_default_dtype():

@@ -132,7 +132,7 @@ class _ProgramLowering(GraphLowering):
             mutations=mutations,
             effects=tuple(self.effects),
             restrides=self.restrides,
-            host_results=frozenset(self.host_results),
+            host_results=tuple(sorted(self.host_results)),
             calls_torch=bool(builder.calls),
             chosen_strides=self.chosen_strides(outputs),
             largest=self.largest(),

@@ -138,7 +138,7 @@ class Program:
     mutations: tuple[Mutation, ...]
     effects: tuple[Effect, ...]
     restrides: Mapping[int, Restride]
-    host_results: frozenset[int]
+    host_results: tuple[int, ...]
     calls_torch: bool
     chosen_strides: Strides
     largest: tuple[int, str] | None
