@@ -17,10 +17,10 @@ from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.known_buffers import KnownBuffers, StaticInputs
 from xla_dynamo.execution.restriding import preparation, restriding
 from xla_dynamo.programs.program import Program, argument_types
-from xla_dynamo.runtime.buffers import tensor_of_capsule
+from xla_dynamo.runtime.buffers import export_buffer
 from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 from xla_dynamo.runtime.executables import Executable
-from xla_dynamo.runtime.jaxlib_private import Buffer, dlpack_from_buffer
+from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import DeviceTensors
 
 Tensors: TypeAlias = list[torch.Tensor]
@@ -166,17 +166,13 @@ def _exporter(
     if on_gpu:
         changes += [(index, torch.Tensor.cpu) for index in program.host_results]
 
-    def plainly(buffers: list[list[Buffer]], changing: Tensors, stream: int | None) -> Tensors:
-        try:  # `export_buffer`, without its frame: every µs counts here
-            return [tensor_of_capsule(dlpack_from_buffer(buffer, stream)) for (buffer,) in buffers]
+    def export(buffers: list[list[Buffer]], changing: Tensors, stream: int | None) -> Tensors:
+        results = []
+        try:
+            for (buffer,) in buffers:
+                results.append(export_buffer(buffer, stream))
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             raise failure(error, program) from error
-
-    if donated is None and not changes:
-        return plainly
-
-    def export(buffers: list[list[Buffer]], changing: Tensors, stream: int | None) -> Tensors:
-        results = plainly(buffers, changing, stream)
         if donated is not None:
             first = len(results) - len(changing)
             donated.write_back(changing, results[first:])
