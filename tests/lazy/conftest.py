@@ -33,11 +33,14 @@ class InProcess(pytest.Item):
     def runtest(self):
         marks = self.config.getoption("markexpr")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks]
+        # The process ends itself where a test hangs (pyproject.toml), with every thread's stack; and
+        # before this process ends.
+        limit = ["-o", "faulthandler_timeout=240"]
         run = subprocess.run(
-            [*command, str(self.path)], cwd=ROOT, capture_output=True, text=True, timeout=1800
+            [*command, *limit, str(self.path)], cwd=ROOT, capture_output=True, text=True
         )
         if run.returncode not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
-            pytest.fail(f"{run.stdout[-8000:]}\n{run.stderr[-2000:]}", pytrace=False)
+            pytest.fail(f"{run.stdout[-8000:]}\n{run.stderr[-8000:]}", pytrace=False)
 
     def reportinfo(self):
         return self.path, 0, f"{self.path.name} in a process of its own"
