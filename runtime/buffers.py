@@ -7,10 +7,13 @@ from typing import Any
 import jax
 import torch
 
+from xla_dynamo.runtime.clients import devices_of
 from xla_dynamo.runtime.jaxlib_private import (
     Buffer,
+    array_of,
     buffer_address,
     buffer_from_dlpack,
+    copy_to_device,
     dlpack_from_buffer,
     donatable_buffer_from_dlpack,
 )
@@ -26,8 +29,11 @@ tensor_of_capsule: Callable[[Any], torch.Tensor] = from_dlpack
 def import_tensor(tensor: torch.Tensor, placement: Placement, stream: int | None = None) -> Buffer:
     """A PJRT buffer over a dense row-major tensor's memory, kept alive by the buffer.
 
-    Memory that is not aligned for the platform (64 bytes on CPU) is copied.
+    Memory that is not aligned for the platform (64 bytes on CPU) is copied, and all memory where
+    the placement shares none.
     """
+    if not placement.shares_memory:
+        return copy_to_device(_host_array(tensor), placement.device)
     return buffer_from_dlpack(capsule_of(tensor), placement.device, stream)
 
 
@@ -36,7 +42,7 @@ def import_donated(tensor: torch.Tensor, placement: Placement, stream: int | Non
 
     Only where `donates_in_place`, and aligned as for `import_tensor`; elsewhere a copy.
     """
-    if not donates_in_place(placement.device):
+    if not (placement.shares_memory and donates_in_place(placement.device)):
         return import_tensor(tensor, placement, stream)
     return donatable_buffer_from_dlpack(capsule_of(tensor), placement.device, stream, True)
 
@@ -57,3 +63,18 @@ def donates_in_place(device: jax.Device) -> bool:
 def export_buffer(buffer: Buffer, stream: int | None = None) -> torch.Tensor:
     """A tensor over a buffer's memory, which waits until the buffer has its value."""
     return tensor_of_capsule(dlpack_from_buffer(buffer, stream))
+
+
+def download(buffer: Buffer) -> torch.Tensor:
+    """A tensor of the host with a copy of a buffer's elements, wherever the buffer is."""
+    return export_buffer(copy_to_device(array_of(buffer), devices_of("cpu")[0]))
+
+
+def exporter(placement: Placement) -> Callable[[Buffer, int | None], torch.Tensor]:
+    """The function that makes a tensor of a buffer and torch's stream."""
+    return export_buffer if placement.shares_memory else lambda buffer, _: download(buffer)
+
+
+def _host_array(tensor: torch.Tensor) -> Any:
+    """The elements as an array of NumPy, with the dtypes that JAX adds to NumPy's."""
+    return array_of(buffer_from_dlpack(capsule_of(tensor.detach()), devices_of("cpu")[0], None))

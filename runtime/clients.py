@@ -59,7 +59,7 @@ class ClientConfiguration:
 
 _lock = threading.RLock()
 # Devices of torch whose tensors have their memory elsewhere, and what says where.
-_without_memory: dict[str, tuple[Callable[[], torch.device], DeviceTensors]] = {}
+_without_memory: dict[str, tuple[Callable[[], Placement], DeviceTensors]] = {}
 _configuration: ClientConfiguration | None = None
 _clients: dict[str, list[jax.Device]] = {}
 
@@ -81,10 +81,10 @@ def configure(configuration: ClientConfiguration) -> None:
 
 
 def register_device(
-    device_type: str, memory: Callable[[], torch.device], tensors: DeviceTensors
+    device_type: str, placement: Callable[[], Placement], tensors: DeviceTensors
 ) -> None:
-    """Let graphs of tensors of a device run where the device's tensors have their memory."""
-    _without_memory[device_type] = memory, tensors
+    """Let graphs of tensors of a device run where the device's tensors have their contents."""
+    _without_memory[device_type] = placement, tensors
 
 
 def devices_of(platform: str) -> list[jax.Device]:
@@ -121,8 +121,8 @@ def placement_at(device_type: str, index: int) -> Placement:
         UnsupportedTensor: there is no PJRT plugin for this type of device.
     """
     if device_type in _without_memory:
-        memory, tensors = _without_memory[device_type]
-        return dataclasses.replace(placement_of(memory()), tensors=tensors)
+        placement, tensors = _without_memory[device_type]
+        return dataclasses.replace(placement(), tensors=tensors)
     if device_type not in _PLATFORMS:
         known = ", ".join(_PLATFORMS)
         raise UnsupportedTensor(
@@ -149,3 +149,15 @@ def placement_of(device: torch.device) -> Placement:
     if index is None:
         index = torch.cuda.current_device() if device.type == "cuda" else 0
     return placement_at(device.type, index)
+
+
+def placement_on(platform: str) -> Placement:
+    """The placement on the first device of a PJRT platform, where torch has such a device or not.
+
+    Raises:
+        RuntimeError: there is no PJRT plugin for the platform.
+    """
+    devices = devices_of(platform)
+    if platform == "cpu" or (platform == "cuda" and torch.cuda.is_available()):
+        return placement_at(platform, 0)
+    return Placement(torch.device("cpu"), (devices[0],), shares_memory=False)

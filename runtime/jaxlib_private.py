@@ -87,6 +87,17 @@ def buffer_address(buffer: Buffer) -> int:
     return buffer.unsafe_buffer_pointer()
 
 
+def array_of(buffer: Buffer) -> np.ndarray:
+    """A NumPy array of a buffer's elements: a view on the CPU, a copy of other devices' memory."""
+    return np.asarray(buffer)
+
+
+def copy_to_device(array: np.ndarray, device: jax.Device) -> Buffer:
+    """A buffer of a device's own with a copy of an array's elements."""
+    with jax.enable_x64(True):  # else 64-bit types are narrowed
+        return jax.device_put(array, device, may_alias=False)
+
+
 def calls_onednn() -> bool:
     """Whether this version of jaxlib takes custom calls of oneDNN in the form that we write.
 

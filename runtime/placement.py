@@ -1,31 +1,40 @@
 """Where a program runs: PJRT devices, and the torch device that shares their memory."""
 
 import dataclasses
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import jax
 import torch
 
+from xla_dynamo.runtime.jaxlib_private import Buffer
+
 
 class DeviceTensors(Protocol):
-    """Tensors of a device whose memory is that of other tensors, as the lazy 'xla' device's is.
+    """Tensors of a device whose contents are PJRT buffers, as the lazy 'xla' device's are.
 
     Attributes:
-        in_use: held while the memory of some is read or written.
+        in_use: held while buffers are read or written.
         generator: where programs take their seeds from.
     """
 
     in_use: Any  # a lock, as of threading
     generator: torch.Generator
 
-    def memory_of(self, args: list[Any], *, changes: bool) -> list[Any]:
-        """The arguments of a call, with the memory of those that are on the device.
+    def buffers_of(self, args: Sequence[torch.Tensor], given: Collection[int]) -> list[Buffer]:
+        """The buffers of the arguments of a program, each in the layout of its strides.
 
-        `changes` tells that the program writes into some of it.
+        Those of the arguments `given`, by number, are the program's own to write into.
         """
 
-    def over(self, memory: torch.Tensor) -> torch.Tensor:
-        """A tensor of the device with this memory."""
+    def over(self, buffer: Buffer, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+        """A tensor of the device with these contents, in the layout of its strides."""
+
+    def over_memory(self, memory: torch.Tensor) -> torch.Tensor:
+        """A tensor of the device with the elements of a tensor of `torch_device`."""
+
+    def put(self, tensor: torch.Tensor, new: torch.Tensor) -> None:
+        """Give a tensor of the device the elements of another."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,6 +45,8 @@ class Placement:
         torch_device: where the memory is of the tensors that go in and come out.
         devices: the PJRT devices: one, or several of one platform for a program that is divided.
         tensors: what the tensors are where they are of a device without memory of its own.
+        shares_memory: whether a buffer and a tensor of `torch_device` may be one memory. Where they
+            may not, as on a TPU, each way is a copy.
         device: the first of them.
         platform: their platform: "cpu", "cuda", "tpu".
     """
@@ -43,6 +54,7 @@ class Placement:
     torch_device: torch.device
     devices: tuple[jax.Device, ...]
     tensors: DeviceTensors | None = None
+    shares_memory: bool = True
     # Fields and not properties: a call looks them up.
     device: jax.Device = dataclasses.field(init=False)
     platform: str = dataclasses.field(init=False)

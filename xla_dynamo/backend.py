@@ -22,9 +22,11 @@ from xla_dynamo.dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.dynamo.joint_partitioner import forward_backward
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.events import Observer, log_event
+from xla_dynamo.execution.calls import BoxedGraph
 from xla_dynamo.execution.compiled_graph import compile_graph
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.options import Options
+from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import (
     aot_autograd,
     inductor_config,
@@ -61,6 +63,8 @@ def compile_torch_graph(
     kind: str = "inference",
     trains: bool = False,
     of_host: Collection[int] = (),
+    placement: Placement | None = None,
+    compiled: Callable[[BoxedGraph], None] | None = None,
     observer: Observer = log_event,
 ) -> Callable[..., Any]:
     """Compile a graph of torch's functions: the work behind `openxla`.
@@ -72,6 +76,8 @@ def compile_torch_graph(
         kind: what a graph without gradients is called in logs and reports.
         trains: whether it is a training step all the same.
         of_host: inputs, by number, that are on the CPU wherever the others are.
+        placement: where it runs; None where its tensors are.
+        compiled: is given each graph of AOTAutograd's when it is compiled.
         observer: is told of every graph and executable, of later ones too.
     """
     log_what_dynamo_does()
@@ -84,7 +90,14 @@ def compile_torch_graph(
         if kind == "backward":
             # Its forward made its inputs, or handed over parameters: nothing to keep.
             strides = strides_of_saved(gm, inputs)
-            return Request(options, kind, True, input_strides=strides, observer=observer)
+            return Request(
+                options,
+                kind,
+                True,
+                input_strides=strides,
+                placement=placement,
+                observer=observer,
+            )
         return Request(
             options,
             kind,
@@ -93,6 +106,7 @@ def compile_torch_graph(
             static_inputs=static_input_indices(),
             results_for_backward=results_for_backward(gm) if kind == "forward" else frozenset(),
             views_of_inputs=restore_views_of_inputs(gm),
+            placement=placement,
             observer=observer,
         )
 
@@ -100,6 +114,8 @@ def compile_torch_graph(
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             graph = compile_graph(gm, inputs, request_of(kind, gm, inputs))
             report_strides(gm, graph.chosen_strides)
+            if compiled is not None:
+                compiled(graph)
             return graph.call
 
         return compile_aten

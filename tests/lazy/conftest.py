@@ -33,8 +33,7 @@ class InProcess(pytest.Item):
     def runtest(self):
         marks = self.config.getoption("markexpr")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks]
-        # The process ends itself where a test hangs (pyproject.toml), with every thread's stack; and
-        # before this process ends.
+        # The process ends itself where a test hangs (pyproject.toml), before this process would.
         limit = ["-o", "faulthandler_timeout=240"]
         run = subprocess.run(
             [*command, *limit, str(self.path)], cwd=ROOT, capture_output=True, text=True

@@ -25,9 +25,9 @@ def test_batches_are_on_the_device_and_iterations_are_steps():
     for x, y in device_loader:
         assert x.device.type == y.device.type == "xla"
         kept.append(x.sum(1) - y)
-        assert contents.cell_of(kept[-1]).value.tensor is None
-        assert all(contents.cell_of(k).value.tensor is not None for k in kept[:-1])
-    assert all(contents.cell_of(k).value.tensor is not None for k in kept)
+        assert contents.cell_of(kept[-1]).value.buffer is None
+        assert all(contents.cell_of(k).value.buffer is not None for k in kept[:-1])
+    assert all(contents.cell_of(k).value.buffer is not None for k in kept)
     assert all(k.eq(0).all().item() for k in kept)
     assert metrics.counter_value("MarkStep") == 5
 

@@ -13,7 +13,7 @@ from xla_dynamo.lazy import contents, growth
 
 
 def is_pending(tensor):
-    return contents.cell_of(tensor).value.tensor is None
+    return contents.cell_of(tensor).value.buffer is None
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,9 @@ import torch
 from torch.autograd import forward_ad
 
 from xla_dynamo.errors import ExecutionError
+from xla_dynamo.execution.failures import failure
 from xla_dynamo.execution.restriding import restrided
-from xla_dynamo.execution.steps import Steps, failure
+from xla_dynamo.execution.steps import Steps
 from xla_dynamo.graphs.output_views import ViewStep
 from xla_dynamo.programs.program import Output, Program, Strides
 from xla_dynamo.runtime import forks
@@ -84,7 +85,7 @@ def _nothing(args: list[Any]) -> list[Any]:
 
 def _in_a_row(steps: Steps, placement: Placement, program: Program) -> Call:
     """From the graph's inputs to the program's results."""
-    import_inputs, _, execute, export = steps
+    import_inputs, _, execute, export, _ = steps
     stream_of = placement.stream if placement.has_streams else None
 
     def run(args: list[Any]) -> list[torch.Tensor]:

@@ -113,7 +113,8 @@ class CompiledGraph(BoxedGraph):
     ) -> tuple[Call, Strides, Steps | None]:
         """The callable for these sizes, the strides chosen for results, and the steps of a call."""
         start = time.perf_counter()
-        placement, request = placement_of(self._device), self._request
+        request = self._request
+        placement = request.placement or placement_of(self._device)
         target = target_of(placement.platform, request.options)
         known = self._frozen.keys if self._frozen else None
         program = lower(self._gm, fake_values, target, request, known)
@@ -195,7 +196,8 @@ def compile_graph(
         return CompiledGraph(part.gm, _promised_inputs(part.gm), asked, record, next(numbers)).call
 
     def compile_loop(gm: torch.fx.GraphModule) -> Call:
-        asked = Request(options, "steps of a loop", observer=request.observer)
+        kind, where = "steps of a loop", request.placement
+        asked = Request(options, kind, placement=where, observer=request.observer)
         return compile_graph(gm, _promised_inputs(gm), asked).call
 
     compiled: BoxedGraph

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from xla_dynamo.lowerings.passes.contraction_barriers import NEGATIVE_ZERO
-from xla_dynamo.programs.program import Constant
+from xla_dynamo.programs.program import Constant, Program
 from xla_dynamo.runtime.buffers import import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
 from xla_dynamo.runtime.placement import Placement
@@ -49,6 +49,19 @@ def constants_of(
 def negative_zero(placement: Placement) -> Buffer:
     """The -0.0 that keeps XLA from contracting operators (`contraction_barriers`)."""
     return import_tensor(NEGATIVE_ZERO.to(placement.torch_device), placement)
+
+
+def own_arguments(
+    program: Program, placement: Placement
+) -> Callable[[int | None], list[Buffer]] | None:
+    """A function that gives a program's constants and its seed; None if it has neither.
+
+    The function takes torch's stream.
+    """
+    constants = constants_of(program.constants, placement)
+    if not program.uses_rng:
+        return constants and (lambda stream: constants())
+    return lambda stream: [*(constants() if constants else ()), seed(placement, stream)]
 
 
 _seeds = threading.local()

@@ -11,17 +11,20 @@ import jax
 import torch
 
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.execution.constants import constants_of, negative_zero, seed
+from xla_dynamo.execution.buffer_calls import BufferCall, buffer_call
+from xla_dynamo.execution.constants import negative_zero, own_arguments
+from xla_dynamo.execution.device_tensors import import_and_export
 from xla_dynamo.execution.donated_inputs import DonatedInputs
+from xla_dynamo.execution.failures import failure
 from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.known_buffers import KnownBuffers, StaticInputs
 from xla_dynamo.execution.restriding import preparation, restriding
 from xla_dynamo.programs.program import Program, argument_types
-from xla_dynamo.runtime.buffers import export_buffer
+from xla_dynamo.runtime.buffers import exporter
 from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
-from xla_dynamo.runtime.placement import DeviceTensors
+from xla_dynamo.runtime.placement import Placement
 
 Tensors: TypeAlias = list[torch.Tensor]
 
@@ -39,12 +42,15 @@ class Steps(NamedTuple):
             not translated.
         export: takes the results, the tensors that are changed, and the stream; returns the
             program's results as tensors.
+        on_buffers: makes all three in one, for a caller that has buffers and wants buffers; None
+            where torch has to do with the inputs or the results.
     """
 
     import_inputs: Callable[[list[Any], int | None], tuple[list[Buffer], Tensors]]
     execute: Callable[[Sequence[Buffer]], list[list[Buffer]]]
     run: Callable[[Sequence[Buffer]], list[list[Buffer]]]
     export: Callable[[list[list[Buffer]], Tensors, int | None], Tensors]
+    on_buffers: Callable[[], BufferCall | None]
 
 
 def steps_of(
@@ -61,29 +67,16 @@ def steps_of(
         held = [constant.tensor for constant in program.constants]
         donated = DonatedInputs(placement, program.donations, read, held)
     run = after_signals(executable.execute) if program.calls_torch else executable.execute
-    steps = Steps(
+    if placement.tensors is not None:
+        import_inputs, export = import_and_export(program, placement, placement.tensors)
+        return Steps(import_inputs, _checked(program, run), run, export, lambda: None)
+    return Steps(
         _importer(program, executable, donated, keeps_inputs, frozen_values),
         _checked(program, run),
         run,
-        _exporter(program, donated, placement.has_streams and placement.tensors is None),
+        _exporter(program, donated, placement),
+        lambda: buffer_call(program, placement, run),
     )
-    tensors = placement.tensors
-    return steps if tensors is None else _of_device(steps, tensors, program)
-
-
-def _of_device(steps: Steps, tensors: DeviceTensors, program: Program) -> Steps:
-    """The steps for tensors of a device whose memory is that of others."""
-    import_inputs, execute, run, export = steps
-    changes, of_host = bool(program.donations), program.host_results
-
-    def import_memory(args: list[Any], stream: int | None) -> tuple[list[Buffer], Tensors]:
-        return import_inputs(tensors.memory_of(args, changes=changes), stream)
-
-    def export_over(results: list[list[Buffer]], changing: Tensors, stream: int | None) -> Tensors:
-        made = export(results, changing, stream)
-        return [t.cpu() if i in of_host else tensors.over(t) for i, t in enumerate(made)]
-
-    return Steps(import_memory, execute, run, export_over)
 
 
 def _importer(
@@ -104,12 +97,12 @@ def _importer(
         indices = [given.index for given in program.static_inputs]
         prepare = [preparation(given.layout) for given in program.static_inputs]
         static = StaticInputs(placement, indices, prepare)
-    constants = constants_of(program.constants, placement)
+    own = own_arguments(program, placement)
     frozen = None
     if program.frozen is not None and frozen_values is not None:
         frozen = frozen_values.of(program.frozen.keys)
     last = [negative_zero(placement)] if program.takes_negative_zero else []
-    uses_rng, device, on_gpu = program.uses_rng, placement.torch_device, placement.has_streams
+    device, on_gpu = placement.torch_device, placement.has_streams
 
     def import_inputs(args: list[Any], stream: int | None) -> tuple[list[Buffer], Tensors]:
         changing: Tensors = []
@@ -127,10 +120,8 @@ def _importer(
             buffers.append(buffer)
         if static is not None:
             buffers += static.buffers(args, stream)
-        if constants is not None:
-            buffers += constants()
-        if uses_rng:
-            buffers.append(seed(placement, stream))
+        if own is not None:
+            buffers += own(stream)
         if frozen is not None:
             buffers += frozen(args, stream)
         if last:
@@ -160,17 +151,18 @@ def _checked(
 
 
 def _exporter(
-    program: Program, donated: DonatedInputs | None, on_gpu: bool
+    program: Program, donated: DonatedInputs | None, placement: Placement
 ) -> Callable[[list[list[Buffer]], Tensors, int | None], Tensors]:
     changes = [(index, restriding(given)) for index, given in program.restrides.items()]
-    if on_gpu:
+    tensor_of = exporter(placement)
+    if placement.has_streams:
         changes += [(index, torch.Tensor.cpu) for index in program.host_results]
 
     def export(buffers: list[list[Buffer]], changing: Tensors, stream: int | None) -> Tensors:
         results = []
         try:
             for (buffer,) in buffers:
-                results.append(export_buffer(buffer, stream))
+                results.append(tensor_of(buffer, stream))
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             raise failure(error, program) from error
         if donated is not None:
@@ -182,12 +174,3 @@ def _exporter(
         return results
 
     return export
-
-
-def failure(error: Exception, program: Program) -> ExecutionError:
-    """An ExecutionError that names the line behind the graph's largest tensor."""
-    where = ""
-    if program.largest is not None:
-        size, line = program.largest
-        where = f"\n  The largest tensor of this graph ({size:,} bytes) is made{line}"
-    return ExecutionError(f"PJRT failed while running a compiled graph: {error}{where}")

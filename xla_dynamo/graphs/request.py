@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xla_dynamo.options import Options
+from xla_dynamo.runtime.placement import Placement
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Request:
             choose their strides, which `BoxedGraph.chosen_strides` then tells.
         views_of_inputs: the results, by number, that eager gives as views of an input.
         input_strides: the strides of inputs, by number, that do not have the traced ones.
+        placement: where the program runs; None where the graph's tensors are.
         observer: is called with the events of the compilation (see `events`); None writes to the
             log.
     """
@@ -35,4 +37,5 @@ class Request:
     results_for_backward: frozenset[int] = frozenset()
     views_of_inputs: frozenset[int] = frozenset()
     input_strides: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    placement: Placement | None = None
     observer: Callable[[Any], None] | None = None

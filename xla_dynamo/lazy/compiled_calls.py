@@ -1,12 +1,13 @@
-"""Compiled graphs on 'xla' tensors: their programs work in the memory of computed values."""
+"""Compiled graphs on 'xla' tensors: their programs take and give the buffers of computed values."""
 
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import torch
 
-from xla_dynamo.lazy import random_state
-from xla_dynamo.lazy.contents import cell_of, new_tensor, value_of
-from xla_dynamo.lazy.execution import compute, running, shown
+from xla_dynamo.lazy import contents, memory, random_state
+from xla_dynamo.lazy.contents import Value, bits_of, cell_of, geometry_of, new_tensor
+from xla_dynamo.lazy.execution import compute, running, tensors_behind
+from xla_dynamo.runtime.jaxlib_private import Buffer
 
 
 class LazyTensors:
@@ -15,21 +16,61 @@ class LazyTensors:
     in_use = running
     generator = random_state.generator
 
-    def memory_of(self, args: list[Any], *, changes: bool) -> list[Any]:
-        """The arguments, with the memory of the 'xla' tensors among them.
+    def buffers_of(self, args: Sequence[torch.Tensor], given: Collection[int]) -> list[Buffer]:
+        """The buffers of arguments; copies of the `given` ones that somebody else reads.
 
-        A program that changes the memory of some must not change what is still to be read: so
+        A program that changes the contents of some must not change what is still to be read: so
         before it all is computed that is pending, and not the arguments alone.
         """
-        found = [a for a in args if isinstance(a, torch.Tensor) and a.device.type == "xla"]
-        pending = [v for a in found if (v := cell_of(a).value).tensor is None]
-        if changes:
+        found = [a for a in args if a.device.type == "xla"]
+        pending = [v for a in found if (v := cell_of(a).value).record is not None]
+        if given:
             compute()
         elif pending:
             compute(pending)
-        memory = {id(a): shown(a, cell_of(a).value.tensor) for a in found}
-        return [memory.get(id(a), a) for a in args]
+        buffers = [_buffer(a) for a in args]
+        for place in given:
+            taken, tensor = buffers[place], args[place]
+            others = [b for i, b in enumerate(buffers) if i != place]
+            if any(taken is b for b in others) or not _may_change(tensor):
+                with tensors_behind([tensor]) as (elements,):
+                    buffers[place] = memory.copy_of(elements)
+        return buffers
 
-    def over(self, memory: torch.Tensor) -> torch.Tensor:
-        """A tensor of the device with this memory."""
-        return new_tensor(value_of(memory))
+    def over(self, buffer: Buffer, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+        """A tensor of the device with these contents."""
+        dtype = getattr(torch, str(buffer.dtype))
+        return new_tensor(Value((dtype, torch.Size(size), tuple(stride), 0), buffer))
+
+    def over_memory(self, memory_: torch.Tensor) -> torch.Tensor:
+        """A tensor of the device with the elements of a tensor, whose memory it takes."""
+        return new_tensor(memory.value_of(memory_))
+
+    def put(self, tensor: torch.Tensor, new: torch.Tensor) -> None:
+        """Give a tensor, of the device or a number of the host, the elements of another."""
+        if tensor.device.type == "xla" and _shows_all(tensor) and _may_change(tensor):
+            with contents.lock:
+                cell_of(tensor).value = cell_of(new).value
+            return
+        with torch.no_grad():
+            tensor.copy_(new)
+
+
+def _buffer(tensor: torch.Tensor) -> Buffer:
+    """The buffer of a tensor's contents; of a copy where it shows but a part, or is of the host."""
+    if tensor.device.type != "xla":
+        return memory.copy_of(tensor)
+    value = cell_of(tensor).value
+    if _shows_all(tensor) and value.buffer is not None:
+        return value.buffer
+    with tensors_behind([tensor]) as (elements,):
+        return memory.copy_of(elements)
+
+
+def _shows_all(tensor: torch.Tensor) -> bool:
+    return geometry_of(tensor) == cell_of(tensor).value.geometry and not bits_of(tensor)
+
+
+def _may_change(tensor: torch.Tensor) -> bool:
+    """Eager refuses to change inference tensors elsewhere."""
+    return torch.is_inference_mode_enabled() or not tensor.is_inference()

@@ -2,8 +2,8 @@
 
 A tensor of the device is a plain `torch.Tensor` without memory. All tensors that share a storage,
 a base and its views, share a cell; a write into any of them gives the cell another value. A value
-never changes. It is the result of one operator: pending until somebody reads it, then a tensor of
-the device that computes.
+never changes. It is the result of one operator: pending until somebody reads it, then a PJRT buffer
+(`memory`).
 """
 
 import threading
@@ -15,6 +15,7 @@ import torch
 
 from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
 from xla_dynamo.lowerings.builders.dtypes import SUPPORTED_DTYPES
+from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.torch_private import (
     DispatchKey,
     DispatchKeySet,
@@ -44,20 +45,20 @@ class Value:
 
     Attributes:
         geometry: dtype, size, stride, and offset (0).
-        tensor: the elements, once they are computed, on the device that computes.
+        buffer: the elements, once they are computed, in the layout of the geometry.
         record, index: what makes them and which of its results they are, until then.
     """
 
-    __slots__ = ("__weakref__", "geometry", "index", "record", "tensor")
+    __slots__ = ("__weakref__", "buffer", "geometry", "index", "record")
 
     def __init__(
         self,
         geometry: Geometry,
-        tensor: Tensor | None = None,
+        buffer: Buffer | None = None,
         record: "Record | None" = None,
         index: int = 0,
     ) -> None:
-        self.geometry, self.tensor, self.record, self.index = geometry, tensor, record, index
+        self.geometry, self.buffer, self.record, self.index = geometry, buffer, record, index
 
 
 class View:
@@ -213,8 +214,3 @@ def _put(tensor: Tensor, storage: torch.UntypedStorage, cell: Cell) -> None:
     # The reference is the storage's, not the tensor's: autograd keeps tensors of its own.
     reference = cell.owner = weakref.ref(storage, forget)
     _cells[key] = cell
-
-
-def value_of(tensor: Tensor) -> Value:
-    """A computed value of a tensor on the device that computes."""
-    return Value((tensor.dtype, tensor.size(), tensor.stride(), 0), tensor)

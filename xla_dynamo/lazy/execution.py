@@ -1,4 +1,4 @@
-"""Compile and run slices, which gives values their tensors."""
+"""Compile and run slices, which gives values their buffers."""
 
 import collections
 import contextlib
@@ -9,77 +9,91 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.backend import compile_torch_graph
-from xla_dynamo.lazy import contents, debug, growth, modes
+from xla_dynamo.execution.calls import BoxedGraph
+from xla_dynamo.lazy import contents, debug, growth, memory, modes
 from xla_dynamo.lazy.clean_state import clean_state
-from xla_dynamo.lazy.contents import Value, bits_of, cell_of, geometry_of
+from xla_dynamo.lazy.contents import Value, cell_of
 from xla_dynamo.lazy.random_state import drawing
 from xla_dynamo.lazy.slices import Slice, cut
 from xla_dynamo.lazy.trace import trace
 from xla_dynamo.options import Options
 from xla_dynamo.runtime import metrics
-from xla_dynamo.torch_private import storage_id
+from xla_dynamo.runtime.buffers import import_tensor
+from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.torch_private import FakeTensorMode, storage_id
 
 Tensor: TypeAlias = torch.Tensor
 _MOST_PROGRAMS = 1024
 
-# Held while values are computed and while their tensors are read: a program may write into the
+# Held while values are computed and while their buffers are read: a program may write into the
 # memory of values that are gone. Taken before `contents.lock`.
 running = threading.RLock()
 _programs: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()
 
 
 class Program:
-    """A compiled slice.
+    """A compiled slice."""
 
-    Attributes:
-        call: takes the tensors of the inputs, and the vector of changing numbers.
-        copied: the results to copy, since they lie in the memory of another or of an input, or have
-            other strides than were recorded; None before the first run.
-    """
-
-    def __init__(self, part: Slice, device: torch.device) -> None:
-        gm = trace(part, device)
-        tensors = inputs_of(part)
-        self.call: Callable[..., Sequence[Tensor]] = compile_torch_graph(
-            gm, tensors, Options.parse(None), kind="lazy tensors"
+    def __init__(self, part: Slice) -> None:
+        self._placement = memory.placement()
+        device = self._placement.torch_device
+        made: list[BoxedGraph] = []
+        self._call: Callable[..., Sequence[Tensor]] = compile_torch_graph(
+            trace(part, device),
+            _examples(part, device),
+            Options.parse(None),
+            kind="lazy tensors",
+            placement=self._placement,
+            compiled=made.append,
         )
-        self.copied: list[int] | None = None
+        steps = made[0].steps if len(made) == 1 else None
+        self._on_buffers = None if steps is None else steps.on_buffers()
 
-    def run(self, part: Slice) -> list[Tensor]:
-        """The outputs' tensors."""
-        tensors = inputs_of(part)
-        results = list(self.call(*tensors))
-        made = [v for v, r in zip(part.outputs, part.replaced, strict=True) if r < 0]
-        if self.copied is None:
-            self.copied = _unfit(tensors, results, made)
-        for index in self.copied:
-            _, size, stride, _ = made[index].geometry
-            result = results[index]
-            results[index] = result.new_empty_strided(size, stride).copy_(result)
+    def run(self, part: Slice) -> list[Buffer]:
+        """The outputs' buffers. Those of inputs that are replaced are gone."""
+        if self._on_buffers is None:
+            return self._run_with_torch(part)
+        placement = self._placement
+        stream = placement.stream() if placement.has_streams else None
+        buffers = [v.buffer for v in part.inputs if v.buffer is not None]
+        buffers += [import_tensor(n, placement, stream) for n in self._numbers(part)]
+        results, changed = self._on_buffers(buffers, stream)
         new = iter(results)
-        return [next(new) if r < 0 else tensors[r] for r in part.replaced]
+        return [next(new) if r < 0 else changed[r] for r in part.replaced]
+
+    def _run_with_torch(self, part: Slice) -> list[Buffer]:
+        """The outputs' buffers, where torch runs a part of the program, or its end."""
+        replaced = {r for r in part.replaced if r >= 0}
+        tensors = [memory.tensor_of(v) for v in part.inputs]
+        tensors = [t.clone() if i in replaced else t for i, t in enumerate(tensors)]
+        known = set(map(storage_id, tensors))
+        results = iter(self._call(*tensors, *self._numbers(part)))
+        outputs = []
+        for value, place in zip(part.outputs, part.replaced, strict=True):
+            tensor = next(results) if place < 0 else tensors[place]
+            if place < 0 and (storage_id(tensor) in known or tensor.storage_offset()):
+                tensor = tensor.clone()
+            known.add(storage_id(tensor))
+            outputs.append(memory.buffer_of(tensor, *value.geometry[1:3]))
+        return outputs
+
+    def _numbers(self, part: Slice) -> list[Tensor]:
+        if not part.numbers:
+            return []
+        numbers = torch.tensor(part.numbers, dtype=torch.float64)
+        return [numbers.to(self._placement.torch_device)]
 
 
-def inputs_of(part: Slice) -> list[Tensor]:
-    """What a slice's graph is called with."""
-    tensors = [v.tensor for v in part.inputs if v.tensor is not None]
+def _examples(part: Slice, device: torch.device) -> list[Tensor]:
+    """Tensors like a slice's inputs, and its numbers, without elements."""
+    geometries = [v.geometry for v in part.inputs]
     if part.numbers:
-        tensors.append(torch.tensor(part.numbers, dtype=torch.float64))
-    return tensors
-
-
-def _unfit(
-    inputs: Sequence[Tensor], results: Sequence[Tensor], values: Sequence[Value]
-) -> list[int]:
-    """The results that cannot be the tensors of their values as they are."""
-    seen = set(map(storage_id, inputs))
-    found = []
-    for index, (result, value) in enumerate(zip(results, values, strict=True)):
-        memory = storage_id(result)
-        if memory in seen or result.stride() != value.geometry[2] or result.storage_offset():
-            found.append(index)
-        seen.add(memory)
-    return found
+        geometries.append((torch.float64, torch.Size([len(part.numbers)]), (1,), 0))
+    with FakeTensorMode():
+        return [
+            torch.empty_strided(size, stride, dtype=dtype, device=device)
+            for dtype, size, stride, _ in geometries
+        ]
 
 
 def compute(
@@ -87,7 +101,7 @@ def compute(
     cause: str = "a value is asked for",
     accept: Callable[[Any], None] | None = None,
 ) -> None:
-    """Give these values their tensors, or all values that live.
+    """Give these values their buffers, or all values that live.
 
     Args:
         roots: the values; None for all.
@@ -110,22 +124,17 @@ def compute(
             program = _programs.get(part.key)
             debug.tell(program is None, cause, part)
             if program is None:
-                program = _programs[part.key] = Program(part, device_that_computes())
+                program = _programs[part.key] = Program(part)
                 if len(_programs) > _MOST_PROGRAMS:
                     _programs.popitem(last=False)
             else:
                 metrics.increment("CachedCompile")
                 _programs.move_to_end(part.key)
             with metrics.timed("ExecuteTime"):
-                tensors = program.run(part)
+                buffers = program.run(part)
         with contents.lock:
-            for value, tensor in zip(part.outputs, tensors, strict=True):
-                value.tensor, value.record = tensor, None
-
-
-def device_that_computes() -> torch.device:
-    """The torch device that shares its memory with PJRT's."""
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+            for value, buffer in zip(part.outputs, buffers, strict=True):
+                value.buffer, value.record = buffer, None
 
 
 @contextlib.contextmanager
@@ -136,20 +145,6 @@ def tensors_behind(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """
     with running:
         values = [cell_of(t).value for t in tensors]
-        if pending := [v for v in values if v.tensor is None]:
+        if pending := [v for v in values if v.record is not None]:
             compute(pending)
-        yield [shown(t, v.tensor) for t, v in zip(tensors, values, strict=True)]
-
-
-def shown(tensor: Tensor, memory: Tensor | None) -> Tensor:
-    """The elements that a tensor shows of its value's memory, which is itself if these are all."""
-    assert memory is not None
-    bits = bits_of(tensor)
-    if not bits and geometry_of(tensor) == geometry_of(memory):
-        return memory
-    if tensor.dtype != memory.dtype:
-        memory = contents.as_dtype(memory, tensor.dtype)
-    elements = memory.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-    for op in bits:
-        elements = op(elements)
-    return elements
+        yield [memory.shown(t, memory.tensor_of(v)) for t, v in zip(tensors, values, strict=True)]

@@ -13,7 +13,8 @@ import torch
 from xla_dynamo.lazy import growth, modes
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import View, as_meta, cell_of, geometry_of
-from xla_dynamo.lazy.execution import compute, device_that_computes, tensors_behind
+from xla_dynamo.lazy.execution import compute, tensors_behind
+from xla_dynamo.lazy.memory import fallback_device
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature, signature_of
 from xla_dynamo.lazy.transfers import SPECIAL, to_device
@@ -128,7 +129,7 @@ def by_value(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
         real = {id(t): shown for t, shown in zip(found, tensors, strict=True)}
         real |= {id(t): real[id(t)].clone() for t in written}
         known = {storage_id(t) for t in real.values()}
-        device = device_that_computes()
+        device = fallback_device()
 
         def put(a: Any) -> Any:
             if isinstance(a, list | tuple):

@@ -22,6 +22,7 @@ from xla_dynamo.lazy.contents import (
     geometry_of,
     new_tensor,
 )
+from xla_dynamo.lazy.memory import value_of
 from xla_dynamo.lazy.recipes import Recipe, recipe_of
 from xla_dynamo.lazy.signatures import Signature
 from xla_dynamo.lazy.user_lines import Place, place_of_caller
@@ -165,7 +166,7 @@ class _Call:
                 f"xla:0 and {tensor.device}!"
             )
         else:  # a number of the host, which may change there before it is read here
-            arg = Arg(contents.value_of(tensor.detach().clone()), geometry, None)
+            arg = Arg(value_of(tensor.detach().clone()), geometry, None)
             self.cells.append(None)
             key += ("host", geometry)
         self.inputs.append(arg)

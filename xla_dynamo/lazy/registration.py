@@ -12,8 +12,8 @@ from xla_dynamo.lazy import device_module
 from xla_dynamo.lazy.autocast import register_autocast
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.compiled_calls import LazyTensors
-from xla_dynamo.lazy.contents import new_storage, value_of
-from xla_dynamo.lazy.execution import device_that_computes
+from xla_dynamo.lazy.contents import new_storage
+from xla_dynamo.lazy.memory import placement, value_of
 from xla_dynamo.lazy.operators import register_kernels
 from xla_dynamo.lazy.transfers import uploaded
 from xla_dynamo.runtime.clients import register_device
@@ -78,7 +78,7 @@ def _claim() -> list[torch.library.Library]:
     torch.serialization.register_package(5, lambda storage: None, _restored)
     library = torch.library.Library("aten", "IMPL")
     register_kernels(library)
-    register_device("xla", device_that_computes, LazyTensors())
+    register_device("xla", placement, LazyTensors())
     return [library, register_autocast(library)]
 
 

@@ -14,10 +14,8 @@ from typing import Any
 import torch
 
 from xla_dynamo.errors import UnsupportedError
-from xla_dynamo.lazy import contents, execution, modes
+from xla_dynamo.lazy import contents, execution, memory, modes
 from xla_dynamo.runtime import metrics
-from xla_dynamo.runtime.clients import placement_of
-from xla_dynamo.torch_private import storage_id
 
 _closures: collections.deque[tuple[Callable[..., Any], Sequence[Any], bool]] = collections.deque()
 
@@ -218,14 +216,9 @@ def get_memory_info(device: Any = "xla") -> dict[str, int]:
     Returns:
         `bytes_used`, and, where the platform tells, `bytes_limit` and `peak_bytes_used`.
     """
-    placement = placement_of(execution.device_that_computes())
-    told = placement.device.memory_stats() or {}
-    tensors = {
-        storage_id(tensor): tensor.untyped_storage().nbytes()
-        for cell in contents.live_cells()
-        if (tensor := cell.value.tensor) is not None
-    }
-    found = {"bytes_used": told.get("bytes_in_use", sum(tensors.values()))}
+    told = memory.placement().device.memory_stats() or {}
+    buffers = {id(b): b.nbytes for c in contents.live_cells() if (b := c.value.buffer) is not None}
+    found = {"bytes_used": told.get("bytes_in_use", sum(buffers.values()))}
     if "bytes_limit" in told:
         found["bytes_limit"] = told["bytes_limit"]
     if "peak_bytes_in_use" in told:

@@ -51,7 +51,9 @@ class _Trace:
         outputs = []
         for value, replaced in zip(self._cut.outputs, self._cut.replaced, strict=True):
             if replaced < 0:
-                outputs.append(self._base(value))
+                # A copy is no view of anything, so AOTAutograd has nothing to do with it; to XLA it
+                # is nothing at all.
+                outputs.append(self._call(_copied, self._base(value), value.geometry))
             else:
                 old = self._inputs[id(self._cut.inputs[replaced])]
                 self._call(aten.copy_.default, old, self._base(value))

@@ -14,9 +14,9 @@ from xla_dynamo.lazy.contents import (
     refuse_dtype,
     refuse_other_forms,
     span,
-    value_of,
 )
-from xla_dynamo.lazy.execution import device_that_computes, tensors_behind
+from xla_dynamo.lazy.execution import tensors_behind
+from xla_dynamo.lazy.memory import fallback_device, value_of
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature
 from xla_dynamo.runtime import metrics
@@ -76,7 +76,7 @@ def uploaded(tensor: Tensor, dtype: torch.dtype, memory_format: Any = None) -> T
             "Cannot copy out of meta tensor; no data! Please use torch.nn.Module.to_empty() "
             "instead of torch.nn.Module.to() when moving module from meta to a different device."
         )
-    device = device_that_computes()
+    device = fallback_device()
     form = torch.preserve_format if memory_format is None else memory_format
     with metrics.timed("TransferToDeviceTime"):
         made = torch.empty_like(tensor, dtype=dtype, device=device, memory_format=form)

@@ -9,7 +9,7 @@ import dataclasses
 
 import torch
 
-from xla_dynamo.lowerings.builders.strides import is_row_major, overlaps, row_major_order
+from xla_dynamo.lowerings.builders.strides import Sizes, is_row_major, overlaps, row_major_order
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,9 +32,14 @@ class InputLayout:
 
 def input_layout(example: torch.Tensor) -> InputLayout:
     """Plan how tensors with the strides of `example` enter a program."""
-    permutation = row_major_order(example.shape, example.stride())
+    return layout_of(example.shape, example.stride())
+
+
+def layout_of(size: Sizes, stride: Sizes) -> InputLayout:
+    """Plan how tensors of a size and strides enter a program."""
+    permutation = row_major_order(size, stride)
     if permutation is None:
-        return InputLayout(tuple(range(example.ndim)), is_dense=False)
+        return InputLayout(tuple(range(len(size))), is_dense=False)
     return InputLayout(tuple(permutation))
 
 

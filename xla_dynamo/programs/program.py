@@ -11,7 +11,7 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.graphs.output_views import ViewStep
-from xla_dynamo.lowerings.builders.dtypes import dtype_name
+from xla_dynamo.lowerings.builders.dtypes import dtype_name, torch_dtype
 from xla_dynamo.lowerings.builders.functions import main_of
 from xla_dynamo.lowerings.builders.values import dtype_of, shape_of
 from xla_dynamo.programs.layouts import InputLayout, Restride
@@ -148,3 +148,9 @@ def argument_types(program: Program) -> list[tuple[tuple[int, ...], str]]:
     """The shape and the dtype, by its name, of each argument of a program's module."""
     arguments = main_of(program.module).entry_block.arguments
     return [(shape_of(a), dtype_name(dtype_of(a))) for a in arguments]
+
+
+def result_types(program: Program) -> list[tuple[tuple[int, ...], str]]:
+    """The shape and the dtype, by its name, of each result of a program's module."""
+    types = [ir.RankedTensorType(t) for t in main_of(program.module).type.results]
+    return [(tuple(t.shape), dtype_name(torch_dtype(t.element_type))) for t in types]

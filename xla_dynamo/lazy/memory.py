@@ -1,0 +1,99 @@
+"""The memory of the 'xla' device: PJRT buffers, which become tensors only where torch reads them.
+
+A buffer has the elements of its value in the order in which they lie in the memory of a dense
+tensor of the value's strides; where the strides leave gaps, in row-major order. Nothing else may
+have the buffer, since programs write new values into the memory of old ones.
+"""
+
+import functools
+import os
+
+import torch
+
+from xla_dynamo.errors import OptionError
+from xla_dynamo.execution.buffer_calls import strides_layout
+from xla_dynamo.lazy.contents import Value, as_dtype, bits_of, geometry_of, span
+from xla_dynamo.runtime.buffers import exporter, import_donated
+from xla_dynamo.runtime.clients import placement_on
+from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.torch_private import invert_perm
+
+
+@functools.cache
+def placement() -> Placement:
+    """Where the device computes: as the environment variable PJRT_DEVICE says.
+
+    Its values are the names of PJRT platforms, CPU, CUDA or TPU say, as in PyTorch/XLA. Without it,
+    the device is a GPU where torch and JAX have one, else the CPU.
+
+    Raises:
+        OptionError: there is no such platform.
+    """
+    name = os.environ.get("PJRT_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return placement_on(name.lower())
+    except RuntimeError as error:
+        raise OptionError(
+            f"PJRT_DEVICE is {name!r}, and there is no such platform: install its PJRT plugin, or "
+            f"set CPU ({error})"
+        ) from error
+
+
+def fallback_device() -> torch.device:
+    """The torch device where operators without a rule run; it may share memory with PJRT's."""
+    return placement().torch_device
+
+
+def value_of(tensor: torch.Tensor) -> Value:
+    """The value of a tensor on `fallback_device` that nobody else has: its memory is taken."""
+    size, stride = tensor.size(), tensor.stride()
+    return Value((tensor.dtype, size, stride, 0), buffer_of(tensor, size, stride))
+
+
+def buffer_of(tensor: torch.Tensor, size: torch.Size, stride: tuple[int, ...]) -> Buffer:
+    """A buffer of a tensor's elements in the layout of a size and strides; takes its memory."""
+    where = placement()
+    array = tensor.detach().to(where.torch_device)
+    array = array.permute(strides_layout(size, stride).permutation).contiguous()
+    return import_donated(array, where, where.stream() if where.has_streams else None)
+
+
+def copy_of(tensor: torch.Tensor) -> Buffer:
+    """A buffer of its own with a tensor's elements."""
+    return buffer_of(tensor.clone(), tensor.size(), tensor.stride())
+
+
+def tensor_of(value: Value) -> torch.Tensor:
+    """A tensor of a computed value's elements, of its strides, on `fallback_device`.
+
+    It is the buffer's own memory where that can be. So nobody may write there, and it is to be
+    gone when the next program runs.
+    """
+    where = placement()
+    _, size, stride, _ = value.geometry
+    assert value.buffer is not None
+    array = exporter(where)(value.buffer, where.stream() if where.has_streams else None)
+    layout = strides_layout(size, stride)
+    elements = array.permute(invert_perm(layout.permutation))
+    if elements.stride() == stride:
+        return elements
+    if layout.is_dense:  # strides of dimensions of size 1 differ
+        return elements.as_strided(size, stride)
+    storage = array.new_empty(span(size, stride))
+    places = torch.arange(len(storage), device=storage.device).as_strided(size, stride)
+    storage[places.flatten()] = elements.flatten()  # copy_ refuses elements of one place
+    return storage.as_strided(size, stride)
+
+
+def shown(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    """The elements that a tensor shows of its value's memory, which is itself if these are all."""
+    bits = bits_of(tensor)
+    if not bits and geometry_of(tensor) == geometry_of(memory):
+        return memory
+    if tensor.dtype != memory.dtype:
+        memory = as_dtype(memory, tensor.dtype)
+    elements = memory.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+    for op in bits:
+        elements = op(elements)
+    return elements
