@@ -36,7 +36,7 @@ ROOMS = {
     "lowerings": "lowerings.builders lowerings.cpu lowerings.table",
     "lowerings.passes": "lowerings.builders lowerings.target",
     "options": "",
-    "graphs": "lowerings lowerings.builders lowerings.table options",
+    "graphs": "lowerings lowerings.builders lowerings.table options runtime",
     "decompositions": "graphs",
     "programs": "decompositions graphs lowerings lowerings.builders lowerings.passes"
     " lowerings.table lowerings.target options runtime",
@@ -44,7 +44,7 @@ ROOMS = {
     "execution": "decompositions events graphs lowerings.builders lowerings.passes options"
     " programs runtime runtime.cpu",
     "dynamo": "events graphs lowerings.builders programs",
-    "backend": "decompositions dynamo events execution graphs options",
+    "backend": "decompositions dynamo events execution graphs options runtime",
     "training": "backend dynamo events execution graphs options",
     "lazy": "backend decompositions execution graphs lowerings.builders options runtime",
     "reports": "backend dynamo events options training",

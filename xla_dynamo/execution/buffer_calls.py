@@ -1,7 +1,7 @@
 """Calls from buffers to buffers, for a caller that has buffers already and wants no tensors."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from xla_dynamo.execution.constants import negative_zero, own_arguments
@@ -58,7 +58,7 @@ def buffer_call(
         return None
     order = [a.index for a in (*program.donations, *program.inputs, *program.static_inputs)]
     outputs = [output.result or 0 for output in program.outputs]
-    changed: Mapping[int, int] = {m.index: m.output.result or 0 for m in program.mutations}
+    changed: dict[int, int] = {m.index: m.output.result or 0 for m in program.mutations}
     first = program.results - len(program.donations)
     changed |= {donated.index: first + place for place, donated in enumerate(program.donations)}
     own = own_arguments(program, placement)

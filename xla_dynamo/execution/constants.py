@@ -59,9 +59,16 @@ def own_arguments(
     The function takes torch's stream.
     """
     constants = constants_of(program.constants, placement)
-    if not program.uses_rng:
-        return constants and (lambda stream: constants())
-    return lambda stream: [*(constants() if constants else ()), seed(placement, stream)]
+    if not program.uses_rng and constants is None:
+        return None
+
+    def own(stream: int | None) -> list[Buffer]:
+        buffers = [] if constants is None else list(constants())
+        if program.uses_rng:
+            buffers.append(seed(placement, stream))
+        return buffers
+
+    return own
 
 
 _seeds = threading.local()
