@@ -13,6 +13,7 @@ import torch
 from xla_dynamo.lazy import growth, modes
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import View, as_meta, cell_of, geometry_of
+from xla_dynamo.lazy.device_module import checked_index
 from xla_dynamo.lazy.execution import compute, device_that_computes, tensors_behind
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature, signature_of
@@ -61,6 +62,11 @@ def _overload(name: str) -> Any:
 
 def _kernel_of(op: OpOverload) -> Callable[..., Any]:
     signature = signature_of(op)
+    kernel = _unchecked_kernel_of(op, signature)
+    return _checking_the_device(kernel, signature) if "device" in signature.positions else kernel
+
+
+def _unchecked_kernel_of(op: OpOverload, signature: Signature) -> Callable[..., Any]:
     if op in SPECIAL:
         return functools.partial(_special, SPECIAL[op], signature)
     if signature.is_view:
@@ -68,6 +74,18 @@ def _kernel_of(op: OpOverload) -> Callable[..., Any]:
     if signature.changes_sizes:
         return functools.partial(_change_sizes, signature)
     return functools.partial(run, signature)
+
+
+def _checking_the_device(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    """Refuse other devices than 'xla:0' where an operator is told where its result should be."""
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        device = signature.argument("device", args, kwargs)
+        if device is not None and device.type == "xla":
+            checked_index(device)
+        return kernel(*args, **kwargs)
+
+    return checked
 
 
 def run(signature: Signature, *args: Any, **kwargs: Any) -> Any:
