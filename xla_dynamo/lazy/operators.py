@@ -15,6 +15,7 @@ from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import View, as_meta, cell_of, geometry_of
 from xla_dynamo.lazy.device_module import checked_index
 from xla_dynamo.lazy.execution import compute, device_that_computes, tensors_behind
+from xla_dynamo.lazy.fused_optimizers import FUSED
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature, signature_of
 from xla_dynamo.lazy.transfers import SPECIAL, to_device
@@ -67,8 +68,9 @@ def _kernel_of(op: OpOverload) -> Callable[..., Any]:
 
 
 def _unchecked_kernel_of(op: OpOverload, signature: Signature) -> Callable[..., Any]:
-    if op in SPECIAL:
-        return functools.partial(_special, SPECIAL[op], signature)
+    special = SPECIAL.get(op) or FUSED.get(op)
+    if special is not None:
+        return functools.partial(_special, special, signature)
     if signature.is_view:
         return functools.partial(_view, signature)
     if signature.changes_sizes:
