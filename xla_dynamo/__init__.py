@@ -27,18 +27,30 @@ _LAZY = {
     "openxla": "xla_dynamo.backend",
     "refreeze": "xla_dynamo.execution.frozen_inputs",
     "train_step": "xla_dynamo.training.train_step",
-    "add_step_closure": "xla_dynamo.lazy.steps",
+    "add_step_closure": "xla_dynamo.lazy.step_closures",
     "compile": "xla_dynamo.lazy.steps",
     "eager_mode": "xla_dynamo.lazy.steps",
     "get_memory_info": "xla_dynamo.lazy.steps",
     "is_eager_mode": "xla_dynamo.lazy.steps",
     "mark_step": "xla_dynamo.lazy.steps",
+    "optimizer_step": "xla_dynamo.lazy.steps",
     "step": "xla_dynamo.lazy.steps",
     "sync": "xla_dynamo.lazy.steps",
-    "wait_device_ops": "xla_dynamo.lazy.steps",
+    "unlazy": "xla_dynamo.lazy.steps",
+    "wait_device_ops": "xla_dynamo.lazy.step_closures",
     "MpDeviceLoader": "xla_dynamo.lazy.loaders",
     "to_dlpack": "xla_dynamo.lazy.transfers",
     "ParallelLoader": "xla_dynamo.lazy.loaders",
+    "device_count": "xla_dynamo.lazy.devices",
+    "devices": "xla_dynamo.lazy.devices",
+    "is_master_ordinal": "xla_dynamo.lazy.devices",
+    "real_devices": "xla_dynamo.lazy.devices",
+    "xla_device": "xla_dynamo.lazy.devices",
+    "xla_device_hw": "xla_dynamo.lazy.devices",
+    "get_rng_state": "xla_dynamo.lazy.device_module",
+    "manual_seed": "xla_dynamo.lazy.device_module",
+    "set_rng_state": "xla_dynamo.lazy.device_module",
+    "save": "xla_dynamo.lazy.saving",
 }
 
 __all__ = [
@@ -60,32 +72,44 @@ __all__ = [
     "compile",
     "compile_graph",
     "device",
+    "device_count",
+    "devices",
     "eager_mode",
     "explain",
     "get_memory_info",
+    "get_rng_state",
     "is_eager_mode",
+    "is_master_ordinal",
     "lowers",
+    "manual_seed",
     "mark_step",
     "metrics",
     "openxla",
+    "optimizer_step",
+    "real_devices",
     "refreeze",
+    "save",
+    "set_rng_state",
     "step",
     "sync",
     "to_dlpack",
     "train_step",
+    "unlazy",
     "wait_device_ops",
+    "xla_device",
+    "xla_device_hw",
 ]
 
 
 # A function and not a row of the table: who only looks at the names of this package, as `help` and
 # `import *` do, must not claim the one place that torch has for further devices.
-def device(index: int = 0) -> Any:
+def device(index: int | None = None) -> Any:
     """The lazy device, `torch.device("xla", 0)`: tensors that are made there are computed by XLA.
 
     The first call makes the device known to torch.
 
     Raises:
-        ValueError: another index than 0, since there is one device.
+        RuntimeError: another index than 0, since there is one device.
         XlaDynamoError: another package has taken torch's place for further devices.
     """
     from xla_dynamo.lazy import registration

@@ -40,7 +40,55 @@ def test_torch_knows_the_device():
         x = torch.ones(2) + 1
     assert x.device == xla_dynamo.device()
     torch.xla.synchronize()
-    with pytest.raises(ValueError, match="there is one device, 'xla:0'"):
+    with pytest.raises(ValueError, match="expected the device 'xla:0', but got 'cpu'"):
         torch.xla.set_device("cpu")
-    with pytest.raises(ValueError, match="there is one device, 'xla:0'"):
-        torch.xla.set_device(1)
+    for device in (1, "xla:1"):
+        with pytest.raises(RuntimeError, match=r"invalid device ordinal 1.*'xla:0'"):
+            torch.xla.set_device(device)
+
+
+def test_the_devices():
+    assert xla_dynamo.devices() == [xla_dynamo.xla_device()] == [xla_dynamo.device()]
+    assert xla_dynamo.device_count() == 1
+    kind = xla_dynamo.xla_device_hw("xla:0")
+    assert kind in ("CPU", "CUDA")
+    assert xla_dynamo.real_devices() == [f"{kind}:0"]
+    assert xla_dynamo.xla_device(0, kind) == xla_dynamo.device()
+    assert xla_dynamo.is_master_ordinal()
+    assert xla_dynamo.is_master_ordinal(local=False)
+    with pytest.raises(RuntimeError, match="no device of kind 'TPU'"):
+        xla_dynamo.xla_device(devkind="TPU")
+    with pytest.raises(ValueError, match="expected the device 'xla:0'"):
+        xla_dynamo.xla_device_hw("cpu")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: xla_dynamo.device(3),
+        lambda: xla_dynamo.xla_device(3),
+        lambda: torch.ones(2, device="xla:3"),
+        lambda: torch.tensor([2], device="xla:3"),
+        lambda: torch.ones(2).to("xla:3"),
+        lambda: torch.ones(2, device="xla").to("xla:3"),
+        lambda: torch.ones(2, device="xla").new_zeros(2, device="xla:3"),
+        lambda: torch.nn.Linear(2, 2).to("xla:3"),
+    ],
+)
+def test_other_indices_are_refused(make):
+    with pytest.raises(RuntimeError, match="invalid device ordinal 3: there is one device"):
+        make()
+
+
+def test_seeds_and_states_of_random_numbers():
+    xla_dynamo.manual_seed(7)
+    first = torch.rand(3, device="xla").tolist()
+    state = xla_dynamo.get_rng_state()
+    second = torch.rand(3, device="xla").tolist()
+    assert first != second
+    xla_dynamo.set_rng_state(state)
+    assert torch.rand(3, device="xla").tolist() == second
+    xla_dynamo.set_rng_state(7, "xla:0")  # a seed, as in PyTorch/XLA
+    assert torch.rand(3, device="xla").tolist() == first
+    torch.manual_seed(7)
+    assert torch.rand(3, device="xla").tolist() == first

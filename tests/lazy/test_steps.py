@@ -368,6 +368,21 @@ def test_a_closure_that_fails_keeps_none_from_being_run():
     assert told == ["run"]
 
 
+def test_what_the_closures_of_the_last_step_raise_is_told_at_the_end():
+    told = run("""
+import time
+import xla_dynamo
+def late():
+    time.sleep(0.2)
+    raise ValueError("too late")
+xla_dynamo.device()
+xla_dynamo.add_step_closure(late, run_async=True)
+xla_dynamo.sync()
+""")
+    assert "in late" in told
+    assert "ValueError: too late" in told
+
+
 def test_a_closure_that_waits():
     xla_dynamo.add_step_closure(xla_dynamo.wait_device_ops, run_async=True)
     xla_dynamo.sync()

@@ -46,7 +46,8 @@ def set_device(device: Any) -> None:
     """Choose a device: there is one.
 
     Raises:
-        ValueError: it is none of ours.
+        ValueError: it is of another kind.
+        RuntimeError: its index is not 0.
     """
     checked_index(device)
 
@@ -55,11 +56,16 @@ def checked_index(device: Any) -> int:
     """The index of a device, or of its name.
 
     Raises:
-        ValueError: it is none of ours.
+        ValueError: it is of another kind.
+        RuntimeError: its index is not 0.
     """
-    index = device if isinstance(device, int) else torch.device(device).index or 0
-    if index > 0 or (not isinstance(device, int) and torch.device(device).type != "xla"):
-        raise ValueError(f"there is one device, 'xla:0', and no {device!r}")
+    if not isinstance(device, int):
+        device = torch.device(device)
+        if device.type != "xla":
+            raise ValueError(f"expected the device 'xla:0', but got {str(device)!r}")
+        device = device.index or 0
+    if device > 0:  # a negative index is the present device
+        raise RuntimeError(f"invalid device ordinal {device}: there is one device, 'xla:0'")
     return 0
 
 
@@ -68,7 +74,8 @@ def device(device: Any) -> Iterator[None]:
     """Run a block on a device.
 
     Raises:
-        ValueError: it is none of ours.
+        ValueError: it is of another kind.
+        RuntimeError: its index is not 0.
     """
     checked_index(device)
     yield
@@ -84,8 +91,13 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.bfloat16, torch.float16]
 
 
-def manual_seed(seed: int) -> None:
-    """Seed the device's random numbers: `torch.manual_seed` does, too."""
+def manual_seed(seed: int, device: Any = None) -> None:
+    """Seed the device's random numbers; `torch.manual_seed` does, too.
+
+    Args:
+        seed: the seed, as for `torch.manual_seed`.
+        device: as in PyTorch/XLA; there is one.
+    """
     compute()  # what was drawn before was drawn with the seed before
     random_state.generator.manual_seed(seed)
 
@@ -98,13 +110,25 @@ def initial_seed() -> int:
     return random_state.generator.initial_seed()
 
 
-def get_rng_state(device: Any = "xla") -> torch.Tensor:
-    """The state of the device's random numbers, a tensor of bytes on the host."""
+def get_rng_state(device: Any = None) -> torch.Tensor:
+    """The state of the device's random numbers, a tensor of bytes on the host.
+
+    Args:
+        device: as in PyTorch/XLA; there is one.
+    """
     compute()
     return random_state.generator.get_state()
 
 
-def set_rng_state(state: torch.Tensor, device: Any = "xla") -> None:
-    """Put the device's random numbers into a state that they have had."""
+def set_rng_state(state: torch.Tensor | int, device: Any = None) -> None:
+    """Put the device's random numbers into a state that they have had.
+
+    Args:
+        state: what `get_rng_state` gave; or a number, which is a seed, as in PyTorch/XLA.
+        device: as in PyTorch/XLA; there is one.
+    """
+    if isinstance(state, int):
+        manual_seed(state)
+        return
     compute()
     random_state.generator.set_state(state)

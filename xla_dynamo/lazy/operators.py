@@ -13,7 +13,9 @@ import torch
 from xla_dynamo.lazy import growth, modes
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import View, as_meta, cell_of, geometry_of
+from xla_dynamo.lazy.device_module import checked_index
 from xla_dynamo.lazy.execution import compute, tensors_behind
+from xla_dynamo.lazy.fused_optimizers import FUSED
 from xla_dynamo.lazy.memory import fallback_device
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature, signature_of
@@ -62,13 +64,31 @@ def _overload(name: str) -> Any:
 
 def _kernel_of(op: OpOverload) -> Callable[..., Any]:
     signature = signature_of(op)
-    if op in SPECIAL:
-        return functools.partial(_special, SPECIAL[op], signature)
+    kernel = _unchecked_kernel_of(op, signature)
+    return _checking_the_device(kernel, signature) if "device" in signature.positions else kernel
+
+
+def _unchecked_kernel_of(op: OpOverload, signature: Signature) -> Callable[..., Any]:
+    special = SPECIAL.get(op) or FUSED.get(op)
+    if special is not None:
+        return functools.partial(_special, special, signature)
     if signature.is_view:
         return functools.partial(_view, signature)
     if signature.changes_sizes:
         return functools.partial(_change_sizes, signature)
     return functools.partial(run, signature)
+
+
+def _checking_the_device(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
+    """Refuse other devices than 'xla:0' where an operator is told where its result should be."""
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        device = signature.argument("device", args, kwargs)
+        if device is not None and device.type == "xla":
+            checked_index(device)
+        return kernel(*args, **kwargs)
+
+    return checked
 
 
 def run(signature: Signature, *args: Any, **kwargs: Any) -> Any:

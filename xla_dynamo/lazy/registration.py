@@ -86,10 +86,10 @@ _libraries = _claim()  # the kernels are gone with it
 _start_autograd()
 
 
-def device(index: int = 0) -> torch.device:
+def device(index: int | None = None) -> torch.device:
     """The lazy device, `torch.device("xla", 0)`: tensors that are made there are computed by XLA.
 
     Raises:
-        ValueError: another index than 0, since there is one device.
+        RuntimeError: another index than 0, since there is one device.
     """
-    return torch.device("xla", device_module.checked_index(index))
+    return torch.device("xla", device_module.checked_index(index or 0))

@@ -3,8 +3,6 @@
 The names and meanings are those of PyTorch/XLA.
 """
 
-import collections
-import concurrent.futures
 import contextlib
 import functools
 import threading
@@ -15,9 +13,8 @@ import torch
 
 from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.lazy import contents, execution, memory, modes
+from xla_dynamo.lazy.step_closures import run_closures
 from xla_dynamo.runtime import metrics
-
-_closures: collections.deque[tuple[Callable[..., Any], Sequence[Any], bool]] = collections.deque()
 
 
 def sync(wait: bool = True) -> None:
@@ -36,7 +33,7 @@ def sync(wait: bool = True) -> None:
     """
     execution.compute(cause="sync()")
     metrics.increment("MarkStep")
-    _run_closures()
+    run_closures()
 
 
 mark_step = sync
@@ -68,7 +65,7 @@ class _Region(contextlib.ContextDecorator):
         if kind is None and not modes.is_recording():
             execution.compute(cause="the end of a step", accept=self._accept)
             metrics.increment("MarkStep")
-            _run_closures()
+            run_closures()
 
     def _accept(self, key: Any) -> None:
         """Raise UnsupportedError for one program too many."""
@@ -137,74 +134,33 @@ def is_eager_mode() -> bool:
     return modes.is_eager
 
 
-_thread: concurrent.futures.ThreadPoolExecutor | None = None
-
-
-def add_step_closure(
-    closure: Callable[..., Any], args: Sequence[Any] = (), run_async: bool = False
-) -> None:
-    """Call a function when the present step is over, so that it may print values.
+def optimizer_step(
+    optimizer: Any, barrier: bool = False, optimizer_args: dict[str, Any] | None = None
+) -> Any:
+    """Call `optimizer.step()`: there are no gradients of other devices to add.
 
     Args:
-        closure: the function.
-        args: what it is called with.
-        run_async: whether another thread calls it, after earlier ones of that kind; what it raises
-            is raised at the end of a later step, or by `wait_device_ops`.
+        optimizer: the optimizer.
+        barrier: whether the step ends here, as at `sync()`; a loader of the device ends it, too.
+        optimizer_args: what `optimizer.step()` is called with, by keyword.
+
+    Returns:
+        What `optimizer.step()` returned.
     """
-    _closures.append((closure, args, run_async))
+    result = optimizer.step(**(optimizer_args or {}))
+    if barrier:
+        sync()
+    return result
 
 
-_running: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
+def unlazy(tensors: Sequence[torch.Tensor]) -> None:
+    """Compute these tensors and wait for them; the rest stays pending.
 
-
-def _run_closures() -> None:
-    """Run what waits; what one raises does not keep the others from being run."""
-    global _thread
-    errors = _errors_of(wait=False)
-    for _ in range(len(_closures)):
-        closure, args, run_async = _closures.popleft()
-        if run_async:
-            if _thread is None:
-                _thread = concurrent.futures.ThreadPoolExecutor(1, "xla_dynamo closures")
-            _running.append(_thread.submit(closure, *args))
-            continue
-        try:
-            closure(*args)
-        except Exception as error:
-            errors.append(error)
-    _raise_first(errors)
-
-
-def _errors_of(*, wait: bool) -> list[BaseException]:
-    """What the closures of the other thread have raised; those that still run stay listed."""
-    errors = []
-    for _ in range(len(_running)):
-        future = _running.popleft()
-        if not wait and not future.done():
-            _running.append(future)
-        elif (error := future.exception()) is not None:
-            errors.append(error)
-    return errors
-
-
-def _raise_first(errors: list[BaseException]) -> None:
-    if errors:
-        for other in errors[1:]:
-            errors[0].add_note(f"another closure of the step raised {other!r}")
-        raise errors[0]
-
-
-def wait_device_ops(devices: Sequence[Any] = ()) -> None:
-    """Wait until the programs that were started on the device are over, and their closures.
-
-    Args:
-        devices: as in PyTorch/XLA; there is one.
+    Raises:
+        XlaDynamoError: XLA cannot compile or run the program; see `xla_dynamo.errors`.
     """
-    with execution.running:
+    with execution.tensors_behind(tensors):
         pass
-    own = threading.current_thread().name.startswith("xla_dynamo closures")
-    if not own:  # a closure cannot wait for itself
-        _raise_first(_errors_of(wait=True))
 
 
 def get_memory_info(device: Any = "xla") -> dict[str, int]:
