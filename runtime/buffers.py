@@ -10,7 +10,6 @@ import torch
 from xla_dynamo.runtime.clients import devices_of
 from xla_dynamo.runtime.jaxlib_private import (
     Buffer,
-    array_of,
     buffer_address,
     buffer_from_dlpack,
     copy_to_device,
@@ -33,7 +32,8 @@ def import_tensor(tensor: torch.Tensor, placement: Placement, stream: int | None
     the placement shares none.
     """
     if not placement.shares_memory:
-        return copy_to_device(_host_array(tensor), placement.device)
+        host = buffer_from_dlpack(capsule_of(tensor), devices_of("cpu")[0], None)
+        return copy_to_device(host, placement.device)
     return buffer_from_dlpack(capsule_of(tensor), placement.device, stream)
 
 
@@ -67,14 +67,9 @@ def export_buffer(buffer: Buffer, stream: int | None = None) -> torch.Tensor:
 
 def download(buffer: Buffer) -> torch.Tensor:
     """A tensor of the host with a copy of a buffer's elements, wherever the buffer is."""
-    return export_buffer(copy_to_device(array_of(buffer), devices_of("cpu")[0]))
+    return export_buffer(copy_to_device(buffer, devices_of("cpu")[0]))
 
 
 def exporter(placement: Placement) -> Callable[[Buffer, int | None], torch.Tensor]:
     """The function that makes a tensor of a buffer and torch's stream."""
     return export_buffer if placement.shares_memory else lambda buffer, _: download(buffer)
-
-
-def _host_array(tensor: torch.Tensor) -> Any:
-    """The elements as an array of NumPy, with the dtypes that JAX adds to NumPy's."""
-    return array_of(buffer_from_dlpack(capsule_of(tensor.detach()), devices_of("cpu")[0], None))

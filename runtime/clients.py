@@ -30,10 +30,13 @@ class ClientConfiguration:
         preallocates: whether XLA claims three quarters of a GPU's memory at once. torch's own
             allocator lives on the same GPU, so it does not, unless the environment variable
             XLA_PYTHON_CLIENT_PREALLOCATE says so.
+        shares_memory: whether tensors and buffers may be one memory. False copies each, as on
+            platforms that torch has no device for: to find out whether a fault comes of sharing.
     """
 
     cpu_devices: int = 1
     preallocates: bool = False
+    shares_memory: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.cpu_devices, int) or not 1 <= self.cpu_devices <= _MOST_DEVICES:
@@ -138,9 +141,11 @@ def placement_at(device_type: str, index: int) -> Placement:
             f"installed: pip install 'xla-dynamo[{platform}]' ({error})"
         ) from error
     by_hardware_id = {d.local_hardware_id or 0: d for d in devices}
+    shares = _configuration is None or _configuration.shares_memory
     if device_type == "cpu":  # torch has one CPU, whose memory all of PJRT's CPU devices share
-        return Placement(torch.device("cpu"), (devices[0],))
-    return Placement(torch.device(device_type, index), (by_hardware_id[index],))
+        return Placement(torch.device("cpu"), (devices[0],), shares_memory=shares)
+    device = by_hardware_id[index]
+    return Placement(torch.device(device_type, index), (device,), shares_memory=shares)
 
 
 def placement_of(device: torch.device) -> Placement:

@@ -87,15 +87,10 @@ def buffer_address(buffer: Buffer) -> int:
     return buffer.unsafe_buffer_pointer()
 
 
-def array_of(buffer: Buffer) -> np.ndarray:
-    """A NumPy array of a buffer's elements: a view on the CPU, a copy of other devices' memory."""
-    return np.asarray(buffer)
-
-
-def copy_to_device(array: np.ndarray, device: jax.Device) -> Buffer:
-    """A buffer of a device's own with a copy of an array's elements."""
+def copy_to_device(buffer: Buffer, device: jax.Device) -> Buffer:
+    """A buffer of a device's own with a copy of another's elements."""
     with jax.enable_x64(True):  # else 64-bit types are narrowed
-        return jax.device_put(array, device, may_alias=False)
+        return jax.device_put(buffer, device, may_alias=False)
 
 
 def calls_onednn() -> bool:

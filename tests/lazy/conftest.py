@@ -5,6 +5,7 @@ what autograd does for as long as the process lives. So where pytest is given mo
 a file here is one test: pytest on that file in another process.
 """
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -24,25 +25,47 @@ def pytest_pycollect_makemodule(module_path, parent):
     return FileApart.from_parent(parent, path=module_path)
 
 
+# These run a second time where buffers and tensors share no memory, as on platforms that torch has
+# no device for.
+RUN_WITH_COPIES = {"test_arithmetic.py", "test_compiled.py", "test_moves.py"}
+COPIES = "LAZY_TESTS_COPY"
+
+
 class FileApart(pytest.File):
     def collect(self):
         yield InProcess.from_parent(self, name="in_a_process_of_its_own")
+        if self.path.name in RUN_WITH_COPIES:
+            yield InProcess.from_parent(self, name="without_shared_memory")
 
 
 class InProcess(pytest.Item):
     def runtest(self):
+        environment = dict(os.environ)
+        if self.name == "without_shared_memory":
+            environment[COPIES] = "1"
         marks = self.config.getoption("markexpr")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", marks]
         # The process ends itself where a test hangs (pyproject.toml), before this process would.
         limit = ["-o", "faulthandler_timeout=240"]
         run = subprocess.run(
-            [*command, *limit, str(self.path)], cwd=ROOT, capture_output=True, text=True
+            [*command, *limit, str(self.path)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env=environment,
         )
         if run.returncode not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
             pytest.fail(f"{run.stdout[-8000:]}\n{run.stderr[-8000:]}", pytrace=False)
 
     def reportinfo(self):
-        return self.path, 0, f"{self.path.name} in a process of its own"
+        return self.path, 0, f"{self.path.name} {self.name.replace('_', ' ')}"
+
+
+def pytest_configure(config):
+    if os.environ.get(COPIES):
+        from xla_dynamo.runtime.clients import ClientConfiguration, configure
+
+        configure(ClientConfiguration(shares_memory=False))
 
 
 @pytest.fixture(autouse=True)

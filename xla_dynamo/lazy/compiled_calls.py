@@ -6,7 +6,7 @@ import torch
 
 from xla_dynamo.lazy import contents, memory, random_state
 from xla_dynamo.lazy.contents import Value, bits_of, cell_of, geometry_of, new_tensor
-from xla_dynamo.lazy.execution import compute, running, tensors_behind
+from xla_dynamo.lazy.execution import compute, left_pending, running, tensors_behind
 from xla_dynamo.runtime.jaxlib_private import Buffer
 
 
@@ -32,7 +32,8 @@ class LazyTensors:
         for place in given:
             taken, tensor = buffers[place], args[place]
             others = [b for i, b in enumerate(buffers) if i != place]
-            if any(taken is b for b in others) or not _may_change(tensor):
+            read = left_pending() or any(taken is b for b in others)
+            if read or not _may_change(tensor):
                 with tensors_behind([tensor]) as (elements,):
                     buffers[place] = memory.copy_of(elements)
         return buffers

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 
 from xla_dynamo.lazy.device_module import checked_index
-from xla_dynamo.lazy.execution import device_that_computes
-from xla_dynamo.runtime.clients import placement_of
+from xla_dynamo.lazy.memory import placement
 
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
@@ -52,7 +51,7 @@ def xla_device_hw(device: Any) -> str:
         ValueError, RuntimeError: it is not the 'xla' device.
     """
     checked_index(torch.device(device))
-    return placement_of(device_that_computes()).platform.upper()
+    return placement().platform.upper()
 
 
 def is_master_ordinal(local: bool = True) -> bool:

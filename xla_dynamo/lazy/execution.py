@@ -3,12 +3,14 @@
 import collections
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
 from xla_dynamo.backend import compile_torch_graph
+from xla_dynamo.errors import ExecutionError
 from xla_dynamo.execution.calls import BoxedGraph
 from xla_dynamo.lazy import contents, debug, growth, memory, modes
 from xla_dynamo.lazy.clean_state import clean_state
@@ -29,6 +31,8 @@ _MOST_PROGRAMS = 1024
 # memory of values that are gone. Taken before `contents.lock`.
 running = threading.RLock()
 _programs: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()
+# Values behind programs that could not be compiled. This was told; they wait for who reads them.
+_left: "weakref.WeakSet[Value]" = weakref.WeakSet()
 
 
 class Program:
@@ -104,7 +108,7 @@ def compute(
     """Give these values their buffers, or all values that live.
 
     Args:
-        roots: the values; None for all.
+        roots: the values; None for all but those of a program that could not be compiled before.
         cause: why, for the debug summary.
         accept: called with the key of the program before it is compiled or run; may raise.
 
@@ -113,6 +117,8 @@ def compute(
     """
     with running:
         with contents.lock:
+            if roots is None and left_pending():
+                roots = [v for v in _pending() if v not in _left]
             part = cut(roots)
         growth.restart()
         if part is None:
@@ -120,21 +126,41 @@ def compute(
         modes.refuse_inside_a_full_graph()
         if accept is not None:
             accept(part.key)
-        with clean_state(), drawing():
-            program = _programs.get(part.key)
-            debug.tell(program is None, cause, part)
-            if program is None:
-                program = _programs[part.key] = Program(part)
-                if len(_programs) > _MOST_PROGRAMS:
-                    _programs.popitem(last=False)
-            else:
-                metrics.increment("CachedCompile")
-                _programs.move_to_end(part.key)
-            with metrics.timed("ExecuteTime"):
-                buffers = program.run(part)
+        try:
+            with clean_state(), drawing():
+                buffers = _run(part, cause)
+        except ExecutionError:  # it may have memory enough another time
+            raise
+        except Exception:
+            _left.update(part.outputs if roots is None else roots)
+            raise
         with contents.lock:
             for value, buffer in zip(part.outputs, buffers, strict=True):
                 value.buffer, value.record = buffer, None
+
+
+def _run(part: Slice, cause: str) -> list[Buffer]:
+    """Run a slice's program, which is compiled at its first run."""
+    program = _programs.get(part.key)
+    debug.tell(program is None, cause, part)
+    if program is None:
+        program = _programs[part.key] = Program(part)
+        if len(_programs) > _MOST_PROGRAMS:
+            _programs.popitem(last=False)
+    else:
+        metrics.increment("CachedCompile")
+        _programs.move_to_end(part.key)
+    with metrics.timed("ExecuteTime"):
+        return program.run(part)
+
+
+def _pending() -> list[Value]:
+    return [v for cell in contents.live_cells() if (v := cell.value).record is not None]
+
+
+def left_pending() -> bool:
+    """Whether values stay pending when all is computed, so that what they read must be kept."""
+    return bool(_left) and any(v in _left for v in _pending())
 
 
 @contextlib.contextmanager
