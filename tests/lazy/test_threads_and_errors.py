@@ -50,6 +50,27 @@ def test_what_cannot_be_compiled_is_told_and_stays_pending(monkeypatch):
     assert y.tolist() == [3.5 * n for n in range(1, 8)]
 
 
+def test_what_cannot_be_compiled_is_told_once(monkeypatch):
+    """Later steps leave it out, and what it reads stays as it was."""
+
+    def fail(*args, **kwargs):
+        raise xla_dynamo.CompileError("PJRT said no")
+
+    x = torch.ones(7, device=XLA)
+    xla_dynamo.sync()
+    with monkeypatch.context() as patched:
+        patched.setattr(execution, "compile_torch_graph", fail)
+        y = x.cumsum(0) * 1.25
+        with pytest.raises(xla_dynamo.CompileError, match="PJRT said no"):
+            xla_dynamo.sync()
+    x += 1
+    xla_dynamo.sync()
+    assert contents.cell_of(y).value.record is not None
+    torch.compile(lambda t: t.add_(1), backend="openxla")(x)
+    assert x.tolist() == [3] * 7
+    assert y.tolist() == [1.25 * n for n in range(1, 8)]
+
+
 def test_two_threads_record_and_compute():
     failures = []
 
