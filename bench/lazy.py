@@ -3,8 +3,8 @@
 `python -m bench.lazy` prints microseconds an operator beside eager's dispatch of the same on the
 CPU, where tensors are so small that there is no work, in interleaved rounds. `--loop gpt2` (or
 `resnet18`) trains the model of `bench.training` for `--steps` steps on the CPU and on the device,
-and prints losses, compilations, and how memory and live tensors grow. `python -m bench.training`
-times whole steps.
+and prints losses, compilations, and how memory and live tensors grow. `--soak 100000` does so with
+a small model. `python -m bench.training` times whole steps.
 """
 
 import argparse
@@ -102,6 +102,29 @@ def loop(name: str, steps: int) -> None:
     print(f"{name}: losses differ by at most {apart:.1e} of their value")
 
 
+def soak(steps: int) -> None:
+    """Train a small model for many steps, on a new batch each, and print what grows."""
+    device = xla_dynamo.device()
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    model = torch.nn.Sequential(*layers).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    for number in range(1, steps + 1):
+        x = torch.randn(4, 8).to(device)
+        with xla_dynamo.step():
+            loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if number in (steps // 100, steps // 10, steps // 2, steps):
+            gc.collect()
+            compiled = metrics.counter_value("UncachedCompile")
+            print(
+                f"step {number}: loss {loss.item():.1e}, {compiled} programs, resident MB "
+                f"{_resident()}, tensors {len(contents.live_cells())}"
+            )
+
+
 def _resident() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
@@ -111,6 +134,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--loop", choices=MODELS, help="train this model")
+    parser.add_argument("--soak", type=positive, metavar="STEPS", help="of a small model")
     parser.add_argument("--steps", type=positive, default=200)
     parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
     options = parser.parse_args()
@@ -118,6 +142,8 @@ def main() -> None:
     set_threads(options.threads)
     if options.loop:
         loop(options.loop, options.steps)
+    elif options.soak:
+        soak(options.soak)
     else:
         Console(width=None if sys.stdout.isatty() else 100).print(recording())
 

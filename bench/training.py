@@ -116,6 +116,8 @@ def main() -> None:
     if options.alone:
         print(*alone(*options.alone, options.times))
         return
+    if "lazy" in options.backends:
+        xla_dynamo.device()  # before autograd starts its threads, one for each device
     table = Table(title=f"training step with AdamW, float32, {options.threads} torch threads")
     for column in ("", *options.backends):
         table.add_column(column, justify="right" if column else "left")
