@@ -16,6 +16,7 @@ from xla_dynamo.lazy.contents import View, as_meta, cell_of, geometry_of
 from xla_dynamo.lazy.device_module import checked_index
 from xla_dynamo.lazy.execution import compute, tensors_behind
 from xla_dynamo.lazy.fused_optimizers import FUSED
+from xla_dynamo.lazy.indexing import INDEXING, with_boolean_masks
 from xla_dynamo.lazy.memory import fallback_device
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature, signature_of
@@ -72,6 +73,8 @@ def _unchecked_kernel_of(op: OpOverload, signature: Signature) -> Callable[..., 
     special = SPECIAL.get(op) or FUSED.get(op)
     if special is not None:
         return functools.partial(_special, special, signature)
+    if op in INDEXING:
+        return functools.partial(_index, signature)
     if signature.is_view:
         return functools.partial(_view, signature)
     if signature.changes_sizes:
@@ -98,6 +101,10 @@ def run(signature: Signature, *args: Any, **kwargs: Any) -> Any:
     result = record(signature, args, kwargs, by_value)
     _after(result)
     return result
+
+
+def _index(signature: Signature, *args: Any, **kwargs: Any) -> Any:
+    return run(signature, *with_boolean_masks(args), **kwargs)
 
 
 def _special(function: Callable[..., Any], signature: Signature, *args: Any, **kwargs: Any) -> Any:

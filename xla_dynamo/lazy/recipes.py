@@ -14,6 +14,7 @@ import torch
 
 from xla_dynamo.decompositions import fused_cells
 from xla_dynamo.decompositions.table import decompositions
+from xla_dynamo.lazy import indexing
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Geometry, refuse_other_forms
 from xla_dynamo.lazy.signatures import Signature
@@ -22,6 +23,7 @@ from xla_dynamo.torch_private import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    OpOverload,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
     unset_fake_temporarily,
@@ -101,8 +103,11 @@ def recipe_of(
 
 
 def _infer(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
-    if signature.by_value:
+    op = signature.op
+    if signature.by_value or indexing.depends_on_values(op, args):
         return None
+    if indexing.must_be_checked(op, args):
+        _check_on_zeros(op, args, kwargs)
     _refuse_overlaps(_written(signature, args, kwargs))
     with clean_state(), _mode:
         fakes, named = _faked(args), {k: _faked(a) for k, a in kwargs.items()}
@@ -119,6 +124,12 @@ def _infer(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     written = list(map(_geometry, after))
     default = torch.get_default_dtype()
     return Recipe(next(_numbers), signature, results, written, resizes, default)
+
+
+def _check_on_zeros(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what eager raises to arguments of these sizes."""
+    with clean_state():
+        op(*_faked(args), **{k: _faked(a) for k, a in kwargs.items()})
 
 
 def _refuse_overlaps(written: Iterable[torch.Tensor]) -> None:

@@ -22,21 +22,14 @@ from xla_dynamo.lazy.contents import (
     geometry_of,
     new_tensor,
 )
+from xla_dynamo.lazy.indexing import INDEXING
 from xla_dynamo.lazy.memory import value_of
 from xla_dynamo.lazy.recipes import Recipe, recipe_of
 from xla_dynamo.lazy.signatures import Signature
 from xla_dynamo.lazy.user_lines import Place, place_of_caller
 from xla_dynamo.torch_private import OpOverload
 
-aten = torch.ops.aten
 Tensor: TypeAlias = torch.Tensor
-# As on other devices, the indices may be on the host.
-_WITH_HOST_INDICES = frozenset(
-    {
-        aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default,
-        aten.index_put_.default, aten._unsafe_index_put.default, aten._index_put_impl_.default,
-    }
-)  # fmt: skip
 # How many records there have been.
 made = 0
 
@@ -160,7 +153,7 @@ class _Call:
             if tensor.is_conj() or tensor.is_neg():
                 arg.bits = bits_of(tensor)
                 key.append(arg.bits)
-        elif tensor.dim() and signature.op not in _WITH_HOST_INDICES:
+        elif tensor.dim() and signature.op not in INDEXING:
             raise RuntimeError(
                 "Expected all tensors to be on the same device, but found at least two devices, "
                 f"xla:0 and {tensor.device}!"
