@@ -124,3 +124,25 @@ def test_an_update_that_the_caller_keeps_apart():
 
     x, part = torch.randn(64, 9, 70), torch.randn(64, 1, 70)
     assert_matches_eager(compiled(f), x, part)
+
+
+WRITES = {
+    "rows before": lambda w: (slice(1, None), w[:-1].clone()),
+    "rows before, computed": lambda w: (slice(1, None), w[:-1] + 1),
+    "sums of rows": lambda w: (slice(1, None), w[:-1].cumsum(0)),
+    "another part": lambda w: ((slice(1, None), slice(1, None)), w[:-1, :-1].clone()),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("of_computed", [False, True])
+def test_parts_that_are_computed_from_what_they_overwrite(write, of_computed):
+    """XLA:CPU would read elements of a reshape that it has overwritten."""
+
+    def f(x):
+        whole = (x.view(6, 4) * 2).sin() if of_computed else x.view(6, 4).clone()
+        place, part = write(whole)
+        whole[place] = part
+        return whole
+
+    assert_matches_eager(compiled(f), torch.randn(24))

@@ -9,6 +9,10 @@ The update of a part of an array that is read afterwards, as of a cache of keys 
 a function that updates. XLA would fuse the update with a reshape in one user and compute it again
 for the result, on a copy each time. The result of a function exists once, and it is in place where
 the array is donated.
+
+The update of an array by what is computed from it, as of rows by the rows before them, becomes a
+function, too. Where the array is a reshape of another, XLA:CPU would fuse the two and read elements
+that it has overwritten.
 """
 
 import math
@@ -21,8 +25,18 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders.cpu_thresholds import ENOUGH_IN_ROW
 from xla_dynamo.lowerings.builders.cpu_thresholds import FEWEST_OUTLINED as FEWEST
 from xla_dynamo.lowerings.builders.functions import main_of, operations_of
-from xla_dynamo.lowerings.builders.values import Value, defining_operation, numel_of, shape_of
+from xla_dynamo.lowerings.builders.operation_names import REDUCTIONS, named
+from xla_dynamo.lowerings.builders.values import (
+    Value,
+    defining_name,
+    defining_operation,
+    numel_of,
+    shape_of,
+)
 from xla_dynamo.lowerings.target import Target
+
+# What XLA computes for itself, and not in one loop with what reads it. It inlines most calls.
+_NO_LOOPS = named("convolution custom_call dot_general fft")
 
 
 def outline(module: ir.Module, target: Target) -> None:
@@ -34,7 +48,9 @@ def outline(module: ir.Module, target: Target) -> None:
     for op in operations_of(main_of(module)):
         if op.name == "stablehlo.convert" and _converts_weight(op):
             replacement = _convert_rows
-        elif op.name == "stablehlo.dynamic_update_slice" and _has_other_users(op):
+        elif op.name == "stablehlo.dynamic_update_slice" and (
+            _has_other_users(op) or _reads_what_it_writes(op)
+        ):
             replacement = _update
         else:
             continue
@@ -64,6 +80,33 @@ def _has_other_users(op: ir.Operation) -> bool:
     """Whether an update of a small part has several users, of which the return may be one."""
     whole, part, *_ = map(numel_of, op.operands)
     return whole >= FEWEST and 4 * part <= whole and len(list(op.results[0].uses)) > 1
+
+
+def _reads_what_it_writes(op: ir.Operation) -> bool:
+    """Whether the part of an update depends on a value that the whole is computed from.
+
+    Without a reshape, of the value or of the whole, XLA sees it, too.
+    """
+    whole, part, *_ = op.operands
+    size = numel_of(whole)
+    behind = _behind([whole], lambda x: numel_of(x) == size)
+    if not any(defining_name(x) == "stablehlo.reshape" for x in behind):
+        return False
+    return not set(behind).isdisjoint(_behind([part], lambda x: numel_of(x) > 1))
+
+
+def _behind(values: list[Value], counts: Callable[[Value], bool]) -> list[Value]:
+    """These values, and those they are computed from in one loop, as far as they count."""
+    found, stack = set(values), list(values)
+    while stack:
+        op = defining_operation(stack.pop())
+        if op is None or op.name in _NO_LOOPS or (op.regions and op.name not in REDUCTIONS):
+            continue
+        for operand in op.operands:
+            if counts(operand) and operand not in found:
+                found.add(operand)
+                stack.append(operand)
+    return list(found)
 
 
 def _update(module: ir.Module, op: ir.Operation) -> Value:

@@ -151,3 +151,30 @@ def test_a_write_into_an_expanded_tensor_raises_as_on_the_cpu():
     with pytest.raises(RuntimeError, match="single memory location"):
         x += 1
     assert x.fill_(2).tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["pending", "computed"])
+def test_writes_through_conjugates_are_seen_by_other_views(sync):
+    def program(device):
+        z = torch.complex(torch.arange(3.0), torch.ones(3)).to(device)
+        shown = z.conj()
+        imaginary = shown.imag
+        shown.mul_(2j)
+        if sync:
+            xla_dynamo.sync()
+        imaginary.add_(1)
+        shown.mul_(shown)
+        return z, torch.view_as_real(z), imaginary.resolve_neg()
+
+    for expected, actual in zip(program("cpu"), program(XLA), strict=True):
+        compare(expected, actual.cpu(), values=True)
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["pending", "computed"])
+def test_rows_that_take_the_rows_before_them(sync):
+    x = torch.arange(9.0, device=XLA)
+    if sync:
+        xla_dynamo.sync()
+    rows = x.view(3, 3).clone()
+    rows[1:] = rows[:-1].clone()
+    assert rows.tolist() == [[0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]

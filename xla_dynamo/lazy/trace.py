@@ -5,6 +5,7 @@ value, and AOTAutograd makes that functional.
 """
 
 import operator
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -43,6 +44,8 @@ class _Trace:
         self._stack_trace: str | None = None
         self._results: dict[int, Node] = {}
         self._views: dict[tuple[Node, Geometry], Node] = {}
+        # What the present record writes through bits: the elements, a copy, and the bits.
+        self._behind_bits: list[tuple[Node, Node, Sequence[Any]]] = []
 
     def graph_module(self) -> torch.fx.GraphModule:
         for record in self._cut.records:
@@ -86,6 +89,9 @@ class _Trace:
             op = _under(recipe.default_dtype, op)
         call = self._call(op, *args, **kwargs)
         self._first_number += len(record.numbers)
+        for shown, copy, bits in self._behind_bits:
+            self._call(aten.copy_.default, shown, self._call(_read_through, copy, bits[::-1]))
+        self._behind_bits.clear()
         place = first + len(record.overwritten)
         for index, result in enumerate(recipe.results):
             if result is None:
@@ -105,6 +111,10 @@ class _Trace:
             if a.written >= 0:
                 base = self._results[self._cut.places[record.order] + a.written]
             shown = self._view(base, a.value, a.geometry, a.view)
+            if a.bits and a.written >= 0:
+                copy = self._call(_read_through, shown, a.bits)
+                self._behind_bits.append((shown, copy, a.bits))
+                return copy
             for op in a.bits:
                 shown = self._call(op, shown)
             return shown
@@ -166,6 +176,13 @@ def _under(default_dtype: torch.dtype, op: Any) -> Any:
             torch.set_default_dtype(now)
 
     return call
+
+
+def _read_through(shown: torch.Tensor, bits: Sequence[Any]) -> torch.Tensor:
+    """A copy of elements under bits. A write through the bits would leave them on the base."""
+    for op in bits:
+        shown = op(shown)
+    return shown.clone().resolve_conj().resolve_neg()
 
 
 def _copied(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
