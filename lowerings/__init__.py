@@ -57,6 +57,7 @@ FAMILIES = (
     "orthogonal_polynomials",
     "control_flow",
     "flex_attention",
+    "sharding",
 )
 
 for _family in FAMILIES:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 import jax
 import torch
 
-from xla_dynamo.errors import OptionError, UnsupportedTensor
+from xla_dynamo.errors import OptionError, ShardingError, UnsupportedTensor
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.cpu.host_memory import keep_freed_memory
 from xla_dynamo.runtime.jaxlib_private import make_cpu_client
+from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.runtime.placement import DeviceTensors, Placement
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
 _MOST_DEVICES = 1024
+_FLAG = "--xla_force_host_platform_device_count"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,10 +52,13 @@ class ClientConfiguration:
     def from_environment(cls) -> "ClientConfiguration":
         """The configuration in the environment variables.
 
+        The number of CPU devices is in CPU_NUM_DEVICES, or in XLA_FLAGS, where JAX has it.
+
         Raises:
             OptionError: CPU_NUM_DEVICES is no positive integer.
         """
-        given = os.environ.get("CPU_NUM_DEVICES", "1")
+        flag = re.search(rf"{_FLAG}=(\d+)", os.environ.get("XLA_FLAGS", ""))
+        given = os.environ.get("CPU_NUM_DEVICES", flag[1] if flag else "1")
         if not given.isdecimal() or not 1 <= int(given) <= _MOST_DEVICES:
             raise OptionError(
                 f"CPU_NUM_DEVICES must be an integer from 1 to {_MOST_DEVICES}, not {given!r}"
@@ -81,6 +87,20 @@ def configure(configuration: ClientConfiguration) -> None:
                 f"{configuration}: configure them before anything is compiled"
             )
         _configuration = configuration
+
+
+def set_device_count(devices: int) -> None:
+    """Let the CPU appear as so many devices, to try on one machine what is meant for many.
+
+    To be called before anything is compiled. The environment variable CPU_NUM_DEVICES does the
+    same, and so does XLA_FLAGS=--xla_force_host_platform_device_count=8.
+
+    Raises:
+        OptionError: there is a client already, of another number of devices.
+    """
+    with _lock:
+        now = _configuration or ClientConfiguration.from_environment()
+        configure(dataclasses.replace(now, cpu_devices=devices))
 
 
 def register_device(
@@ -154,6 +174,24 @@ def placement_of(device: torch.device) -> Placement:
     if index is None:
         index = torch.cuda.current_device() if device.type == "cuda" else 0
     return placement_at(device.type, index)
+
+
+@functools.cache
+def placement_over(mesh: Mesh, one: Placement) -> Placement:
+    """The placement on the devices of a mesh, of the platform and with the tensors of another.
+
+    Raises:
+        ShardingError: there are no such devices.
+    """
+    by_id = {device.id: device for device in devices_of(one.platform)}
+    if missing := [i for i in mesh.device_ids if i not in by_id]:
+        few = "call xla_dynamo.runtime.set_device_count(n) before anything is compiled, or set "
+        few += f"CPU_NUM_DEVICES={max(mesh.device_ids) + 1}"
+        raise ShardingError(
+            f"{mesh} has the devices {missing}, and the platform {one.platform!r} has "
+            f"{sorted(by_id)}" + (f": {few}" if one.platform == "cpu" else "")
+        )
+    return dataclasses.replace(one, devices=tuple(by_id[i] for i in mesh.device_ids))
 
 
 def placement_on(platform: str) -> Placement:

@@ -1,6 +1,7 @@
 """Compile StableHLO modules by PJRT, and translate its errors."""
 
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,9 @@ from xla_dynamo.runtime.jaxlib_private import (
     compile_and_load,
     compile_options,
     executor,
+    result_tilings,
 )
+from xla_dynamo.runtime.mesh import Tiling
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.runtime.xla_options import refused, with_defaults
 
@@ -33,6 +36,28 @@ def _compile(module: ir.Module, placement: Placement, given: Mapping[str, Any]) 
                 raise CompileError(
                     f"PJRT could not compile for {placement.device}: {error}"
                 ) from error
+
+
+# Held while a divided program runs. A device that waits for the others in a collective holds a
+# thread of the client's: were two such programs to run at once, each would wait for threads that
+# the other holds, and XLA ends the process when it notices.
+_dividing = threading.Lock()
+
+
+def _one_at_a_time(
+    execute: Callable[[Sequence[Buffer]], list[list[Buffer]]],
+) -> Callable[[Sequence[Buffer]], list[list[Buffer]]]:
+    """The call of a divided program, which returns when all devices are done."""
+
+    def alone(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
+        with _dividing:
+            results = execute(buffers)
+            for pieces in results:
+                for piece in pieces:
+                    piece.block_until_ready()
+        return results
+
+    return alone
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,6 +106,8 @@ class Executable:
         self.placement = placement
         self.compile_seconds = time.perf_counter() - start
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)
+        if len(placement.devices) > 1:
+            self.execute = _one_at_a_time(self.execute)
         metrics.add_time("CompileTime", self.compile_seconds)
         if self.compile_seconds > 1:
             give_back_memory()
@@ -103,6 +130,10 @@ class Executable:
             memory.output_size_in_bytes,
             memory.temp_size_in_bytes,
         )
+
+    def result_tilings(self) -> list[Tiling]:
+        """How each result lies over the devices of a placement of several."""
+        return result_tilings(self._loaded)
 
     def hlo_text(self) -> str:
         """The optimized HLO that the platform runs."""

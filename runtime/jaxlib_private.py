@@ -13,6 +13,8 @@ import numpy as np
 from jax.extend.mlir import ir
 from jaxlib import _jax, lapack, xla_client
 
+from xla_dynamo.runtime.mesh import Sharding, Tiling
+
 # A PJRT buffer as jaxlib returns it. No code uses it as a jax.Array.
 Buffer: TypeAlias = _jax.ArrayImpl
 
@@ -54,6 +56,12 @@ def compile_options(
     options = _jax.CompileOptions()
     options.num_replicas = 1
     options.num_partitions = len(devices)
+    if len(devices) > 1:
+        build = options.executable_build_options
+        build.use_spmd_partitioning = build.use_shardy_partitioner = True
+        # Arguments are divided as the module says, results as suits the program.
+        build.allow_spmd_sharding_propagation_to_parameters = [False]
+        build.allow_spmd_sharding_propagation_to_output = [True]
     options.device_assignment = _jax.DeviceAssignment.create(
         np.array([[device.id for device in devices]], dtype=np.int32)
     )
@@ -73,13 +81,50 @@ def compile_and_load(
 def executor(
     loaded: LoadedExecutable,
 ) -> Callable[[Sequence[Buffer]], list[list[Buffer]]]:
-    """The cheapest call of a loaded single-device executable: buffers in, [[buffer], ...] out."""
+    """The cheapest call of a loaded executable: buffers in, those of each result's devices out."""
     execute_sharded = loaded.execute_sharded
 
     def execute(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
         return execute_sharded(buffers).disassemble_into_single_device_arrays()
 
     return execute
+
+
+def result_tilings(loaded: LoadedExecutable) -> list[Tiling]:
+    """How each result of a divided program lies over its devices, in their order."""
+    return [_tiling(sharding, loaded) for sharding in loaded.get_output_shardings()]
+
+
+def _tiling(sharding: Any, loaded: LoadedExecutable) -> Tiling:
+    hlo = xla_client.HloSharding.from_proto(sharding)
+    devices = len(loaded.local_devices())
+    if hlo.is_replicated():
+        return Tiling.whole(devices)
+    counts = hlo.tile_assignment_dimensions()
+    # Behind those of the array's dimensions come dimensions over which the pieces repeat.
+    behind = len(hlo.subgroup_types()) + hlo.replicate_on_last_tile_dim()
+    places = np.empty(devices, dtype=object)
+    order = hlo.tile_assignment_devices()
+    for place, device in zip(np.ndindex(*counts), order, strict=True):
+        places[device] = place[: len(counts) - behind]
+    return Tiling(tuple(counts[: len(counts) - behind]), tuple(places))
+
+
+def array_over(
+    shape: Sequence[int], sharding: Sharding, devices: Sequence[jax.Device], pieces: list[Buffer]
+) -> Buffer:
+    """A buffer of several devices, made of the piece of each, in the order of the mesh."""
+    mesh = jax.sharding.Mesh(
+        np.array(devices).reshape(sharding.mesh.mesh_shape), sharding.mesh.axis_names
+    )
+    axes = (names or None for names in sharding.axes)
+    named = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+    return jax.make_array_from_single_device_arrays(tuple(shape), named, pieces)
+
+
+def pieces_of(buffer: Buffer) -> list[Buffer]:
+    """The buffers of the devices that a buffer of several devices consists of."""
+    return buffer._arrays
 
 
 def buffer_address(buffer: Buffer) -> int:

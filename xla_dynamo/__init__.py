@@ -8,6 +8,7 @@ from xla_dynamo.errors import (
     ExecutionError,
     LoweringError,
     OptionError,
+    ShardingError,
     StorageError,
     UnsupportedDtype,
     UnsupportedError,
@@ -25,7 +26,7 @@ _LAZY = {
     "compile_graph": "xla_dynamo.execution.compiled_graph",
     "explain": "xla_dynamo.reports.explain",
     "openxla": "xla_dynamo.backend",
-    "refreeze": "xla_dynamo.execution.frozen_inputs",
+    "refreeze": "xla_dynamo.execution.changes",
     "train_step": "xla_dynamo.training.train_step",
     "add_step_closure": "xla_dynamo.lazy.step_closures",
     "compile": "xla_dynamo.lazy.steps",
@@ -61,6 +62,7 @@ __all__ = [
     "MpDeviceLoader",
     "OptionError",
     "ParallelLoader",
+    "ShardingError",
     "StorageError",
     "UnsupportedDtype",
     "UnsupportedError",
@@ -90,6 +92,7 @@ __all__ = [
     "refreeze",
     "save",
     "set_rng_state",
+    "spmd",
     "step",
     "sync",
     "to_dlpack",
@@ -117,7 +120,7 @@ def device(index: int | None = None) -> Any:
     return registration.device(index)
 
 
-_MODULES = ("metrics",)
+_MODULES = ("metrics", "spmd")
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
     XlaDynamoError
     ├── OptionError            an unknown or ill-typed key of torch.compile(options=...)
+    ├── ShardingError          a tensor cannot be divided over a mesh as was asked
     ├── UnsupportedError       the program asks for something the backend cannot express
     │   ├── UnsupportedOperator    no rule in the lowering table
     │   ├── UnsupportedDtype       a dtype StableHLO has no type for
@@ -22,6 +23,10 @@ class XlaDynamoError(RuntimeError):
 
 class OptionError(XlaDynamoError, ValueError):
     """An option of `torch.compile(options=...)` is unknown or has the wrong type."""
+
+
+class ShardingError(XlaDynamoError, ValueError):
+    """A mesh is not one, or a tensor cannot be divided over it as was asked."""
 
 
 class UnsupportedError(XlaDynamoError):

@@ -8,7 +8,8 @@ from jax.extend.mlir.dialects import func
 
 def main_of(module: ir.Module) -> func.FuncOp:
     """The public function of a module."""
-    return next(op for op in module.body.operations if op.name.value == "main")
+    functions = (op for op in module.body.operations if isinstance(op, func.FuncOp))
+    return next(op for op in functions if op.name.value == "main")
 
 
 def operations_of(function: func.FuncOp) -> list[ir.Operation]:

@@ -20,6 +20,7 @@ from xla_dynamo.execution.split_graph import Part, SplitGraph
 from xla_dynamo.execution.steps import Steps, steps_of
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
 from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
+from xla_dynamo.graphs.marked import marks_in, mesh_of
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import (
     is_symbolic,
@@ -35,9 +36,10 @@ from xla_dynamo.graphs.subgraphs import inline_subgraphs
 from xla_dynamo.programs.lower import lower
 from xla_dynamo.programs.program import Program, Strides
 from xla_dynamo.programs.targets import target_of
-from xla_dynamo.runtime import metrics
-from xla_dynamo.runtime.clients import placement_of
+from xla_dynamo.runtime import marks, metrics
+from xla_dynamo.runtime.clients import placement_of, placement_over
 from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import unset_fake_temporarily
 
@@ -49,6 +51,7 @@ class CompiledGraph(BoxedGraph):
 
     A graph of static sizes is compiled at once. A symbolic one is compiled for each tuple of sizes
     that it is called with, without being traced again; `Options.max_executables` of them are kept.
+    Likewise one that is divided over a mesh, for each set of shardings that its inputs have.
     """
 
     def __init__(
@@ -59,7 +62,11 @@ class CompiledGraph(BoxedGraph):
         record: CompilationRecord,
         part: int = 1,
     ) -> None:
-        if is_symbolic(gm):
+        self._offset_inputs = offset_inputs(gm)
+        self._is_static = not is_symbolic(gm) and not self._offset_inputs
+        is_marked = marks.are_there() or any(True for _ in marks_in(gm))
+        waits = is_marked or not self._is_static
+        if is_marked or is_symbolic(gm):
             request = dataclasses.replace(request, results_for_backward=frozenset())
         self._gm, self._request = gm, request
         self._record, self._part = record, part
@@ -70,20 +77,41 @@ class CompiledGraph(BoxedGraph):
         self._frozen = FrozenValues() if freezes else None
         self._lock = threading.Lock()
         self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
-        self._offset_inputs = offset_inputs(gm)
-        if is_symbolic(gm) or self._offset_inputs:
-            super().__init__(lambda args: self._at_sizes(args)(args))
-        else:
-            super().__init__(*self._compile(static_values(gm), "the graph is new"))
+        if waits:
+            super().__init__(lambda args: self._for(args)(args))
+            return
+        call, strides, steps = self._compile(static_values(gm), {}, "the graph is new")
+        super().__init__(self._unless_divided(call, strides), strides, steps)
 
-    def _at_sizes(self, args: list[Any]) -> Call:
+    def _unless_divided(self, call: Call, strides: Strides) -> Call:
+        """The call for inputs without shardings, and what others need, which may come later."""
+
+        def either(args: list[Any]) -> list[Any]:
+            if marks.are_there() and self._shardings(args):
+                return _restrided(self._for(args)(args), strides)
+            return call(args)
+
+        return either
+
+    def _shardings(self, args: Sequence[Any]) -> dict[int, Sharding]:
+        """The shardings that inputs are marked with, by number."""
+        if not marks.are_there():
+            return {}
+        found = ((i, marks.sharding_of(a)) for i, a in enumerate(args) if torch.is_tensor(a))
+        return {i: sharding for i, sharding in found if sharding is not None}
+
+    def _for(self, args: list[Any]) -> Call:
+        """The callable for the sizes and the shardings of these inputs."""
         offsets = [args[index].storage_offset() for index in self._offset_inputs]
-        key = (*size_key(args), *offsets)
+        shardings = self._shardings(args)
+        sizes = () if self._is_static else (*size_key(args), *offsets)
+        key = (sizes, tuple(shardings.items()))
         with self._lock:
             program = self._by_size.get(key)
             if program is None:
                 reason = self._why_now(key, symbol_values(self._gm, args))
-                program, *_ = self._compile(values_at(self._gm, args), reason)
+                values = static_values(self._gm) if self._is_static else values_at(self._gm, args)
+                program, *_ = self._compile(values, shardings, reason)
                 self._by_size[key] = program
                 if len(self._by_size) > self._request.options.max_executables:
                     self._dropped.add(hash(self._by_size.popitem(last=False)[0]))
@@ -104,19 +132,23 @@ class CompiledGraph(BoxedGraph):
             for name, n in sizes.items()
             if before.get(name, n) != n
         ]
-        return ", ".join(changes) or "new strides or storage offsets"
+        return ", ".join(changes) or "new strides, storage offsets or shardings"
 
     # AOTAutograd calls us under its fake tensor mode; the graph's constants are real tensors.
     @unset_fake_temporarily()
     def _compile(
-        self, fake_values: dict[torch.fx.Node, Any], reason: str
+        self, fake_values: dict[torch.fx.Node, Any], shardings: dict[int, Sharding], reason: str
     ) -> tuple[Call, Strides, Steps | None]:
         """The callable for these sizes, the strides chosen for results, and the steps of a call."""
         start = time.perf_counter()
         request = self._request
         placement = request.placement or placement_of(self._device)
-        target = target_of(placement.platform, request.options)
-        known = self._frozen.keys if self._frozen else None
+        if (mesh := mesh_of(self._gm, shardings)) is not None:
+            request = dataclasses.replace(request, mesh=mesh, shardings=shardings)
+            placement = placement_over(mesh, placement)
+        target = target_of(placement.platform, request.options, len(placement.devices))
+        # Frozen values would be whole on one device.
+        known = self._frozen.keys if self._frozen and mesh is None else None
         program = lower(self._gm, fake_values, target, request, known)
         lowering = time.perf_counter() - start
         metrics.add_time("LoweringTime", lowering)
@@ -208,6 +240,14 @@ def compile_graph(
         compiled.call = _with_strides(_traced_strides(gm, request), compiled.call)
     record.seconds = time.perf_counter() - record.start
     return compiled
+
+
+def _restrided(results: list[Any], strides: Strides) -> list[Any]:
+    """Results of which some, by number, have these strides."""
+    for index, stride in strides.items():
+        given = results[index]
+        results[index] = given.new_empty_strided(given.shape, stride).copy_(given)
+    return results
 
 
 def _promised_inputs(gm: torch.fx.GraphModule) -> list[Any]:

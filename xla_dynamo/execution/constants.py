@@ -91,7 +91,11 @@ def _generator(placement: Placement) -> torch.Generator | None:
 
 
 def seed(placement: Placement, stream: int | None) -> Buffer:
+    """The buffer of a fresh seed."""
+    return import_tensor(draw_seed(placement).to(placement.torch_device), placement, stream)
+
+
+def draw_seed(placement: Placement) -> torch.Tensor:
     """A fresh seed from torch's default CPU generator, so that manual_seed repeats a run."""
     drawn = torch.empty(1, dtype=torch.int64, device="cpu")
-    drawn = drawn.random_(generator=_generator(placement)).view(torch.uint64)
-    return import_tensor(drawn.to(placement.torch_device), placement, stream)
+    return drawn.random_(generator=_generator(placement)).view(torch.uint64)

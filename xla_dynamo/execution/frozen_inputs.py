@@ -1,10 +1,8 @@
 """Values computed from parameters alone, kept until a parameter changes (`freeze`).
 
-A changed parameter shows in torch's version counter, which each change in place increments, or in
-its address, which differs when its memory is replaced. Two things in torch change tensors without
-counting: batch norm in training changes its running statistics, so small tensors are compared bit
-by bit (0.3 us each); and fused optimizers change parameters, so a hook sees their steps. Writes
-through `.data`, by NumPy, by collectives of torch.distributed or by other processes are not seen.
+A changed parameter shows in torch's version counter or in its address (see `changes`). Batch norm
+in training changes its running statistics without counting, so small tensors are compared bit by
+bit (0.3 us each).
 """
 
 import dataclasses
@@ -15,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from xla_dynamo.execution.changes import epoch, watch_optimizers
 from xla_dynamo.execution.constants import negative_zero
 from xla_dynamo.execution.known_buffers import StaticInputs
 from xla_dynamo.execution.restriding import preparation
@@ -30,32 +28,6 @@ _address_of = torch.Tensor.data_ptr
 _version_of = operator.attrgetter("_version")
 # The most elements of a tensor that is compared bit by bit, and of such a vector.
 _SMALL, _LONGEST = 1 << 12, 1 << 20
-
-
-class _Epoch:
-    """A number that differs after each change that torch does not count."""
-
-    number = 0
-    is_over = False  # set by a hook that Dynamo may have traced: it must read nothing
-
-
-def note_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """A hook behind the steps of all optimizers: the fused ones change parameters uncounted."""
-    if any(group.get("fused") for group in optimizer.param_groups):
-        _Epoch.is_over = True
-
-
-_watch_optimizers = functools.cache(lambda: register_optimizer_step_post_hook(note_step))
-
-
-def refreeze() -> None:
-    """Let all graphs compiled with `options={"freeze": True}` read their parameters anew.
-
-    For changes that nobody counts: through `parameter.data` or another tensor that was given its
-    memory by it, through NumPy, by a collective of `torch.distributed`, or by another process.
-    """
-    _Epoch.is_over = False
-    _Epoch.number += 1
 
 
 @dataclasses.dataclass(slots=True)
@@ -82,16 +54,14 @@ class FrozenProgram:
         self._inputs = StaticInputs(placement, indices, prepare)
         self._constants = [negative_zero(placement)] if frozen.takes_negative_zero else []
         self._execute = executable.execute
-        _watch_optimizers()
+        watch_optimizers()
         # Several modules may share the program, as the layers of a stack do.
         self._known: dict[int, _Known] = {}
 
     def results(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:
         """The values for the parameters among a call's arguments."""
         tensors = self._pick(args)
-        if _Epoch.is_over:
-            refreeze()
-        state = [*map(_address_of, tensors), *map(id, tensors), _Epoch.number]
+        state = [*map(_address_of, tensors), *map(id, tensors), epoch()]
         try:
             state += map(_version_of, tensors)
         except RuntimeError:  # an inference tensor, whose changes nobody counts

@@ -14,6 +14,7 @@ from xla_dynamo.errors import ExecutionError
 from xla_dynamo.execution.buffer_calls import BufferCall, buffer_call
 from xla_dynamo.execution.constants import negative_zero, own_arguments
 from xla_dynamo.execution.device_tensors import import_and_export
+from xla_dynamo.execution.divided_steps import divided_steps
 from xla_dynamo.execution.donated_inputs import DonatedInputs
 from xla_dynamo.execution.failures import failure
 from xla_dynamo.execution.frozen_inputs import FrozenValues
@@ -61,6 +62,10 @@ def steps_of(
 ) -> Steps:
     """The steps of a program's calls; `frozen_values` has what `Program.frozen` asks for."""
     placement = executable.placement
+    if len(placement.devices) > 1:
+        import_inputs, export = divided_steps(program, executable)
+        run = executable.execute
+        return Steps(import_inputs, run, run, export, lambda: None)
     donated = None
     if program.donations:
         read = [given.index for given in (*program.inputs, *program.static_inputs)]

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from xla_dynamo.options import Options
+from xla_dynamo.runtime.mesh import Mesh, Sharding
 from xla_dynamo.runtime.placement import Placement
 
 
@@ -25,6 +26,8 @@ class Request:
         views_of_inputs: the results, by number, that eager gives as views of an input.
         input_strides: the strides of inputs, by number, that do not have the traced ones.
         placement: where the program runs; None where the graph's tensors are.
+        mesh: the mesh that the program is divided over; None for a program of one device.
+        shardings: how inputs, by number, are divided over it; the others are whole on each device.
         observer: is called with the events of the compilation (see `events`); None writes to the
             log.
     """
@@ -38,4 +41,6 @@ class Request:
     views_of_inputs: frozenset[int] = frozenset()
     input_strides: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     placement: Placement | None = None
+    mesh: Mesh | None = None
+    shardings: Mapping[int, Sharding] = dataclasses.field(default_factory=dict)
     observer: Callable[[Any], None] | None = None

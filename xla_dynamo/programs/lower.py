@@ -24,6 +24,7 @@ from xla_dynamo.lowerings.passes.result_permutations import (
     allow_any_permutation,
     take_permutations,
 )
+from xla_dynamo.lowerings.sharding import sharding_attribute
 from xla_dynamo.lowerings.strided import flat_storage
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.layouts import (
@@ -106,7 +107,9 @@ class _ProgramLowering(GraphLowering):
             before = dict(zip(roots, statics, strict=True))
             if (cut := freeze(builder.main, roots, frozen, builder.target)) is not None:
                 statics = [i for number, i in before.items() if number not in cut.unused]
-        builder.main.arg_attrs = self.aliases(len(donated))
+        builder.main.arg_attrs = self.argument_attributes(
+            len(donated), [given.axes for given in (*donations, *inputs, *statics)]
+        )
         if builder.target.partitions == 1:
             allow_any_permutation(builder.main, self.results_for_backward(outputs, mutations))
         passes.run(builder.module, builder.target)
@@ -136,6 +139,7 @@ class _ProgramLowering(GraphLowering):
             calls_torch=bool(builder.calls),
             chosen_strides=self.chosen_strides(outputs),
             largest=self.largest(),
+            mesh=tuple(request.mesh.shape().items()) if request.mesh is not None else (),
         )
 
     # --- arguments -----------------------------------------------------------------------------
@@ -154,11 +158,13 @@ class _ProgramLowering(GraphLowering):
         if all(user.target is with_effects and user.args[0] is node for user in node.users):
             self.env[node] = None  # a token: it orders effects, and AOTAutograd passes None
             return None
-        layout = self.layout(node)
+        layout, index = self.layout(node), self.input_index[node]
         shape = [example.shape[d] for d in layout.permutation]
         argument = self.checked(node, lambda: self.builder.argument(shape, example.dtype))
         self.env[node] = build.transpose(argument, invert_perm(layout.permutation))
-        return Input(self.input_index[node], layout)
+        sharding = self.builder.request.shardings.get(index)
+        axes = sharding.permuted(layout.permutation).axes if sharding is not None else ()
+        return Input(index, layout, axes)
 
     def layout(self, node: Node) -> InputLayout:
         """How an input enters the program."""
@@ -173,10 +179,12 @@ class _ProgramLowering(GraphLowering):
     def donated(self) -> list[Node]:
         """The inputs into whose memory their new value can be written: dense ones.
 
-        There are none if an effect may raise at the end, since inputs may change only after it, and
-        none on platforms where donation was never tried.
+        There are none if an effect may raise at the end, since inputs may change only after it,
+        none on platforms where donation was never tried, and none in a divided program: its devices
+        have pieces of the inputs, or the same memory.
         """
-        if not self.builder.target.is_cpu or any(
+        target = self.builder.target
+        if not target.is_cpu or target.partitions > 1 or any(
             n.target is with_effects or n.kwargs.get("check_errors") for n in self.fake_values
         ):
             return []
@@ -189,15 +197,25 @@ class _ProgramLowering(GraphLowering):
         value = build.broadcast_to(build.cast(value, example.dtype), example.shape)
         return build.transpose(value, input_layout(example).permutation)
 
-    def aliases(self, donated: int) -> ir.ArrayAttr:
-        """Attributes of the arguments: the last results are aliases of the first arguments."""
+    def argument_attributes(
+        self, donated: int, axes: Sequence[Sequence[Sequence[str]]]
+    ) -> ir.ArrayAttr:
+        """Attributes of the arguments: the first ones have the last results for aliases.
+
+        In a program for several devices each says how it is divided.
+        """
+        arguments = self.builder.block.arguments
+        attributes: list[dict[str, ir.Attribute]] = [{} for _ in arguments]
         number = ir.IntegerType.get_signless(32)
         first = len(self.results) - donated
-        alias = [
-            {"tf.aliasing_output": ir.IntegerAttr.get(number, first + i)} for i in range(donated)
-        ]
-        none: list[dict[str, ir.Attribute]] = [{}] * (len(self.builder.block.arguments) - donated)
-        return ir.ArrayAttr.get([ir.DictAttr.get(a) for a in (*alias, *none)])
+        for i in range(donated):
+            attributes[i]["tf.aliasing_output"] = ir.IntegerAttr.get(number, first + i)
+        if self.builder.target.partitions > 1:
+            for i, argument in enumerate(arguments):
+                given = axes[i] if i < len(axes) else ()
+                given = given or [()] * build.rank_of(argument)
+                attributes[i]["sdy.sharding"] = sharding_attribute(given)
+        return ir.ArrayAttr.get([ir.DictAttr.get(a) for a in attributes])
 
     # --- nodes ---------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from xla_dynamo.graphs.request import Request
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import update_type
+from xla_dynamo.lowerings.sharding import declare_mesh
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.program import Constant
 
@@ -38,6 +39,8 @@ class ModuleBuilder:
         self.module = ir.Module.create()
         with ir.InsertionPoint(self.module.body):
             self.main = func.FuncOp("main", ([], []), visibility="public")
+        if request.mesh is not None and target.partitions > 1:
+            declare_mesh(self.module, request.mesh.axis_names, request.mesh.mesh_shape)
         self.block = self.main.add_entry_block()
         self.functions: dict[Any, Any] = {}
         self.calls: set[str] = set()

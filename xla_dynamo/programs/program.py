@@ -22,10 +22,18 @@ Strides: TypeAlias = Mapping[int, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Input:
-    """A program argument that is the graph's `index`-th input."""
+    """A program argument that is the graph's `index`-th input.
+
+    Attributes:
+        index: the number of the input.
+        layout: how it becomes the argument.
+        axes: the axes of the program's mesh that divide each dimension of the argument; none for
+            one that is whole on each device.
+    """
 
     index: int
     layout: InputLayout
+    axes: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,6 +131,8 @@ class Program:
         calls_torch: whether the module calls kernels of torch.
         chosen_strides: the strides of outputs, by number, that do not have the traced ones.
         largest: the largest tensor that the graph makes: its bytes, and where the user made it.
+        mesh: the axes, by name and size, of the devices that the program is divided over, in their
+            order; () for a program of one device.
     """
 
     module: ir.Module
@@ -142,6 +152,7 @@ class Program:
     calls_torch: bool
     chosen_strides: Strides
     largest: tuple[int, str] | None
+    mesh: tuple[tuple[str, int], ...] = ()
 
 
 def argument_types(program: Program) -> list[tuple[tuple[int, ...], str]]:

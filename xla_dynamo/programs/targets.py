@@ -5,9 +5,15 @@ from xla_dynamo.options import Options
 from xla_dynamo.runtime.libraries import libraries_of
 
 
-def target_of(platform: str, options: Options) -> Target:
-    """The target of programs for one device of a PJRT platform ("cpu", "cuda", "tpu")."""
-    libraries = frozenset(
-        name for name in libraries_of(platform) if name.split("_")[0] in options.libraries
-    )
-    return Target(platform, libraries, matmul_precision=options.matmul_precision)
+def target_of(platform: str, options: Options, partitions: int = 1) -> Target:
+    """The target of programs for devices of a PJRT platform ("cpu", "cuda", "tpu").
+
+    A program that is divided calls no libraries: XLA's partitioner does not see into the calls, so
+    each device would compute the whole of them.
+    """
+    libraries: frozenset[str] = frozenset()
+    if partitions == 1:
+        libraries = frozenset(
+            name for name in libraries_of(platform) if name.split("_")[0] in options.libraries
+        )
+    return Target(platform, libraries, partitions, options.matmul_precision)

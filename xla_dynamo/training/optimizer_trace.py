@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.errors import UnsupportedError
-from xla_dynamo.execution.frozen_inputs import note_step
+from xla_dynamo.execution.changes import note_step
 from xla_dynamo.torch_private import has_gradient_hooks, init_group, step_hooks, storage_id
 from xla_dynamo.training.hyperparameters import Name, NumbersAsTensors, as_if_compiling, with_values
 

@@ -1,0 +1,53 @@
+"""The shardings that tensors are marked with, by the memory that they have.
+
+A mark belongs to a storage, so that the tensors that autograd and AOTAutograd make of a parameter
+have it too. A view of other elements has none.
+"""
+
+import threading
+import weakref
+from typing import Any
+
+import torch
+
+from xla_dynamo.runtime.mesh import Sharding
+from xla_dynamo.torch_private import storage_id
+
+_lock = threading.Lock()
+# By the address of torch's storage, for as long as that lives: the mark, and what it is for.
+_marks: dict[int, tuple[Any, Sharding, Any]] = {}
+
+
+def are_there() -> bool:
+    """Whether any tensor that lives is marked: cheap, for who looks at each call."""
+    return bool(_marks)
+
+
+def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
+    """Mark a tensor, in the place of an earlier mark."""
+    key = storage_id(tensor)
+
+    def forget(reference: Any) -> None:
+        with _lock:
+            if key in _marks and _marks[key][2] is reference:
+                del _marks[key]
+
+    with _lock:
+        reference = weakref.ref(tensor.untyped_storage(), forget)
+        _marks[key] = (_elements(tensor), sharding, reference)
+
+
+def clear(tensor: torch.Tensor) -> None:
+    """Take a tensor's mark off, if it has one."""
+    with _lock:
+        _marks.pop(storage_id(tensor), None)
+
+
+def sharding_of(tensor: torch.Tensor) -> Sharding | None:
+    """The sharding that a tensor is marked with; None without one."""
+    known = _marks.get(storage_id(tensor)) if _marks else None
+    return known[1] if known is not None and known[0] == _elements(tensor) else None
+
+
+def _elements(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype

@@ -1,0 +1,202 @@
+"""Meshes of devices, and how the elements of a tensor are divided over one."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from xla_dynamo.errors import ShardingError
+
+# The names of the mesh axes that divide each dimension of a tensor, the major one first; () for a
+# dimension that is whole on each device.
+Axes: TypeAlias = tuple[tuple[str, ...], ...]
+
+
+class Mesh:
+    """A grid of devices with names for its axes, as PyTorch/XLA's `Mesh`.
+
+    Attributes:
+        device_ids: the ids of the PJRT devices, in row-major order of the grid.
+        mesh_shape: the sizes of the axes.
+        axis_names: their names.
+
+    >>> mesh = Mesh(range(8), (2, 4), ("data", "model"))
+    """
+
+    __slots__ = ("axis_names", "device_ids", "mesh_shape")
+
+    def __init__(
+        self,
+        device_ids: Any,
+        mesh_shape: Sequence[int],
+        axis_names: Sequence[str] | None = None,
+    ) -> None:
+        """Take the ids (a sequence or an array), the sizes, and names: "axis_0" … unless given.
+
+        Raises:
+            ShardingError: ids or names come twice, or the numbers of things do not agree.
+        """
+        self.device_ids = tuple(int(i) for i in np.asarray(list(device_ids)).flatten())
+        self.mesh_shape = tuple(int(n) for n in mesh_shape)
+        names = [f"axis_{i}" for i in range(len(self.mesh_shape))]
+        self.axis_names = tuple(names if axis_names is None else axis_names)
+        count = math.prod(self.mesh_shape)
+        if len(self.device_ids) != count or not count:
+            raise ShardingError(
+                f"a mesh of shape {self.mesh_shape} has {count} devices, and "
+                f"{len(self.device_ids)} ids were given"
+            )
+        if len(set(self.device_ids)) != count:
+            raise ShardingError(f"a mesh has each device once, unlike {self.device_ids}")
+        if len(self.axis_names) != len(self.mesh_shape):
+            raise ShardingError(
+                f"the axes {self.axis_names} are not as many as the sizes {self.mesh_shape}"
+            )
+        if len(set(self.axis_names)) != len(self.axis_names) or not all(
+            isinstance(name, str) and name.isidentifier() for name in self.axis_names
+        ):
+            raise ShardingError(
+                f"the names of a mesh's axes are different identifiers, unlike {self.axis_names}"
+            )
+
+    def size(self) -> int:
+        """The number of devices."""
+        return len(self.device_ids)
+
+    def shape(self) -> "OrderedDict[str, int]":
+        """The sizes of the axes by their names."""
+        return OrderedDict(zip(self.axis_names, self.mesh_shape, strict=True))
+
+    def get_logical_mesh(self) -> np.ndarray:
+        """The ids in an array of the mesh's shape."""
+        return np.array(self.device_ids).reshape(self.mesh_shape)
+
+    def get_axis_name_idx(self, name: str) -> int | None:
+        """The number of an axis; None where there is none of this name."""
+        return self.axis_names.index(name) if name in self.axis_names else None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mesh) and self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash(self._fields())
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}={n}" for name, n in self.shape().items())
+        in_order = self.device_ids == tuple(range(self.size()))
+        return f"Mesh({axes})" if in_order else f"Mesh({axes}, device_ids={self.device_ids})"
+
+    def _fields(self) -> tuple[Any, ...]:
+        return self.device_ids, self.mesh_shape, self.axis_names
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a tensor is divided over a mesh.
+
+    Attributes:
+        mesh: the mesh.
+        axes: the axes that divide each dimension.
+    """
+
+    mesh: Mesh
+    axes: Axes
+
+    def counts(self) -> tuple[int, ...]:
+        """Into how many pieces each dimension is divided."""
+        sizes = self.mesh.shape()
+        return tuple(math.prod(sizes[name] for name in names) for names in self.axes)
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether each device has the whole tensor."""
+        return all(n == 1 for n in self.counts())
+
+    def permuted(self, permutation: Sequence[int]) -> "Sharding":
+        """The sharding of the tensor's permutation."""
+        return Sharding(self.mesh, tuple(self.axes[dim] for dim in permutation))
+
+    def tiling(self) -> "Tiling":
+        """The pieces of the devices."""
+        return _tiling_of(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tiling:
+    """Which piece of an array each device has.
+
+    Attributes:
+        counts: into how many pieces each dimension is divided; all but the last are of one size.
+        pieces: for each device, in the order of the mesh, the numbers of its piece.
+    """
+
+    counts: tuple[int, ...]
+    pieces: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def whole(cls, devices: int) -> "Tiling":
+        """Each of so many devices has all of it, whatever its dimensions."""
+        return cls((), ((),) * devices)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each device has all of it."""
+        return math.prod(self.counts) == 1
+
+    def slices(self, shape: Sequence[int]) -> list[tuple[slice, ...]]:
+        """Where each device's piece lies in an array."""
+        if self.is_whole:
+            return [tuple(slice(0, n) for n in shape)] * len(self.pieces)
+        sizes = [-(-n // count) for n, count in zip(shape, self.counts, strict=True)]
+        return [
+            tuple(
+                slice(min(i * size, n), min((i + 1) * size, n))
+                for i, size, n in zip(piece, sizes, shape, strict=True)
+            )
+            for piece in self.pieces
+        ]
+
+    def on(self, mesh: Mesh, rank: int) -> Sharding | None:
+        """The sharding that has this tiling; None where whole axes of the mesh do not make it."""
+        return Sharding(mesh, ((),) * rank) if self.is_whole else _sharding_of(self, mesh)
+
+
+def _ways(mesh: Mesh, count: int) -> list[tuple[str, ...]]:
+    """The axes, in each order, that together divide a dimension so often."""
+    sizes = {name: n for name, n in mesh.shape().items() if n > 1}
+    return [
+        names
+        for length in range(len(sizes) + 1)
+        for names in itertools.permutations(sizes, length)
+        if math.prod(sizes[name] for name in names) == count
+    ]
+
+
+@functools.lru_cache(maxsize=1024)
+def _sharding_of(tiling: Tiling, mesh: Mesh) -> Sharding | None:
+    for axes in itertools.product(*(_ways(mesh, count) for count in tiling.counts)):
+        used = [name for names in axes for name in names]
+        if len(set(used)) == len(used) and Sharding(mesh, axes).tiling() == tiling:
+            return Sharding(mesh, axes)
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _tiling_of(sharding: Sharding) -> Tiling:
+    mesh, counts = sharding.mesh, sharding.counts()
+    pieces = []
+    for place in np.ndindex(*mesh.mesh_shape):
+        at = dict(zip(mesh.axis_names, place, strict=True))
+        piece = []
+        for names in sharding.axes:
+            number = 0
+            for name in names:
+                number = number * mesh.shape()[name] + at[name]
+            piece.append(number)
+        pieces.append(tuple(piece))
+    return Tiling(counts, tuple(pieces))

@@ -1,0 +1,61 @@
+"""torch tensors to buffers of several devices, and back."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import torch
+
+from xla_dynamo.runtime.buffers import exporter, import_tensor
+from xla_dynamo.runtime.jaxlib_private import Buffer, array_over, copy_to_device
+from xla_dynamo.runtime.mesh import Sharding, Tiling
+from xla_dynamo.runtime.placement import Placement
+
+
+def import_divided(tensor: torch.Tensor, sharding: Sharding, placement: Placement) -> Buffer:
+    """A buffer of a mesh's devices with the elements of a row-major tensor.
+
+    On the CPU, whose devices have one memory, a piece that is contiguous is a view of the tensor,
+    and so is the whole of a tensor that is not divided.
+    """
+    slices = sharding.tiling().slices(tensor.shape)
+    pieces = [
+        _import_piece(tensor[where].contiguous(), device, placement)
+        for where, device in zip(slices, placement.devices, strict=True)
+    ]
+    return array_over(tensor.shape, sharding, placement.devices, pieces)
+
+
+def _import_piece(piece: torch.Tensor, device: jax.Device, placement: Placement) -> Buffer:
+    if placement.platform == "cpu":
+        return import_tensor(piece, dataclasses.replace(placement, devices=(device,)))
+    return copy_to_device(import_tensor(piece, placement), device)
+
+
+def export_divided(
+    pieces: Sequence[Buffer], tiling: Tiling, shape: Sequence[int], placement: Placement
+) -> torch.Tensor:
+    """A tensor of `placement.torch_device` with the elements of a divided array."""
+    tensor_of = exporter(placement)
+    if tiling.is_whole:
+        return tensor_of(pieces[0], None)
+    made: torch.Tensor | None = None
+    done = set()
+    for piece, where, number in zip(pieces, tiling.slices(shape), tiling.pieces, strict=True):
+        if number in done:
+            continue
+        done.add(number)
+        elements = tensor_of(_reachable(piece, placement), None)
+        if made is None:
+            made = torch.empty(shape, dtype=elements.dtype, device=elements.device)
+        # The last pieces may be padded, to the size of the others.
+        made[where] = elements[tuple(slice(s.stop - s.start) for s in where)]
+    assert made is not None
+    return made
+
+
+def _reachable(piece: Buffer, placement: Placement) -> Buffer:
+    """The piece, or a copy of it on the device that shares its memory with torch's."""
+    if placement.platform == "cpu" or not placement.shares_memory:
+        return piece
+    return copy_to_device(piece, placement.device)

@@ -1,0 +1,99 @@
+"""The steps of a call of a program that is divided over the devices of a mesh."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import torch
+
+from xla_dynamo.errors import ExecutionError
+from xla_dynamo.execution.constants import draw_seed
+from xla_dynamo.execution.divided_tensors import divided_buffer, new_divided_buffer
+from xla_dynamo.execution.failures import failure
+from xla_dynamo.execution.restriding import restriding
+from xla_dynamo.lowerings.passes.contraction_barriers import NEGATIVE_ZERO
+from xla_dynamo.programs.layouts import input_layout
+from xla_dynamo.programs.program import Input, Program, result_types
+from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.mesh import Mesh, Sharding
+from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.sharded_buffers import export_divided
+
+Tensors = list[torch.Tensor]
+
+
+def divided_steps(
+    program: Program, executable: Executable
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The first and the last step of a divided program's calls."""
+    mesh = Mesh(range(len(executable.placement.devices)), *_sizes_and_names(program))
+    return _importer(program, executable.placement, mesh), _exporter(program, executable)
+
+
+def _sizes_and_names(program: Program) -> tuple[list[int], list[str]]:
+    return [size for _, size in program.mesh], [name for name, _ in program.mesh]
+
+
+def sharding_of(given: Input, mesh: Mesh) -> Sharding:
+    """How an argument is divided."""
+    return Sharding(mesh, given.axes or ((),) * len(given.layout.permutation))
+
+
+def _importer(
+    program: Program, placement: Placement, mesh: Mesh
+) -> Callable[[list[Any], int | None], tuple[list[Buffer], Tensors]]:
+    fresh = [(a.index, a.layout, sharding_of(a, mesh)) for a in program.inputs]
+    static = [(a.index, a.layout, sharding_of(a, mesh)) for a in program.static_inputs]
+    constants = [c.tensor.to(placement.torch_device) for c in program.constants]
+    if program.takes_negative_zero:
+        zero = NEGATIVE_ZERO.to(placement.torch_device)
+
+    def whole(tensor: torch.Tensor, get: Callable[..., Buffer]) -> Buffer:
+        sharding = Sharding(mesh, ((),) * tensor.ndim)
+        return get(tensor, input_layout(tensor), sharding, placement)
+
+    def import_inputs(args: list[Any], stream: int | None) -> tuple[list[Buffer], Tensors]:
+        buffers = [
+            (divided_buffer if sharding.axes and any(sharding.axes) else new_divided_buffer)(
+                _on(args[index], placement), layout, sharding, placement
+            )
+            for index, layout, sharding in fresh
+        ]
+        buffers += [divided_buffer(args[i], layout, s, placement) for i, layout, s in static]
+        buffers += [whole(constant, divided_buffer) for constant in constants]
+        if program.uses_rng:
+            seed = draw_seed(placement).to(placement.torch_device)
+            buffers.append(whole(seed, new_divided_buffer))
+        if program.takes_negative_zero:
+            buffers.append(whole(zero, divided_buffer))
+        return buffers, []
+
+    return import_inputs
+
+
+def _on(tensor: torch.Tensor, placement: Placement) -> torch.Tensor:
+    device = placement.torch_device
+    return tensor if tensor.device.type == device.type else tensor.to(device)
+
+
+def _exporter(
+    program: Program, executable: Executable
+) -> Callable[[list[list[Buffer]], Tensors, int | None], Tensors]:
+    placement = executable.placement
+    changes = {number: restriding(given) for number, given in program.restrides.items()}
+    shapes = [shape for shape, _ in result_types(program)]
+    tilings = executable.result_tilings()
+
+    def export(buffers: list[list[Buffer]], changing: Tensors, stream: int | None) -> Tensors:
+        results = []
+        try:
+            for pieces, tiling, shape in zip(buffers, tilings, shapes, strict=True):
+                results.append(export_divided(pieces, tiling, shape, placement))
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
+            raise failure(error, program) from error
+        for index, change in changes.items():
+            results[index] = change(results[index])
+        return results
+
+    return export

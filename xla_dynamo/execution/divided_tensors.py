@@ -1,0 +1,82 @@
+"""Buffers of several devices with the elements of tensors, kept until the tensors change.
+
+A piece that is a view of its tensor's memory sees changes by itself. A copy is compared with the
+tensor's version at each call (`changes` says which changes count).
+"""
+
+import dataclasses
+import weakref
+from typing import Any
+
+import torch
+
+from xla_dynamo.execution.changes import epoch, watch_optimizers
+from xla_dynamo.execution.known_buffers import ready
+from xla_dynamo.execution.restriding import preparation
+from xla_dynamo.programs.layouts import InputLayout
+from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address, pieces_of
+from xla_dynamo.runtime.mesh import Sharding
+from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.sharded_buffers import import_divided
+
+
+@dataclasses.dataclass(slots=True)
+class _Known:
+    """A buffer, and the state in which the tensor was when it was made."""
+
+    owner: weakref.ref
+    state: tuple[Any, ...]
+    buffer: Buffer
+
+
+# By tensor, layout, sharding and placement, for as long as the tensor lives.
+_known: dict[tuple[Any, ...], _Known] = {}
+
+
+def divided_buffer(
+    tensor: torch.Tensor, layout: InputLayout, sharding: Sharding, placement: Placement
+) -> Buffer:
+    """The buffer of a tensor that may come again, divided in the order of the layout."""
+    key = (id(tensor), layout, sharding, placement)
+    known = _known.get(key)
+    if known is not None and known.owner() is tensor and known.state == _state(tensor, known.state):
+        return known.buffer
+    watch_optimizers()
+    before = _state(tensor, (0, 0))  # before it is read: a change meanwhile is one to be seen
+    buffer = new_divided_buffer(tensor, layout, sharding, placement)
+    if _is_view(buffer, tensor):
+        _keep(key, tensor, before[:1], buffer)
+    elif before[1] is not None and tensor.ndim > 1:  # batch norm's statistics change uncounted
+        _keep(key, tensor, before, buffer)
+    return buffer
+
+
+def new_divided_buffer(
+    tensor: torch.Tensor, layout: InputLayout, sharding: Sharding, placement: Placement
+) -> Buffer:
+    """The buffer of a tensor that comes once."""
+    given = ready(tensor, tensor.data_ptr(), preparation(layout))
+    return import_divided(given.detach(), sharding, placement)
+
+
+def _keep(key: Any, tensor: torch.Tensor, state: tuple[Any, ...], buffer: Buffer) -> None:
+    def forget(reference: Any) -> None:
+        if (known := _known.get(key)) is not None and known.owner is reference:
+            del _known[key]
+
+    _known[key] = _Known(weakref.ref(tensor, forget), state, buffer)
+
+
+def _state(tensor: torch.Tensor, like: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What differs when a tensor has changed: for a view of its memory, that is its address."""
+    if len(like) == 1:
+        return (tensor.data_ptr(),)
+    if tensor.is_inference():  # whose changes nobody counts
+        return tensor.data_ptr(), None
+    return tensor.data_ptr(), (tensor._version, epoch())
+
+
+def _is_view(buffer: Buffer, tensor: torch.Tensor) -> bool:
+    start = tensor.data_ptr()
+    end = start + tensor.untyped_storage().nbytes()
+    return all(start <= buffer_address(piece) < end for piece in pieces_of(buffer))

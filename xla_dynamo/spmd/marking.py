@@ -1,0 +1,74 @@
+"""Mark tensors with shardings: in a compiled region an operator, elsewhere a note beside a tensor."""
+
+import torch
+
+from xla_dynamo.errors import ShardingError
+from xla_dynamo.runtime import marks
+from xla_dynamo.runtime.mesh import Mesh, Sharding
+from xla_dynamo.spmd.operators import mark_in_graph
+from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
+
+
+def mark_sharding(
+    t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec
+) -> torch.Tensor:
+    """Divide a tensor over a mesh.
+
+    Compiled graphs that read a marked tensor are divided over its mesh, and hold a piece of it on
+    each device. Its gradient is divided as suits the program.
+
+    Args:
+        t: the tensor. In a compiled region any; outside, a parameter, a buffer or an input.
+        mesh: the devices.
+        partition_spec: for each dimension the axis of the mesh that divides it, by name or number,
+            a tuple of several, the major one first, or None.
+
+    Returns:
+        The marked tensor: outside of compiled regions `t` itself. In a compiled region what comes
+        after the mark may read either.
+
+    Raises:
+        ShardingError: the spec has another rank or unknown axes; or, outside of compiled regions,
+            a dimension is not divisible by what divides it.
+    """
+    return _marked(t, mesh, partition_spec, False)
+
+
+def mark_sharding_with_gradients(
+    t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec
+) -> torch.Tensor:
+    """`mark_sharding` for a tensor and its gradient, which is divided in the same way.
+
+    Raises:
+        ShardingError: as `mark_sharding`.
+    """
+    return _marked(t, mesh, partition_spec, True)
+
+
+def clear_sharding(t: torch.Tensor) -> torch.Tensor:
+    """Take a tensor's mark off; returns the tensor."""
+    marks.clear(t)
+    return t
+
+
+def sharding_of(t: torch.Tensor) -> Sharding | None:
+    """The sharding that a tensor is marked with outside of compiled regions; None without one."""
+    return marks.sharding_of(t)
+
+
+def _marked(
+    t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bool
+) -> torch.Tensor:
+    axes = axes_of(mesh, spec, t.dim())
+    if torch.compiler.is_compiling():
+        return mark_in_graph(t, mesh, axes, with_gradients)
+    sharding = Sharding(mesh, tuple(tuple(names) for names in axes))
+    for dim, (size, count) in enumerate(zip(t.shape, sharding.counts(), strict=True)):
+        if size % count:
+            raise ShardingError(
+                f"dimension {dim} of a tensor of shape {tuple(t.shape)} is divided by "
+                f"{', '.join(axes[dim])} into {count} pieces, and {size} is not divisible by "
+                f"{count}: pad it, divide another dimension, or mark it inside the compiled region"
+            )
+    marks.mark(t, sharding)
+    return t

@@ -1,0 +1,51 @@
+"""The operator that marks a tensor in a graph: `torch.ops.xla.mark_sharding`."""
+
+from typing import Any
+
+import torch
+
+from xla_dynamo.runtime.mesh import Mesh
+
+# Lives as long as the process: torch forgets what a Library registered when it dies.
+_library = torch.library.Library("xla", "FRAGMENT")
+_library.define(
+    "mark_sharding(Tensor x, int[] device_ids, int[] mesh_shape, str[] axis_names, "
+    "str[] partition_spec, bool with_gradients=False) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
+)
+
+
+def _unchanged(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    """A tensor with the elements of x: what a mark is where nothing is divided."""
+    return x.clone()
+
+
+def _like(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def _keep_spec(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    _, *ctx.spec, ctx.with_gradients = inputs
+
+
+def _gradient(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    if ctx.with_gradients:
+        gradient = torch.ops.xla.mark_sharding(gradient, *ctx.spec)
+    return gradient, None, None, None, None, None
+
+
+torch.library.impl("xla::mark_sharding", "CompositeExplicitAutograd", _unchanged, lib=_library)
+torch.library.register_fake("xla::mark_sharding", _like, lib=_library)
+torch.library.register_autograd(
+    "xla::mark_sharding", _gradient, setup_context=_keep_spec, lib=_library
+)
+
+
+def mark_in_graph(
+    x: torch.Tensor, mesh: Mesh, axes: list[list[str]], with_gradients: bool
+) -> torch.Tensor:
+    """Mark a tensor of a graph. Dynamo traces this."""
+    names = [",".join(a) for a in axes]
+    return torch.ops.xla.mark_sharding(
+        x, mesh.device_ids, mesh.mesh_shape, mesh.axis_names, names, with_gradients
+    )
