@@ -1,85 +1,21 @@
-"""Values with merged dimensions: how a dimension splits, and values whose dimensions are split.
+"""Values with merged dimensions, and values with the same elements whose dimensions are split."""
 
-A *split* of a shape has, for each dimension, the sizes of the dimensions that were merged into it,
-in row-major order: ((2, 5), (16,)) is the split of [10, 16] that was made from [2, 5, 16]. Sizes of
-1 are left out, and ((16,),) is the split of a dimension that was never merged.
-"""
-
-import itertools
-import math
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.values import Value, defining_name, rank_of, shape_of
-from xla_dynamo.lowerings.passes.permuted_operations import clone_with, integers
-
-Sizes: TypeAlias = tuple[int, ...]
-Split: TypeAlias = tuple[Sizes, ...]
-# Of a dimension along which all elements are equal, or known: any split will do.
-Wish: TypeAlias = Sizes | None
-
-
-def unsplit(shape: Iterable[int]) -> Split:
-    """The split of a shape no dimension of which was merged."""
-    return tuple((size,) for size in shape)
-
-
-def is_merged(split: Iterable[Wish]) -> bool:
-    """Whether a dimension was merged."""
-    return any(sizes is not None and len(sizes) > 1 for sizes in split)
-
-
-def split_shape(split: Split) -> list[int]:
-    """The shape that has all dimensions split."""
-    return [size for sizes in split for size in sizes]
-
-
-def split_dimensions(split: Split) -> list[list[int]]:
-    """The dimensions of the split shape that each dimension becomes."""
-    counter = itertools.count()
-    return [[next(counter) for _ in sizes] for sizes in split]
-
-
-def _strides(sizes: Sequence[int]) -> list[int]:
-    """How many elements lie behind each boundary between dimensions, both ends included."""
-    return [math.prod(sizes[index:]) for index in range(len(sizes) + 1)]
-
-
-def _sizes_between(strides: Iterable[int]) -> Sizes | None:
-    """The sizes that have these strides, ends included; None if one is no multiple of the next."""
-    descending = sorted(set(strides), reverse=True)
-    if any(outer % inner for outer, inner in itertools.pairwise(descending)):
-        return None
-    return tuple(outer // inner for outer, inner in itertools.pairwise(descending)) or (1,)
-
-
-def split_of_reshape(old: Sequence[int], new: Sequence[int]) -> Split:
-    """The split of `new` by the dimensions of `old`, where those do not cross its own.
-
-    A shape without elements is not split: the same strides would belong to several dimensions.
-    """
-    if 0 in new:
-        return unsplit(new)
-    boundaries, ends = _strides(old), _strides(new)
-    found = []
-    for size, (outer, inner) in zip(new, itertools.pairwise(ends), strict=True):
-        within = [stride for stride in boundaries if inner < stride < outer]
-        found.append(_sizes_between([outer, *within, inner]) or (size,))
-    return tuple(found)
-
-
-def common_split(wishes: Iterable[Wish]) -> Wish:
-    """The finest split of a dimension that all these refine; None if any split will do."""
-    given = [sizes for sizes in wishes if sizes is not None]
-    if not given:
-        return None
-    if any(len(sizes) == 1 for sizes in given):
-        return (math.prod(given[0]),)
-    shared = set.intersection(*(set(_strides(sizes)) for sizes in given))
-    return _sizes_between(shared)  # a subset of one's strides, so each is a multiple of the next
+from xla_dynamo.lowerings.passes.permuted_operations import clone_with, integer_array, integers
+from xla_dynamo.lowerings.passes.splits import (
+    Split,
+    Wish,
+    decided,
+    is_merged,
+    split_dimensions,
+    split_shape,
+    unsplit,
+)
 
 
 class MergedValues:
@@ -115,6 +51,10 @@ class MergedValues:
         elif name == "stablehlo.rng_bit_generator" or _is_splat(value):
             wishes = [None] * len(wishes)
         return wishes
+
+    def split_of(self, value: Value) -> Split:
+        """How the dimensions of a value were merged."""
+        return decided(self.wishes(value), shape_of(value))
 
     def split(self, value: Value, split: Split) -> Value:
         """A value with its dimensions split so, at the insertion point if there was none yet."""
@@ -159,7 +99,7 @@ class MergedValues:
         # A dimension of size 1 that is stretched is stretched along the last of several.
         into = [places[d][-len(s) :] for s, d in zip(inner, dims, strict=True)]
         type_ = with_shape(op.results[0].type, split_shape(split))
-        flat = ir.DenseI64ArrayAttr.get([d for several in into for d in several])
+        flat = integer_array([d for several in into for d in several])
         return hlo.broadcast_in_dim(type_, self.split(x, tuple(inner)), flat)
 
 

@@ -11,24 +11,24 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.functions import has_uses
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, named
 from xla_dynamo.lowerings.builders.values import Value, defining_name, rank_of, shape_of
-from xla_dynamo.lowerings.passes.merged_values import (
-    MergedValues,
+from xla_dynamo.lowerings.passes.merged_values import MergedValues, reshape, with_shape
+from xla_dynamo.lowerings.passes.permuted_operations import clone_with, integer_array, integers
+from xla_dynamo.lowerings.passes.splits import (
+    ProductDimensions,
     Split,
-    Wish,
     common_split,
+    decided,
     is_merged,
-    reshape,
+    is_single,
     split_dimensions,
     split_of_reshape,
     split_shape,
-    with_shape,
+    split_slice,
 )
-from xla_dynamo.lowerings.passes.permuted_operations import clone_with, integer_array, integers
 from xla_dynamo.lowerings.target import Target
 
 # What may be erased where nothing uses it any more, besides what was replaced.
@@ -141,23 +141,30 @@ class _Rewriter:
             self.values.sources[result] = source, split
 
     def _elementwise(self, op: ir.Operation) -> None:
-        """Operands of one shape, besides scalars, such as the condition of a `select`."""
+        """Operands of one shape, besides scalars, such as the condition of a `select`.
+
+        Of matrices all must be split alike: others may be weights, or an optimizer's state. Stacks
+        of matrices are activations, whose first dimension is split if it is in one operand.
+        """
         (result,) = op.results
         given = [self.values.wishes(v) for v in op.operands if rank_of(v) == rank_of(result)]
-        wishes = [common_split(of_one) for of_one in zip(*given, strict=True)]
+        by_dim = list(zip(*given, strict=True))
+        if len(by_dim) > 2 and is_merged(by_dim[0]):
+            by_dim[0] = tuple(None if is_single(sizes) else sizes for sizes in by_dim[0])
+        wishes = list(map(common_split, by_dim))
         if is_merged(wishes):
-            split = _decided(wishes, shape_of(result))
+            split = decided(wishes, shape_of(result))
             self._replace(op, self.values.elementwise(op, split), split)
         elif None in wishes:
             self.values.computed[result] = wishes
 
     def _broadcast(self, op: ir.Operation) -> None:
-        split = _decided(self.values.wishes(op.results[0]), shape_of(op.results[0]))
+        split = decided(self.values.wishes(op.results[0]), shape_of(op.results[0]))
         if is_merged(split):
             self._replace(op, self.values.split(op.results[0], split), split)
 
     def _transpose(self, op: ir.Operation) -> None:
-        split = self._split_of(op.operands[0])
+        split = self.values.split_of(op.operands[0])
         if is_merged(split):
             places, permutation = split_dimensions(split), integers(op, "permutation")
             turned = integer_array([place for dim in permutation for place in places[dim]])
@@ -167,7 +174,7 @@ class _Rewriter:
     def _reduce(self, op: ir.Operation) -> None:
         """All dimensions that were merged into a reduced one are reduced."""
         x, start = op.operands
-        split = self._split_of(x)
+        split = self.values.split_of(x)
         if is_merged(split):
             places, dims = split_dimensions(split), integers(op, "dimensions")
             over = integer_array([place for dim in sorted(dims) for place in places[dim]])
@@ -177,21 +184,12 @@ class _Rewriter:
     def _slice(self, op: ir.Operation) -> None:
         """Dimensions of which all is taken stay split."""
         x, (result,) = op.operands[0], op.results
-        names = ("start_indices", "limit_indices", "strides")
-        kept = zip(self._split_of(x), shape_of(x), shape_of(result), strict=True)
-        split = tuple(sizes if n == taken else (n,) for sizes, n, taken in kept)
-        if is_merged(split):
-            bounds = zip(*(integers(op, name) for name in names), strict=True)
-            whole = [
-                [(0, n, 1) for n in sizes] if len(sizes) > 1 else [given]
-                for sizes, given in zip(split, bounds, strict=True)
-            ]
-            flat = zip(*(bound for several in whole for bound in several), strict=True)
-            changed = dict(zip(names, map(integer_array, flat), strict=True))
-            taken = tuple(
-                s if len(s) > 1 else (n,) for s, n in zip(split, shape_of(result), strict=True)
-            )
-            self._clone(op, [(x, split)], taken, changed)
+        each = zip(self.values.split_of(x), shape_of(x), shape_of(result), strict=True)
+        wishes = [sizes if n == taken else None for sizes, n, taken in each]
+        if is_merged(wishes):
+            split = decided(wishes, shape_of(x))
+            changed = split_slice(op, split)
+            self._clone(op, [(x, split)], decided(wishes, shape_of(result)), changed)
 
     def _concatenate(self, op: ir.Operation) -> None:
         """The other dimensions are split as in all operands."""
@@ -200,39 +198,26 @@ class _Rewriter:
         wishes = [common_split(of_one) for of_one in zip(*given, strict=True)]
         wishes[dim] = None
         if is_merged(wishes):
-            place = split_dimensions(_decided(wishes, shape_of(result)))[dim][0]
+            place = split_dimensions(decided(wishes, shape_of(result)))[dim][0]
             number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), place)
-            operands = [(v, _decided(wishes, shape_of(v))) for v in op.operands]
-            self._clone(op, operands, _decided(wishes, shape_of(result)), {"dimension": number})
+            operands = [(v, decided(wishes, shape_of(v))) for v in op.operands]
+            self._clone(op, operands, decided(wishes, shape_of(result)), {"dimension": number})
 
     def _dot_general(self, op: ir.Operation) -> None:
         """A product over or of split dimensions, in the same sequence in both factors."""
-        numbers = hlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-        x, y = op.operands
-        of_x = [*numbers.lhs_batching_dimensions], [*numbers.lhs_contracting_dimensions]
-        of_y = [*numbers.rhs_batching_dimensions], [*numbers.rhs_contracting_dimensions]
+        dims, (x, y) = ProductDimensions(op), op.operands
         left, right = self.values.wishes(x), self.values.wishes(y)
-        for i, j in zip(itertools.chain(*of_x), itertools.chain(*of_y), strict=True):
-            if _is_single(left[i]) and self._splits_the_other(y, j, of_y[0]):
+        for i, j in dims.pairs:
+            if is_single(left[i]) and self._splits_the_other(y, j, dims.batch[1]):
                 left[i] = None
-            if _is_single(right[j]) and self._splits_the_other(x, i, of_x[0]):
+            if is_single(right[j]) and self._splits_the_other(x, i, dims.batch[0]):
                 right[j] = None
             left[i] = right[j] = common_split([left[i], right[j]])
-        split_x, split_y = _decided(left, shape_of(x)), _decided(right, shape_of(y))
-        if not is_merged([*split_x, *split_y]):
-            return
-        places = split_dimensions(split_x), split_dimensions(split_y)
-        flat = [
-            [place for dim in dims for place in of_factor[dim]]
-            for of_factor, dims in zip(
-                (*places, *places), (of_x[0], of_y[0], of_x[1], of_y[1]), strict=True
-            )
-        ]
-        result = [split_x[dim] for dim in of_x[0]]
-        for split, (batch, contracted) in ((split_x, of_x), (split_y, of_y)):
-            result += [n for dim, n in enumerate(split) if dim not in (*batch, *contracted)]
-        changed = {"dot_dimension_numbers": hlo.DotDimensionNumbers.get(*flat)}
-        self._clone(op, [(x, split_x), (y, split_y)], tuple(result), changed)
+        splits = decided(left, shape_of(x)), decided(right, shape_of(y))
+        if is_merged(itertools.chain(*splits)):
+            changed = {"dot_dimension_numbers": dims.split_numbers(splits)}
+            factors = [(x, splits[0]), (y, splits[1])]
+            self._clone(op, factors, dims.result_split(splits), changed)
 
     def _splits_the_other(self, x: Value, dim: int, batch: Sequence[int]) -> bool:
         """Whether the other factor is split where only this one has a merged dimension.
@@ -241,30 +226,12 @@ class _Rewriter:
         A contracted one is if it is the first: then rows are, of the gradient of a weight. If it
         is a later one, features are, and the other factor is a weight, which stays as it is.
         """
-        if not _is_several(self.values.wishes(x)[dim]):
+        if not is_merged([self.values.wishes(x)[dim]]):
             return False
         if dim in batch:
             source, _ = self.values.sources.get(x, (x, None))
             return defining_name(source) != "stablehlo.broadcast_in_dim"
         return dim == min(d for d in range(rank_of(x)) if d not in batch)
-
-    def _split_of(self, value: Value) -> Split:
-        return _decided(self.values.wishes(value), shape_of(value))
-
-
-def _decided(wishes: Sequence[Wish], shape: Sequence[int]) -> Split:
-    """The split that wishes come to: what may be split in any way is not."""
-    return tuple(sizes or (n,) for sizes, n in zip(wishes, shape, strict=True))
-
-
-def _is_single(sizes: Wish) -> bool:
-    """Whether a dimension is known and was not merged."""
-    return sizes is not None and len(sizes) == 1
-
-
-def _is_several(sizes: Wish) -> bool:
-    """Whether a dimension was merged."""
-    return sizes is not None and len(sizes) > 1
 
 
 def _are_static(values: Sequence[Value]) -> bool:
