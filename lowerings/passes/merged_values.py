@@ -104,8 +104,13 @@ class MergedValues:
 
 
 def _is_splat(value: Value) -> bool:
-    """Whether a value is a constant with one number for all elements."""
+    """Whether a value is a constant with one number for all elements; not of complex ones.
+
+    MLIR's Python reads no attribute of complex elements.
+    """
     if defining_name(value) != "stablehlo.constant":
+        return False
+    if isinstance(ir.RankedTensorType(value.type).element_type, ir.ComplexType):
         return False
     return ir.DenseElementsAttr(value.owner.attributes["value"]).is_splat
 

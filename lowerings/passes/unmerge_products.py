@@ -31,8 +31,9 @@ from xla_dynamo.lowerings.passes.splits import (
 )
 from xla_dynamo.lowerings.target import Target
 
+_BY_ELEMENT = ELEMENTWISE | named("complex imag optimization_barrier real")
 # What may be erased where nothing uses it any more, besides what was replaced.
-_PURE = ELEMENTWISE | named("broadcast_in_dim constant iota reshape transpose")
+_PURE = _BY_ELEMENT | named("broadcast_in_dim constant iota reshape transpose")
 # The regions of these compute with single numbers.
 _FOLDING = named("all_reduce map reduce reduce_window scatter select_and_scatter sort")
 
@@ -93,7 +94,7 @@ class _Rewriter:
             rule(op)
 
     def _rule(self, op: ir.Operation) -> Callable[[ir.Operation], None] | None:
-        if op.name in ELEMENTWISE or op.name == "stablehlo.optimization_barrier":
+        if op.name in _BY_ELEMENT:
             return self._elementwise
         return {
             "stablehlo.broadcast_in_dim": self._broadcast,
