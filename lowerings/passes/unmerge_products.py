@@ -44,7 +44,7 @@ def unmerge_products(module: ir.Module, target: Target) -> None:
     Assumes nothing of the module: each rewrite computes the same elements, and only the order of a
     sum's terms may be another. Leaves the types of arguments and results, reshapes without elements
     or of dynamic sizes, and an operation where its operands disagree on how a dimension splits. A
-    product's other factor is split where `_Rewriter._agreed` says so.
+    product's other factor is split where `_Rewriter._splits_the_other` says so.
     """
     for block in _blocks(module.operation):
         rewriter = _Rewriter()
