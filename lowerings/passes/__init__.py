@@ -19,6 +19,7 @@ from xla_dynamo.lowerings.passes import (
     outline,
     result_permutations,
     split_reductions,
+    unmerge_products,
 )
 from xla_dynamo.lowerings.target import Target
 
@@ -33,12 +34,14 @@ class Pass:
         for_others: whether the pass is for the other platforms.
         for_partitions: whether the pass is also for programs that XLA divides over devices. XLA's
             partitioner does not look into outlined functions and library calls.
+        for_single: whether the pass is also for programs that run on one device.
     """
 
     rewrite: Callable[[ir.Module, Target], None]
     for_cpu: bool = True
     for_others: bool = False
     for_partitions: bool = False
+    for_single: bool = True
 
     @property
     def name(self) -> str:
@@ -47,12 +50,18 @@ class Pass:
 
     def is_for(self, target: Target) -> bool:
         """Whether the pass is for a target."""
-        if target.partitions > 1 and not self.for_partitions:
+        if not (self.for_partitions if target.partitions > 1 else self.for_single):
             return False
         return self.for_cpu if target.is_cpu else self.for_others
 
 
 PASSES = (
+    Pass(
+        unmerge_products.unmerge_products,
+        for_others=True,
+        for_partitions=True,
+        for_single=False,
+    ),
     Pass(contraction_barriers.insert_barriers, for_others=True, for_partitions=True),
     Pass(channels_last.put_channels_last),
     Pass(result_permutations.choose_permutations, for_others=True),

@@ -39,10 +39,11 @@ ORDERS = {
         "outline",
         "materialize",
     ],
+    # Reshapes are moved first, as barriers look at what reads a value behind them.
     # No library calls, functions and other forms where XLA's partitioner has to see everything.
-    Target("cpu", partitions=2): ["insert_barriers", "guard_exponentials"],
+    Target("cpu", partitions=2): ["unmerge_products", "insert_barriers", "guard_exponentials"],
     GPU: ["insert_barriers", "choose_permutations", "set_matmul_precision"],
-    Target("cuda", partitions=2): ["insert_barriers", "set_matmul_precision"],
+    Target("cuda", partitions=2): ["unmerge_products", "insert_barriers", "set_matmul_precision"],
     Target("tpu"): ["insert_barriers", "choose_permutations", "set_matmul_precision"],
 }
 by_target = pytest.mark.parametrize(
@@ -58,13 +59,14 @@ def test_order(ran, target):
 
 
 # Something for each pass: sums, an image between convolutions, a result that may be permuted, a NaN
-# with an exponential, columns, an update that is read, a value of two reductions, and a product.
+# with an exponential, columns, an update that is read, a value of two reductions, a product, and
+# one of merged rows.
 MODULE = """
 func.func public @main(
     %x: tensor<256x100xf32>, %y: tensor<256x100xf32>, %row: tensor<1x100xf32>, %i: tensor<i64>,
-    %image: tensor<2x4x6x8xf32>
+    %image: tensor<2x4x6x8xf32>, %stack: tensor<2x3x4xf32>, %w: tensor<4x4xf32>
 ) -> (tensor<100xf32>, tensor<256xf32>, tensor<100x256xf32>, tensor<256x256xf32>,
-    tensor<256x100xf32>, tensor<256x100xf32>, tensor<2x4x6x8xf32>) {
+    tensor<256x100xf32>, tensor<256x100xf32>, tensor<2x4x6x8xf32>, tensor<2x3x4xf32>) {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
   %nan = stablehlo.constant dense<0x7FC00000> : tensor<f32>
   %big = stablehlo.constant dense<1.0e8> : tensor<256x100xf32>
@@ -91,13 +93,18 @@ func.func public @main(
     : (tensor<2x8x4x6xf32>) -> tensor<2x4x6x8xf32>
   %second = stablehlo.custom_call @__onednn$convolution(%channels_last)
     : (tensor<2x4x6x8xf32>) -> tensor<2x4x6x8xf32>
-  return %columns, %rows, %t, %products, %updated, %read, %second
+  %merged = stablehlo.reshape %stack : (tensor<2x3x4xf32>) -> tensor<6x4xf32>
+  %linear = stablehlo.dot_general %merged, %w, contracting_dims = [1] x [0]
+    : (tensor<6x4xf32>, tensor<4x4xf32>) -> tensor<6x4xf32>
+  %split = stablehlo.reshape %linear : (tensor<6x4xf32>) -> tensor<2x3x4xf32>
+  return %columns, %rows, %t, %products, %updated, %read, %second, %split
     : tensor<100xf32>, tensor<256xf32>, tensor<100x256xf32>, tensor<256x256xf32>,
-      tensor<256x100xf32>, tensor<256x100xf32>, tensor<2x4x6x8xf32>
+      tensor<256x100xf32>, tensor<256x100xf32>, tensor<2x4x6x8xf32>, tensor<2x3x4xf32>
 }
 """
 # What each pass leaves in a module that was something for it.
 TRACES = {
+    "unmerge_products": "(tensor<2x3x4xf32>, tensor<4x4xf32>) -> tensor<2x3x4xf32>",
     "insert_barriers": "xla_dynamo.has_negative_zero",
     "put_channels_last": ": tensor<2x4x6x8xf32>\n",  # the absolute value is of this type
     "choose_permutations": "xla_dynamo.permutation",
