@@ -107,6 +107,31 @@ class Sharding:
     mesh: Mesh
     axes: Axes
 
+    def check(self, rank: int) -> None:
+        """Raise ShardingError unless this divides tensors of a rank."""
+        if len(self.axes) != rank:
+            raise ShardingError(
+                f"{self} has {len(self.axes)} entries, and the tensor {rank} dimensions: give an "
+                "entry for each, None for a dimension that is not divided"
+            )
+        used = [name for names in self.axes for name in names]
+        for name in used:
+            if name not in self.mesh.axis_names:
+                raise ShardingError(
+                    f"{self} names the axis {name!r}, and the axes of {self.mesh} are "
+                    f"{self.mesh.axis_names}"
+                )
+            if used.count(name) > 1:
+                raise ShardingError(f"{self} has the axis {name!r} twice")
+
+    def __str__(self) -> str:
+        entries = [", ".join(map(repr, names)) for names in self.axes]
+        entries = [
+            f"({e})" if len(names) > 1 else e or "None"
+            for e, names in zip(entries, self.axes, strict=True)
+        ]
+        return f"the partition spec ({', '.join(entries)}{',' * (len(entries) == 1)})"
+
     def counts(self) -> tuple[int, ...]:
         """Into how many pieces each dimension is divided."""
         sizes = self.mesh.shape()

@@ -1,6 +1,7 @@
 """Every test starts cold: no graph that Dynamo compiled for another test is left."""
 
 import collections
+import os
 import pathlib
 import sys
 import warnings
@@ -13,6 +14,9 @@ from tests.older_releases import fault_of
 from xla_dynamo.execution import split_graph
 from xla_dynamo.execution.frozen_inputs import FrozenProgram
 from xla_dynamo.runtime import metrics
+
+# The CPU appears as eight devices, over which some tests divide programs; the others use the first.
+os.environ.setdefault("CPU_NUM_DEVICES", "8")
 
 # The suite runs in two processes on two cores; XLA brings a pool of threads of its own.
 torch.set_num_threads(1)

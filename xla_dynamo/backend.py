@@ -20,6 +20,7 @@ from xla_dynamo.dynamo.check_inputs import check_inputs
 from xla_dynamo.dynamo.dynamo_trace import log_what_dynamo_does
 from xla_dynamo.dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.dynamo.joint_partitioner import forward_backward
+from xla_dynamo.dynamo.marks_in_place import read_marked_values
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.events import Observer, log_event
 from xla_dynamo.execution.calls import BoxedGraph
@@ -85,6 +86,7 @@ def compile_torch_graph(
     if options.freeze and any(map(_changes_uncounted, example_inputs)):
         options = dataclasses.replace(options, freeze=False)
     prepare_recurrent_layers(gm)
+    read_marked_values(gm)
 
     def request_of(kind: str, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Request:
         if kind == "backward":

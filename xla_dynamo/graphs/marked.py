@@ -15,13 +15,15 @@ def mesh_of(gm: torch.fx.GraphModule, shardings: Mapping[int, Sharding]) -> Mesh
     """The one mesh of the marks in a graph and of its inputs; None where nothing is marked.
 
     Raises:
-        ShardingError: they are of different meshes.
+        ShardingError: they are of different meshes, or a mark has no sharding of its tensor.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
     found: list[tuple[Mesh, torch.fx.Node]] = [
         (sharding.mesh, inputs[index]) for index, sharding in shardings.items()
     ]
-    found += [(_mesh_of_mark(node), node) for node in marks_in(gm)]
+    for node in marks_in(gm):
+        sharding = _checked(node)
+        found.append((sharding.mesh, node))
     if not found:
         return None
     mesh, first = found[0]
@@ -44,9 +46,15 @@ def marks_in(gm: torch.fx.GraphModule) -> Iterable[torch.fx.Node]:
                     yield node
 
 
-def _mesh_of_mark(node: torch.fx.Node) -> Mesh:
-    _, device_ids, mesh_shape, axis_names = node.args[:4]
-    return Mesh(device_ids, tuple(mesh_shape), tuple(axis_names))  # type: ignore[arg-type]
+def _checked(node: torch.fx.Node) -> Sharding:
+    x, device_ids, mesh_shape, axis_names, spec = node.args[:5]
+    axes = tuple(tuple(names.split(",")) if names else () for names in spec)  # type: ignore
+    try:
+        sharding = Sharding(Mesh(device_ids, tuple(mesh_shape), tuple(axis_names)), axes)  # type: ignore
+        sharding.check(x.meta["val"].dim())  # type: ignore
+    except ShardingError as error:
+        raise ShardingError(f"{error}, in a mark of {_what(x)}{describe(node)}") from None
+    return sharding
 
 
 def _what(node: torch.fx.Node) -> str:

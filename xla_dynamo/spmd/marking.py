@@ -28,8 +28,9 @@ def mark_sharding(
         after the mark may read either.
 
     Raises:
-        ShardingError: the spec has another rank or unknown axes; or, outside of compiled regions,
-            a dimension is not divisible by what divides it.
+        ShardingError: the spec has another rank or unknown axes (where the graph is compiled, for a
+            mark in a compiled region); or, outside of compiled regions, a dimension is not
+            divisible by what divides it.
     """
     return _marked(t, mesh, partition_spec, False)
 
@@ -59,10 +60,11 @@ def sharding_of(t: torch.Tensor) -> Sharding | None:
 def _marked(
     t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bool
 ) -> torch.Tensor:
-    axes = axes_of(mesh, spec, t.dim())
-    if torch.compiler.is_compiling():
+    axes = axes_of(mesh, spec)
+    if torch.compiler.is_compiling():  # checked where the graph is compiled
         return mark_in_graph(t, mesh, axes, with_gradients)
     sharding = Sharding(mesh, tuple(tuple(names) for names in axes))
+    sharding.check(t.dim())
     for dim, (size, count) in enumerate(zip(t.shape, sharding.counts(), strict=True)):
         if size % count:
             raise ShardingError(
