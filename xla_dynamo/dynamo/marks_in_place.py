@@ -17,7 +17,7 @@ _WRITERS.discard(operator.getitem)
 
 
 def read_marked_values(gm: torch.fx.GraphModule) -> None:
-    """Let the readers of a tensor that come after its mark in Dynamo's graph read the mark's result.
+    """Let what reads a tensor after its mark, in Dynamo's graph, read the mark's result.
 
     A graph that writes into tensors afterwards is left as it is: the result of a mark is memory of
     its own.

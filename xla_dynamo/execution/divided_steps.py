@@ -1,12 +1,11 @@
 """The steps of a call of a program that is divided over the devices of a mesh."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import torch
 
-from xla_dynamo.errors import ExecutionError
 from xla_dynamo.execution.constants import draw_seed
 from xla_dynamo.execution.divided_tensors import divided_buffer, new_divided_buffer
 from xla_dynamo.execution.failures import failure

@@ -6,7 +6,6 @@ bit (0.3 us each).
 """
 
 import dataclasses
-import functools
 import operator
 import weakref
 from collections.abc import Callable, Sequence

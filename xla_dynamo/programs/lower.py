@@ -184,8 +184,12 @@ class _ProgramLowering(GraphLowering):
         have pieces of the inputs, or the same memory.
         """
         target = self.builder.target
-        if not target.is_cpu or target.partitions > 1 or any(
-            n.target is with_effects or n.kwargs.get("check_errors") for n in self.fake_values
+        if (
+            not target.is_cpu
+            or target.partitions > 1
+            or any(
+                n.target is with_effects or n.kwargs.get("check_errors") for n in self.fake_values
+            )
         ):
             return []
         written = [node.args[0] for node in self.gm.graph.nodes if writes_input(node)]

@@ -1,4 +1,4 @@
-"""Mark tensors with shardings: in a compiled region an operator, elsewhere a note beside a tensor."""
+"""Mark tensors with shardings: an operator in a compiled region, a note elsewhere."""
 
 import torch
 
@@ -9,9 +9,7 @@ from xla_dynamo.spmd.operators import mark_in_graph
 from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
 
 
-def mark_sharding(
-    t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec
-) -> torch.Tensor:
+def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
     """Divide a tensor over a mesh.
 
     Compiled graphs that read a marked tensor are divided over its mesh, and hold a piece of it on
@@ -57,9 +55,7 @@ def sharding_of(t: torch.Tensor) -> Sharding | None:
     return marks.sharding_of(t)
 
 
-def _marked(
-    t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bool
-) -> torch.Tensor:
+def _marked(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bool) -> torch.Tensor:
     axes = axes_of(mesh, spec)
     if torch.compiler.is_compiling():  # checked where the graph is compiled
         return mark_in_graph(t, mesh, axes, with_gradients)

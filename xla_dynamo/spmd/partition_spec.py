@@ -20,10 +20,10 @@ def axes_of(mesh: Mesh, spec: PartitionSpec) -> list[list[str]]:
     for entry in spec:
         if entry is None:
             found.append([])
-        elif isinstance(entry, (tuple, list)):
-            found.append([_name(mesh, axis) for axis in entry])
-        else:
+        elif isinstance(entry, str | int):
             found.append([_name(mesh, entry)])
+        else:
+            found.append([_name(mesh, axis) for axis in entry])
     return found
 
 

@@ -1,0 +1,43 @@
+"""What the tests of divided programs share: meshes, reports of what was compiled, pieces."""
+
+import collections
+import re
+
+import torch
+
+import xla_dynamo
+from xla_dynamo.execution import divided_tensors
+from xla_dynamo.runtime.jaxlib_private import pieces_of
+from xla_dynamo.spmd import Mesh
+
+ONE_AXIS = Mesh(range(8), (8,), ("x",))
+WIDE = Mesh(range(8), (2, 4), ("data", "model"))
+TALL = Mesh(range(8), (4, 2), ("data", "model"))
+
+
+def collectives(executable):
+    """The collectives of an executable's optimized HLO, by name, and how often each is there."""
+    names = r"(all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-start)?\("
+    return collections.Counter(re.findall(names, executable.hlo))
+
+
+def divided(fn, *args):
+    """What a function returns when it is compiled, and its one executable."""
+    report = xla_dynamo.explain(fn)(*args)
+    (executable,) = report.executables
+    return report.result, executable
+
+
+def kept_pieces(tensor):
+    """The shapes of the pieces of a tensor that the devices keep between calls."""
+    owned = [k for k in divided_tensors._known.values() if k.owner() is tensor]
+    return [[tuple(p.shape) for p in pieces_of(k.buffer)] for k in owned]
+
+
+def mlp(sizes=(32, 64, 24)):
+    """Two layers, of the same values each time."""
+    torch.manual_seed(0)
+    first, hidden, last = sizes
+    return torch.nn.Sequential(
+        torch.nn.Linear(first, hidden), torch.nn.GELU(), torch.nn.Linear(hidden, last)
+    )
