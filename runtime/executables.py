@@ -28,11 +28,11 @@ from xla_dynamo.runtime.xla_options import refused, with_defaults
 def _compile(module: ir.Module, placement: Placement, given: Mapping[str, Any]) -> LoadedExecutable:
     platform, devices = placement.platform, placement.devices
     while True:
-        options = compile_options(with_defaults(platform, given), devices)
+        options = compile_options(with_defaults(platform, given, len(devices)), devices)
         try:
             return compile_and_load(module, devices, options)
         except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
-            if not refused(platform, given, error):
+            if not refused(platform, given, error, len(devices)):
                 raise CompileError(
                     f"PJRT could not compile for {placement.device}: {error}"
                 ) from error

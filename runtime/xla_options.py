@@ -19,25 +19,39 @@ OF_PLATFORM: Mapping[str, Mapping[str, Any]] = {
         "xla_disable_hlo_passes": "tree_reduction_rewriter",
     }
 }
+# Of programs for several devices: how long, in seconds, one device may wait for the others before
+# XLA warns, and before it ends the process. Eight devices on two cores are far apart at times.
+OF_DIVIDED: Mapping[str, Mapping[str, Any]] = {
+    "cpu": {
+        "xla_cpu_collective_call_warn_stuck_seconds": 600,
+        "xla_cpu_collective_call_terminate_timeout_seconds": 3600,
+        "xla_cpu_collective_timeout_seconds": 3600,
+    }
+}
 # Options that this version of XLA has refused.
 _unknown: set[str] = set()
 
 
-def with_defaults(platform: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def with_defaults(platform: str, given: Mapping[str, Any], devices: int = 1) -> dict[str, Any]:
     """The user's options, and ours where neither they nor XLA_FLAGS say anything."""
     flags = os.environ.get("XLA_FLAGS", "")
-    defaults = OF_PLATFORM.get(platform, {})
+    defaults = _defaults(platform, devices)
     ours = {k: v for k, v in defaults.items() if k not in _unknown and k not in flags}
     return {**ours, **given}
 
 
-def refused(platform: str, given: Mapping[str, Any], error: Exception) -> bool:
+def _defaults(platform: str, devices: int) -> dict[str, Any]:
+    of_divided = OF_DIVIDED.get(platform, {}) if devices > 1 else {}
+    return {**OF_PLATFORM.get(platform, {}), **of_divided}
+
+
+def refused(platform: str, given: Mapping[str, Any], error: Exception, devices: int = 1) -> bool:
     """Whether a compilation failed for want of an option of ours, which is then set no more.
 
     XLA's options come and go with its versions; the user's own are never left out.
     """
     text = str(error)
-    names = {k for k in OF_PLATFORM.get(platform, {}) if k in text and k not in given}
+    names = {k for k in _defaults(platform, devices) if k in text and k not in given}
     new = names - _unknown
     _unknown.update(new)
     return bool(new)

@@ -46,7 +46,7 @@ ROOMS = {
     "dynamo": "events graphs lowerings.builders programs",
     "backend": "decompositions dynamo events execution graphs options runtime",
     "spmd": "runtime",
-    "training": "backend dynamo events execution graphs options",
+    "training": "backend dynamo events execution graphs options runtime",
     "lazy": "backend decompositions execution graphs lowerings.builders options runtime",
     "reports": "backend dynamo events options training",
     "xla_dynamo": "lazy",

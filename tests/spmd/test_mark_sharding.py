@@ -1,5 +1,7 @@
 """Marks on tensors and in compiled regions divide programs, and change no number."""
 
+import threading
+
 import pytest
 import torch
 
@@ -300,3 +302,52 @@ def test_eager_marks_and_clears():
     assert spmd.sharding_of(x[1:]) is None
     spmd.clear_sharding(x)
     assert spmd.sharding_of(x) is None
+
+
+def test_several_threads():
+    fast = compiled(lambda x, w: spmd.mark_sharding(x @ w, ONE_AXIS, (None, "x")).sum(1))
+    alone = compiled(lambda x: x.sin().sum())
+    x, w = torch.randn(8, 8), torch.randn(8, 8)
+    fast(x, w), alone(x)
+    found = []
+
+    def work(seed):
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(30):
+            x = torch.randn(8, 8, generator=generator)
+            found.append(torch.allclose(fast(x, w), (x @ w).sum(1), atol=1e-4))
+            alone(x)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 120
+
+
+OPERATORS = {
+    "convolution": lambda x: torch.nn.functional.conv2d(x.view(8, 1, 8, 8), torch.ones(4, 1, 3, 3)),
+    "sort": lambda x: x.sort(0)[0],
+    "topk": lambda x: x.topk(3, 0)[0],
+    "cholesky": lambda x: torch.linalg.cholesky(x.T @ x + torch.eye(64)),
+    "svd": torch.linalg.svdvals,
+    "fft": lambda x: torch.fft.rfft(x, dim=0).abs(),
+    "cumsum": lambda x: x.cumsum(0),
+    "gather": lambda x: x[torch.tensor([7, 0, 3])],
+    "nonzero": lambda x: (x > 0).nonzero(),
+    "roll": lambda x: x.roll(3, 0),
+    "argmax": lambda x: x.argmax(0),
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(
+        *[x.view(2, 4, 8, 8)] * 3
+    ),
+    "batch norm": lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_along_the_divided_dimension(name):
+    x, fn = torch.randn(8, 64), OPERATORS[name]
+    wanted = fn(x)
+    spmd.mark_sharding(x, ONE_AXIS, ("x", None))
+    close(torch.compile(fn, backend="openxla")(x), wanted)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import xla_dynamo
-from tests.spmd.dividing import ONE_AXIS, WIDE, mlp
+from tests.spmd.dividing import ONE_AXIS, WIDE, kept_pieces, mlp
 from xla_dynamo import spmd
 
 
@@ -48,3 +48,20 @@ def test_twenty_steps(recipe):
     (alone, parameters), (divided, others) = losses(), losses(recipe)
     torch.testing.assert_close(divided, alone, rtol=1e-4, atol=0)
     torch.testing.assert_close(others, parameters, rtol=1e-3, atol=1e-4)
+
+
+def test_the_devices_hold_their_share():
+    """Of weights and of AdamW's state, fully sharded, each device keeps an eighth of the bytes."""
+    model = mlp((64, 512, 128))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    step = xla_dynamo.train_step(model, lambda m, x: m(x).square().mean(), optimizer)
+    fully_sharded(model)
+    for _ in range(2):
+        step(torch.randn(16, 64))
+    weights = [layer.weight for layer in (model[0], model[2])]
+    state = [optimizer.state[w][name] for w in weights for name in ("exp_avg", "exp_avg_sq")]
+    assert {spmd.sharding_of(s) for s in state} == {spmd.sharding_of(w) for w in weights}
+    for tensor in (*weights, *state):
+        (pieces,) = kept_pieces(tensor)
+        rows, columns = tensor.shape
+        assert pieces == [(rows // 8, columns)] * 8

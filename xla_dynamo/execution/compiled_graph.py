@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.errors import CompileError
+from xla_dynamo.errors import CompileError, ShardingError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, log_event
 from xla_dynamo.execution.calls import BoxedGraph, Call, bind
 from xla_dynamo.execution.frozen_inputs import FrozenValues
@@ -64,7 +64,9 @@ class CompiledGraph(BoxedGraph):
     ) -> None:
         self._offset_inputs = offset_inputs(gm)
         self._is_static = not is_symbolic(gm) and not self._offset_inputs
-        is_marked = marks.are_there() or any(True for _ in marks_in(gm))
+        # A feeder that says where the program runs passes other tensors than the user's.
+        self._may_be_marked = request.placement is None
+        is_marked = self._any_marks() or any(True for _ in marks_in(gm))
         waits = is_marked or not self._is_static
         if is_marked or is_symbolic(gm):
             request = dataclasses.replace(request, results_for_backward=frozenset())
@@ -87,15 +89,18 @@ class CompiledGraph(BoxedGraph):
         """The call for inputs without shardings, and what others need, which may come later."""
 
         def either(args: list[Any]) -> list[Any]:
-            if marks.are_there() and self._shardings(args):
+            if self._any_marks() and self._shardings(args):
                 return _restrided(self._for(args)(args), strides)
             return call(args)
 
         return either
 
+    def _any_marks(self) -> bool:
+        return self._may_be_marked and marks.are_there()
+
     def _shardings(self, args: Sequence[Any]) -> dict[int, Sharding]:
         """The shardings that inputs are marked with, by number."""
-        if not marks.are_there():
+        if not self._any_marks():
             return {}
         found = ((i, marks.sharding_of(a)) for i, a in enumerate(args) if torch.is_tensor(a))
         return {i: sharding for i, sharding in found if sharding is not None}
@@ -146,6 +151,11 @@ class CompiledGraph(BoxedGraph):
         if (mesh := mesh_of(self._gm, shardings)) is not None:
             request = dataclasses.replace(request, mesh=mesh, shardings=shardings)
             placement = placement_over(mesh, placement)
+            if placement.tensors is not None:
+                raise ShardingError(
+                    "a compiled graph of tensors of the device 'xla' has marks, and such tensors "
+                    "cannot be divided yet: keep the model and its inputs on the CPU or on CUDA"
+                )
         target = target_of(placement.platform, request.options, len(placement.devices))
         # Frozen values would be whole on one device.
         known = self._frozen.keys if self._frozen and mesh is None else None

@@ -59,6 +59,11 @@ def _marked(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bo
     axes = axes_of(mesh, spec)
     if torch.compiler.is_compiling():  # checked where the graph is compiled
         return mark_in_graph(t, mesh, axes, with_gradients)
+    if t.device.type == "xla":
+        raise ShardingError(
+            f"a tensor of shape {tuple(t.shape)} of the device 'xla' cannot be divided yet: mark "
+            "tensors of the CPU or of CUDA, and compile the model"
+        )
     sharding = Sharding(mesh, tuple(tuple(names) for names in axes))
     sharding.check(t.dim())
     for dim, (size, count) in enumerate(zip(t.shape, sharding.counts(), strict=True)):

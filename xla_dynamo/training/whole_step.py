@@ -21,7 +21,9 @@ from xla_dynamo.events import Frame
 from xla_dynamo.graphs.sizes import geometry, has_symbols, size_key
 from xla_dynamo.graphs.source_lines import SourceLine, last_line
 from xla_dynamo.options import Options
+from xla_dynamo.runtime import marks
 from xla_dynamo.torch_private import DataDependentOutputException
+from xla_dynamo.training.divided_state import mark_state
 from xla_dynamo.training.hyperparameters import hyperparameters
 from xla_dynamo.training.optimizer_trace import initialise_state
 from xla_dynamo.training.step_inputs import (
@@ -154,6 +156,8 @@ class WholeStep:
             self._add(key, args, why=found)
             found = self._fitting(key, args)
         assert not isinstance(found, str), found
+        if marks.are_there():
+            mark_state(self._recipe.optimizer)
         step, inputs = found
         return step.run(inputs)
 
