@@ -16,6 +16,7 @@ from xla_dynamo.torch_private import storage_id
 _lock = threading.Lock()
 # By the address of torch's storage, for as long as that lives: the mark, and what it is for.
 _marks: dict[int, tuple[Any, Sharding, Any]] = {}
+_ever = False
 
 
 def are_there() -> bool:
@@ -23,8 +24,15 @@ def are_there() -> bool:
     return bool(_marks)
 
 
+def were_ever_there() -> bool:
+    """Whether any tensor was ever marked in this process."""
+    return _ever
+
+
 def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
     """Mark a tensor, in the place of an earlier mark."""
+    global _ever
+    _ever = True
     key = storage_id(tensor)
 
     def forget(reference: Any) -> None:

@@ -9,6 +9,7 @@ import xla_dynamo
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided, kept_pieces, mlp
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
+from xla_dynamo.runtime import marks
 
 
 def close(actual, wanted):
@@ -163,6 +164,16 @@ def test_marks_that_come_after_a_graph_for_training_was_compiled():
         fast(x).square().sum().backward()
         close([p.grad for p in model.parameters()], wanted)
         spmd.mark_sharding(model[0].weight, WIDE, ("model", None))
+
+
+def test_the_first_mark_of_a_process_lets_everything_be_compiled_anew(monkeypatch):
+    monkeypatch.setattr(marks, "_ever", False)
+    x, w = torch.randn(8, 4), torch.randn(4, 4)
+    explained = xla_dynamo.explain(torch.matmul)
+    explained(x, w)
+    spmd.mark_sharding(w, WIDE, (None, "model"))
+    _, second = explained(x, w).executables
+    assert "sdy.sharding" in second.stablehlo
 
 
 @pytest.mark.parametrize("mark", ["x", "w", "both", "inside"])

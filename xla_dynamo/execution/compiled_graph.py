@@ -83,7 +83,11 @@ class CompiledGraph(BoxedGraph):
             super().__init__(lambda args: self._for(args)(args))
             return
         call, strides, steps = self._compile(static_values(gm), {}, "the graph is new")
-        super().__init__(self._unless_divided(call, strides), strides, steps)
+        # Else the graph is not needed any more, and is free to go: the first mark of a process lets
+        # Dynamo compile everything anew.
+        if self._may_be_marked and marks.were_ever_there():
+            call = self._unless_divided(call, strides)
+        super().__init__(call, strides, steps)
 
     def _unless_divided(self, call: Call, strides: Strides) -> Call:
         """The call for inputs without shardings, and what others need, which may come later."""

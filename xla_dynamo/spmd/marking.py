@@ -1,5 +1,7 @@
 """Mark tensors with shardings: an operator in a compiled region, a note elsewhere."""
 
+import sys
+
 import torch
 
 from xla_dynamo.errors import ShardingError
@@ -73,5 +75,8 @@ def _marked(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bo
                 f"{', '.join(axes[dim])} into {count} pieces, and {size} is not divisible by "
                 f"{count}: pad it, divide another dimension, or mark it inside the compiled region"
             )
+    if not marks.were_ever_there() and "torch._dynamo" in sys.modules:
+        # What was compiled before the first mark does not look at marks.
+        torch.compiler.reset()
     marks.mark(t, sharding)
     return t
