@@ -209,7 +209,9 @@ def test_a_training_step():
 
 
 def test_nothing_is_kept_for_ever(monkeypatch):
-    monkeypatch.setattr(marks, "_ever", False)  # else graphs are kept, to be divided later
+    # Where tensors are or were marked, graphs are kept, to be divided later.
+    monkeypatch.setattr(marks, "_ever", False)
+    monkeypatch.setattr(marks, "_marks", {})
 
     def explained_and_dropped():
         model = Model()
