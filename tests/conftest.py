@@ -13,7 +13,7 @@ import bench  # noqa: F401  (before transformers is imported, see bench/torchvis
 from tests.older_releases import fault_of
 from xla_dynamo.execution import split_graph
 from xla_dynamo.execution.frozen_inputs import FrozenProgram
-from xla_dynamo.runtime import metrics
+from xla_dynamo.runtime import marks, metrics
 
 # The CPU appears as eight devices, over which some tests divide programs; the others use the first.
 os.environ.setdefault("CPU_NUM_DEVICES", "8")
@@ -39,9 +39,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def cold():
+def cold(monkeypatch):
     torch._dynamo.reset()
     torch.manual_seed(0)
+    # No tensor is marked, nor was one ever: graphs would be compiled at their first call.
+    monkeypatch.setattr(marks, "_marks", {})
+    monkeypatch.setattr(marks, "_ever", False)
     yield
     torch._dynamo.reset()
 

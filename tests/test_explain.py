@@ -12,7 +12,6 @@ import torch
 
 import xla_dynamo
 from xla_dynamo.dynamo import dynamo_trace
-from xla_dynamo.runtime import marks
 from xla_dynamo.torch_private import current_region
 
 
@@ -208,11 +207,7 @@ def test_a_training_step():
         xla_dynamo.explain(step, dynamic=True)
 
 
-def test_nothing_is_kept_for_ever(monkeypatch):
-    # Where tensors are or were marked, graphs are kept, to be divided later.
-    monkeypatch.setattr(marks, "_ever", False)
-    monkeypatch.setattr(marks, "_marks", {})
-
+def test_nothing_is_kept_for_ever():
     def explained_and_dropped():
         model = Model()
         report = xla_dynamo.explain(model)(torch.randn(8, 16))

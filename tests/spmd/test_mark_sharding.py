@@ -9,7 +9,6 @@ import xla_dynamo
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided, kept_pieces, mlp
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
-from xla_dynamo.runtime import marks
 
 
 def close(actual, wanted):
@@ -115,6 +114,7 @@ def test_an_input_is_divided():
 
 def test_resharding_between_calls_recompiles_once():
     model, x = mlp(), torch.randn(16, 32)
+    spmd.clear_sharding(spmd.mark_sharding(x, WIDE, (0, None)))  # the first mark of the process
     explained = xla_dynamo.explain(model)
     with torch.no_grad():
         wanted = model(x)
@@ -166,8 +166,7 @@ def test_marks_that_come_after_a_graph_for_training_was_compiled():
         spmd.mark_sharding(model[0].weight, WIDE, ("model", None))
 
 
-def test_the_first_mark_of_a_process_lets_everything_be_compiled_anew(monkeypatch):
-    monkeypatch.setattr(marks, "_ever", False)
+def test_the_first_mark_of_a_process_lets_everything_be_compiled_anew():
     x, w = torch.randn(8, 4), torch.randn(4, 4)
     explained = xla_dynamo.explain(torch.matmul)
     explained(x, w)
