@@ -4,6 +4,7 @@ The public roads (`jax.dlpack.from_dlpack`, `jax.jit`) cost 30 µs a tensor and 
 `tests/runtime/test_jaxlib_private.py` fails with a clear message when one of these moves.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -114,12 +115,18 @@ def array_over(
     shape: Sequence[int], sharding: Sharding, devices: Sequence[jax.Device], pieces: list[Buffer]
 ) -> Buffer:
     """A buffer of several devices, made of the piece of each, in the order of the mesh."""
-    mesh = jax.sharding.Mesh(
-        np.array(devices).reshape(sharding.mesh.mesh_shape), sharding.mesh.axis_names
-    )
-    axes = (names or None for names in sharding.axes)
-    named = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+    named = _named_sharding(sharding, tuple(devices))
     return jax.make_array_from_single_device_arrays(tuple(shape), named, pieces)
+
+
+@functools.lru_cache(maxsize=1024)
+def _named_sharding(
+    sharding: Sharding, devices: tuple[jax.Device, ...]
+) -> jax.sharding.NamedSharding:
+    grid = np.array(devices).reshape(sharding.mesh.mesh_shape)
+    axes = (names or None for names in sharding.axes)
+    mesh = jax.sharding.Mesh(grid, sharding.mesh.axis_names)
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
 
 
 def pieces_of(buffer: Buffer) -> list[Buffer]:

@@ -137,11 +137,6 @@ class Sharding:
         sizes = self.mesh.shape()
         return tuple(math.prod(sizes[name] for name in names) for names in self.axes)
 
-    @property
-    def is_replicated(self) -> bool:
-        """Whether each device has the whole tensor."""
-        return all(n == 1 for n in self.counts())
-
     def permuted(self, permutation: Sequence[int]) -> "Sharding":
         """The sharding of the tensor's permutation."""
         return Sharding(self.mesh, tuple(self.axes[dim] for dim in permutation))

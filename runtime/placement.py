@@ -68,10 +68,6 @@ class Placement:
         """Whether torch's work on the device is ordered by streams, as CUDA's is."""
         return self.torch_device.type == "cuda"
 
-    def each(self) -> list["Placement"]:
-        """The placements on each of the devices alone."""
-        return [dataclasses.replace(self, devices=(device,)) for device in self.devices]
-
     def stream(self) -> int:
         """The handle of torch's current stream, where there are streams."""
         return torch.cuda.current_stream(self.torch_device).cuda_stream

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import torch
 
-from xla_dynamo.graphs.marked import OPERATOR
+from xla_dynamo.graphs.marked import is_mark
 
 Node: TypeAlias = torch.fx.Node
 _WRITERS = {getattr(operator, name) for name in dir(operator) if name.endswith("item")}
@@ -23,18 +23,13 @@ def read_marked_values(gm: torch.fx.GraphModule) -> None:
     its own.
     """
     order = {node: number for number, node in enumerate(gm.graph.nodes)}
-    marks = [node for node in order if _is_mark(node)]
+    marks = [node for node in order if is_mark(node)]
     last = max((number for node, number in order.items() if _writes(node)), default=-1)
     for mark in marks:
         if not mark.users and order[mark] > last:
             mark.args[0].replace_all_uses_with(mark, lambda user, m=mark: order[user] > order[m])
     if marks:
         gm.recompile()
-
-
-def _is_mark(node: Node) -> bool:
-    packet = OPERATOR.removesuffix(".default")
-    return node.op == "call_function" and str(node.target).removesuffix(".default") == packet
 
 
 def _writes(node: Node) -> bool:

@@ -7,7 +7,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -80,7 +80,7 @@ class CompiledGraph(BoxedGraph):
         self._lock = threading.Lock()
         self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
         if waits:
-            super().__init__(lambda args: self._for(args)(args))
+            super().__init__(lambda args: self._for(args, self._shardings(args))(args))
             return
         call, strides, steps = self._compile(static_values(gm), {}, "the graph is new")
         # Else the graph is not needed any more, and is free to go: the first mark of a process lets
@@ -93,8 +93,8 @@ class CompiledGraph(BoxedGraph):
         """The call for inputs without shardings, and what others need, which may come later."""
 
         def either(args: list[Any]) -> list[Any]:
-            if self._any_marks() and self._shardings(args):
-                return _restrided(self._for(args)(args), strides)
+            if shardings := self._shardings(args):
+                return _restrided(self._for(args, shardings)(args), strides)
             return call(args)
 
         return either
@@ -109,10 +109,9 @@ class CompiledGraph(BoxedGraph):
         found = ((i, marks.sharding_of(a)) for i, a in enumerate(args) if torch.is_tensor(a))
         return {i: sharding for i, sharding in found if sharding is not None}
 
-    def _for(self, args: list[Any]) -> Call:
+    def _for(self, args: list[Any], shardings: dict[int, Sharding]) -> Call:
         """The callable for the sizes and the shardings of these inputs."""
         offsets = [args[index].storage_offset() for index in self._offset_inputs]
-        shardings = self._shardings(args)
         sizes = () if self._is_static else (*size_key(args), *offsets)
         key = (sizes, tuple(shardings.items()))
         with self._lock:
@@ -153,8 +152,9 @@ class CompiledGraph(BoxedGraph):
         request = self._request
         placement = request.placement or placement_of(self._device)
         if (mesh := mesh_of(self._gm, shardings)) is not None:
-            request = dataclasses.replace(request, mesh=mesh, shardings=shardings)
             placement = placement_over(mesh, placement)
+            if mesh.size() > 1:
+                request = dataclasses.replace(request, mesh=mesh, shardings=shardings)
             if placement.tensors is not None:
                 raise ShardingError(
                     "a compiled graph of tensors of the device 'xla' has marks, and such tensors "
@@ -256,12 +256,12 @@ def compile_graph(
     return compiled
 
 
-def _restrided(results: list[Any], strides: Strides) -> list[Any]:
-    """Results of which some, by number, have these strides."""
+def _restrided(tensors: list[Any], strides: Strides) -> list[Any]:
+    """Give some of these tensors, by number, other strides; returns the list."""
     for index, stride in strides.items():
-        given = results[index]
-        results[index] = given.new_empty_strided(given.shape, stride).copy_(given)
-    return results
+        given = tensors[index]
+        tensors[index] = given.new_empty_strided(given.shape, stride).copy_(given)
+    return tensors
 
 
 def _promised_inputs(gm: torch.fx.GraphModule) -> list[Any]:
@@ -274,15 +274,12 @@ def _traced_strides(gm: torch.fx.GraphModule, request: Request) -> Strides:
     return {index: fakes[index].stride() for index in request.input_strides}
 
 
-def _with_strides(strides: Mapping[int, Sequence[int]], call: Call) -> Call:
+def _with_strides(strides: Strides, call: Call) -> Call:
     """A call that first gives inputs the strides of the trace, which torch's operators need."""
 
     @functools.wraps(call)
     def restride(args: list[Any]) -> list[Any]:
-        for index, stride in strides.items():
-            given = args[index]
-            args[index] = given.new_empty_strided(given.shape, stride).copy_(given)
-        return call(args)
+        return call(_restrided(args, strides))
 
     return restride if strides else call
 

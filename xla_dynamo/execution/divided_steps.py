@@ -42,8 +42,10 @@ def sharding_of(given: Input, mesh: Mesh) -> Sharding:
 def _importer(
     program: Program, placement: Placement, mesh: Mesh
 ) -> Callable[[list[Any], int | None], tuple[list[Buffer], Tensors]]:
-    fresh = [(a.index, a.layout, sharding_of(a, mesh)) for a in program.inputs]
-    static = [(a.index, a.layout, sharding_of(a, mesh)) for a in program.static_inputs]
+    # What is divided was marked, and so comes again.
+    given = [(a, divided_buffer if any(a.axes) else new_divided_buffer) for a in program.inputs]
+    given += [(a, divided_buffer) for a in program.static_inputs]
+    taken = [(a.index, a.layout, sharding_of(a, mesh), get) for a, get in given]
     constants = [c.tensor.to(placement.torch_device) for c in program.constants]
     if program.takes_negative_zero:
         zero = NEGATIVE_ZERO.to(placement.torch_device)
@@ -54,12 +56,9 @@ def _importer(
 
     def import_inputs(args: list[Any], stream: int | None) -> tuple[list[Buffer], Tensors]:
         buffers = [
-            (divided_buffer if sharding.axes and any(sharding.axes) else new_divided_buffer)(
-                _on(args[index], placement), layout, sharding, placement
-            )
-            for index, layout, sharding in fresh
+            get(_on(args[index], placement), layout, sharding, placement)
+            for index, layout, sharding, get in taken
         ]
-        buffers += [divided_buffer(args[i], layout, s, placement) for i, layout, s in static]
         buffers += [whole(constant, divided_buffer) for constant in constants]
         if program.uses_rng:
             seed = draw_seed(placement).to(placement.torch_device)

@@ -8,7 +8,7 @@ from xla_dynamo.errors import ShardingError
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 
-OPERATOR = "xla.mark_sharding.default"
+OPERATOR = "xla.mark_sharding"
 
 
 def mesh_of(gm: torch.fx.GraphModule, shardings: Mapping[int, Sharding]) -> Mesh | None:
@@ -42,8 +42,13 @@ def marks_in(gm: torch.fx.GraphModule) -> Iterable[torch.fx.Node]:
     for module in gm.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
-                if node.op == "call_function" and str(node.target) == OPERATOR:
+                if is_mark(node):
                     yield node
+
+
+def is_mark(node: torch.fx.Node) -> bool:
+    """Whether a node is a mark: in Dynamo's graphs of the operator's packet, in ATen's of it."""
+    return node.op == "call_function" and str(node.target).removesuffix(".default") == OPERATOR
 
 
 def _checked(node: torch.fx.Node) -> Sharding:

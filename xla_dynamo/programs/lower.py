@@ -214,7 +214,7 @@ class _ProgramLowering(GraphLowering):
         first = len(self.results) - donated
         for i in range(donated):
             attributes[i]["tf.aliasing_output"] = ir.IntegerAttr.get(number, first + i)
-        if self.builder.request.mesh is not None and self.builder.target.partitions > 1:
+        if self.builder.request.mesh is not None:
             for i, argument in enumerate(arguments):
                 given = axes[i] if i < len(axes) else ()
                 given = given or [()] * build.rank_of(argument)

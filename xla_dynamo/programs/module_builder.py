@@ -39,7 +39,7 @@ class ModuleBuilder:
         self.module = ir.Module.create()
         with ir.InsertionPoint(self.module.body):
             self.main = func.FuncOp("main", ([], []), visibility="public")
-        if request.mesh is not None and target.partitions > 1:
+        if request.mesh is not None:
             declare_mesh(self.module, request.mesh.axis_names, request.mesh.mesh_shape)
         self.block = self.main.add_entry_block()
         self.functions: dict[Any, Any] = {}
