@@ -110,6 +110,12 @@ def register_device(
     _without_memory[device_type] = placement, tensors
 
 
+def tensors_on(device_type: str) -> DeviceTensors | None:
+    """The tensors of a device whose contents are buffers; None for a device of torch's."""
+    _, tensors = _without_memory.get(device_type, (None, None))
+    return tensors
+
+
 def devices_of(platform: str) -> list[jax.Device]:
     """The devices of a PJRT platform; the first call makes its client.
 

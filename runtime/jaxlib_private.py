@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.mlir import ir
 from jaxlib import _jax, lapack, xla_client
 
-from xla_dynamo.runtime.mesh import Sharding, Tiling
+from xla_dynamo.runtime.mesh import Mesh, Sharding, Tiling
 
 # A PJRT buffer as jaxlib returns it. No code uses it as a jax.Array.
 Buffer: TypeAlias = _jax.ArrayImpl
@@ -127,6 +127,20 @@ def _named_sharding(
     axes = (names or None for names in sharding.axes)
     mesh = jax.sharding.Mesh(grid, sharding.mesh.axis_names)
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+
+
+def sharding_of(buffer: Buffer) -> Sharding | None:
+    """How a buffer of several devices is divided over them; None for one of a single device."""
+    named = buffer.sharding
+    return _sharding_of(named) if isinstance(named, jax.sharding.NamedSharding) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _sharding_of(named: jax.sharding.NamedSharding) -> Sharding:
+    grid = named.mesh.devices
+    mesh = Mesh([d.id for d in grid.flat], grid.shape, named.mesh.axis_names)
+    names = ((e,) if isinstance(e, str) else tuple(e or ()) for e in named.spec)
+    return Sharding(mesh, tuple(names))
 
 
 def pieces_of(buffer: Buffer) -> list[Buffer]:

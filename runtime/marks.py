@@ -57,5 +57,16 @@ def sharding_of(tensor: torch.Tensor) -> Sharding | None:
     return known[1] if known is not None and known[0] == _elements(tensor) else None
 
 
+def asked_of(storage: int, elements: tuple[Any, ...]) -> Sharding | None:
+    """The sharding that a storage's tensor of these elements is marked with.
+
+    Args:
+        storage: the address of torch's storage.
+        elements: the tensor's size, stride, offset and dtype.
+    """
+    known = _marks.get(storage)
+    return known[1] if known is not None and known[0] == elements else None
+
+
 def _elements(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype

@@ -8,6 +8,7 @@ import jax
 import torch
 
 from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.mesh import Sharding
 
 
 class DeviceTensors(Protocol):
@@ -26,6 +27,12 @@ class DeviceTensors(Protocol):
 
         Those of the arguments `given`, by number, are the program's own to write into.
         """
+
+    def sharding_of(self, tensor: torch.Tensor) -> Sharding | None:
+        """How the elements of a tensor lie over several devices; None where they lie on one."""
+
+    def mark(self, tensor: torch.Tensor, sharding: Sharding | None) -> None:
+        """Divide the elements of a tensor over a mesh; None lets them lie on one device."""
 
     def over(self, buffer: Buffer, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
         """A tensor of the device with these contents, in the layout of its strides."""

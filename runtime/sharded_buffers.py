@@ -7,8 +7,14 @@ import jax
 import torch
 
 from xla_dynamo.runtime.buffers import exporter, import_tensor
-from xla_dynamo.runtime.jaxlib_private import Buffer, array_over, copy_to_device
-from xla_dynamo.runtime.mesh import Sharding, Tiling
+from xla_dynamo.runtime.jaxlib_private import (
+    Buffer,
+    array_over,
+    copy_to_device,
+    pieces_of,
+    sharding_of,
+)
+from xla_dynamo.runtime.mesh import Mesh, Sharding, Tiling
 from xla_dynamo.runtime.placement import Placement
 
 
@@ -52,6 +58,39 @@ def export_divided(
         made[where] = elements[tuple(slice(s.stop - s.start) for s in where)]
     assert made is not None
     return made
+
+
+def gathered(buffer: Buffer, placement: Placement) -> torch.Tensor:
+    """A tensor of `placement.torch_device` with the elements of a buffer of one or many devices.
+
+    It may be the buffer's own memory.
+    """
+    sharding = sharding_of(buffer)
+    if sharding is None:
+        return exporter(placement)(buffer, placement.stream() if placement.has_streams else None)
+    return export_divided(pieces_of(buffer), sharding.tiling(), buffer.shape, placement)
+
+
+def spread(buffer: Buffer, sharding: Sharding, placement: Placement) -> Buffer:
+    """A buffer of a mesh's devices with the elements of a buffer of one device or of many."""
+    if sharding_of(buffer) == sharding:
+        return buffer
+    return import_divided(gathered(buffer, placement), sharding, placement)
+
+
+def assembled(
+    pieces: list[Buffer], tiling: Tiling, shape: Sequence[int], mesh: Mesh, placement: Placement
+) -> Buffer:
+    """A buffer of a mesh's devices that consists of the pieces of a program's result.
+
+    What whole axes of the mesh do not divide evenly becomes whole on each device.
+    """
+    sharding = tiling.on(mesh, len(shape))
+    counts = sharding.counts() if sharding is not None else ()
+    if sharding is None or any(n % count for n, count in zip(shape, counts, strict=True)):
+        whole = Sharding(mesh, ((),) * len(shape))
+        return import_divided(export_divided(pieces, tiling, shape, placement), whole, placement)
+    return array_over(shape, sharding, placement.devices, pieces)
 
 
 def _reachable(piece: Buffer, placement: Placement) -> Buffer:

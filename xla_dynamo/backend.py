@@ -2,7 +2,8 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from xla_dynamo.execution.calls import BoxedGraph
 from xla_dynamo.execution.compiled_graph import compile_graph
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.options import Options
+from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import (
     aot_autograd,
@@ -65,6 +67,7 @@ def compile_torch_graph(
     trains: bool = False,
     of_host: Collection[int] = (),
     placement: Placement | None = None,
+    shardings: Mapping[int, Sharding] = MappingProxyType({}),
     compiled: Callable[[BoxedGraph], None] | None = None,
     observer: Observer = log_event,
 ) -> Callable[..., Any]:
@@ -78,6 +81,8 @@ def compile_torch_graph(
         trains: whether it is a training step all the same.
         of_host: inputs, by number, that are on the CPU wherever the others are.
         placement: where it runs; None where its tensors are.
+        shardings: of inputs, by number, if `placement` says where the program runs; else each call
+            looks at the marks of its tensors.
         compiled: is given each graph of AOTAutograd's when it is compiled.
         observer: is told of every graph and executable, of later ones too.
     """
@@ -109,6 +114,7 @@ def compile_torch_graph(
             results_for_backward=results_for_backward(gm) if kind == "forward" else frozenset(),
             views_of_inputs=restore_views_of_inputs(gm),
             placement=placement,
+            shardings=shardings,
             observer=observer,
         )
 

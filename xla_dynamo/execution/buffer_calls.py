@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from xla_dynamo.execution.constants import negative_zero, own_arguments
 from xla_dynamo.lowerings.builders.strides import Sizes, row_major
@@ -42,13 +42,20 @@ def own_geometries(program: Program) -> list[tuple[Sizes, Sizes] | None]:
     return found
 
 
-def buffer_call(
-    program: Program, placement: Placement, run: Callable[[Sequence[Buffer]], list[list[Buffer]]]
-) -> BufferCall | None:
-    """The call of a program on buffers; None where torch has to do with inputs or results.
+class Binding(NamedTuple):
+    """Which results of a program are the graph's outputs and the new values of its inputs.
 
-    Donated inputs are the program's to write into: their buffers are gone afterwards.
+    Attributes:
+        outputs: of each output, the number of the result.
+        changed: likewise of the inputs that change, by number.
     """
+
+    outputs: list[int]
+    changed: dict[int, int]
+
+
+def binding_of(program: Program) -> Binding | None:
+    """How a program's results are bound; None where torch has to do with inputs or results."""
     changes = [m.output for m in program.mutations]
     if program.effects or program.frozen:
         return None
@@ -56,11 +63,25 @@ def buffer_call(
     every = (*program.outputs, *changes)
     if not all(o.view is None and o.result is not None and geometries[o.result] for o in every):
         return None
-    order = [a.index for a in (*program.donations, *program.inputs, *program.static_inputs)]
     outputs = [output.result or 0 for output in program.outputs]
     changed: dict[int, int] = {m.index: m.output.result or 0 for m in program.mutations}
     first = program.results - len(program.donations)
     changed |= {donated.index: first + place for place, donated in enumerate(program.donations)}
+    return Binding(outputs, changed)
+
+
+def buffer_call(
+    program: Program, placement: Placement, run: Callable[[Sequence[Buffer]], list[list[Buffer]]]
+) -> BufferCall | None:
+    """The call of a program on buffers; None where torch has to do with inputs or results.
+
+    Donated inputs are the program's to write into: their buffers are gone afterwards.
+    """
+    binding = binding_of(program)
+    if binding is None:
+        return None
+    outputs, changed = binding
+    order = [a.index for a in (*program.donations, *program.inputs, *program.static_inputs)]
     own = own_arguments(program, placement)
     last = [negative_zero(placement)] if program.takes_negative_zero else []
 

@@ -7,12 +7,12 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from xla_dynamo.errors import CompileError, ShardingError
+from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, log_event
 from xla_dynamo.execution.calls import BoxedGraph, Call, bind
 from xla_dynamo.execution.frozen_inputs import FrozenValues
@@ -37,7 +37,7 @@ from xla_dynamo.programs.lower import lower
 from xla_dynamo.programs.program import Program, Strides
 from xla_dynamo.programs.targets import target_of
 from xla_dynamo.runtime import marks, metrics
-from xla_dynamo.runtime.clients import placement_of, placement_over
+from xla_dynamo.runtime.clients import placement_of, placement_over, tensors_on
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
@@ -66,15 +66,16 @@ class CompiledGraph(BoxedGraph):
         self._is_static = not is_symbolic(gm) and not self._offset_inputs
         # A feeder that says where the program runs passes other tensors than the user's.
         self._may_be_marked = request.placement is None
+        self._device = _device_of(gm, example_inputs)
         is_marked = self._any_marks() or any(True for _ in marks_in(gm))
-        waits = is_marked or not self._is_static
+        waits = (is_marked and self._may_be_marked) or not self._is_static
         if is_marked or is_symbolic(gm):
             request = dataclasses.replace(request, results_for_backward=frozenset())
         self._gm, self._request = gm, request
         self._record, self._part = record, part
         self._sizes: dict[str, Any] = {}
         self._dropped: set[int] = set()
-        self._device = _device_of(gm, example_inputs)
+        self._sharding_of = _sharding_of_tensors(self._device)
         freezes = request.options.freeze and request.keeps_inputs and not request.trains
         self._frozen = FrozenValues() if freezes else None
         self._lock = threading.Lock()
@@ -82,7 +83,9 @@ class CompiledGraph(BoxedGraph):
         if waits:
             super().__init__(lambda args: self._for(args, self._shardings(args))(args))
             return
-        call, strides, steps = self._compile(static_values(gm), {}, "the graph is new")
+        call, strides, steps = self._compile(
+            static_values(gm), dict(request.shardings), "the graph is new"
+        )
         # Else the graph is not needed any more, and is free to go: the first mark of a process lets
         # Dynamo compile everything anew.
         if self._may_be_marked and marks.were_ever_there():
@@ -100,13 +103,17 @@ class CompiledGraph(BoxedGraph):
         return either
 
     def _any_marks(self) -> bool:
+        if self._device.type == "xla":  # results of divided programs are divided without a mark
+            return self._may_be_marked and marks.were_ever_there()
         return self._may_be_marked and marks.are_there()
 
     def _shardings(self, args: Sequence[Any]) -> dict[int, Sharding]:
         """The shardings that inputs are marked with, by number."""
+        if not self._may_be_marked:
+            return dict(self._request.shardings)
         if not self._any_marks():
             return {}
-        found = ((i, marks.sharding_of(a)) for i, a in enumerate(args) if torch.is_tensor(a))
+        found = ((i, self._sharding_of(a)) for i, a in enumerate(args) if torch.is_tensor(a))
         return {i: sharding for i, sharding in found if sharding is not None}
 
     def _for(self, args: list[Any], shardings: dict[int, Sharding]) -> Call:
@@ -152,14 +159,10 @@ class CompiledGraph(BoxedGraph):
         request = self._request
         placement = request.placement or placement_of(self._device)
         if (mesh := mesh_of(self._gm, shardings)) is not None:
-            placement = placement_over(mesh, placement)
+            placement_of_mesh = placement_over(mesh, placement)
             if mesh.size() > 1:
+                placement = placement_of_mesh
                 request = dataclasses.replace(request, mesh=mesh, shardings=shardings)
-            if placement.tensors is not None:
-                raise ShardingError(
-                    "a compiled graph of tensors of the device 'xla' has marks, and such tensors "
-                    "cannot be divided yet: keep the model and its inputs on the CPU or on CUDA"
-                )
         target = target_of(placement.platform, request.options, len(placement.devices))
         # Frozen values would be whole on one device.
         known = self._frozen.keys if self._frozen and mesh is None else None
@@ -238,6 +241,7 @@ def compile_graph(
             views_of_inputs=part.views_of_inputs,
             results_for_backward=frozenset(),
             input_strides={},
+            shardings={},
         )
         return CompiledGraph(part.gm, _promised_inputs(part.gm), asked, record, next(numbers)).call
 
@@ -254,6 +258,12 @@ def compile_graph(
         compiled.call = _with_strides(_traced_strides(gm, request), compiled.call)
     record.seconds = time.perf_counter() - record.start
     return compiled
+
+
+def _sharding_of_tensors(device: torch.device) -> Callable[[torch.Tensor], Sharding | None]:
+    """The function that looks up how the tensors of a device are divided."""
+    tensors = tensors_on(device.type)
+    return marks.sharding_of if tensors is None else tensors.sharding_of
 
 
 def _restrided(tensors: list[Any], strides: Strides) -> list[Any]:

@@ -1,11 +1,12 @@
 """The steps of a call of a program that is divided over the devices of a mesh."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import torch
 
+from xla_dynamo.execution.buffer_calls import BufferCall, binding_of
 from xla_dynamo.execution.constants import draw_seed
 from xla_dynamo.execution.divided_tensors import divided_buffer, new_divided_buffer
 from xla_dynamo.execution.failures import failure
@@ -17,7 +18,7 @@ from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 from xla_dynamo.runtime.placement import Placement
-from xla_dynamo.runtime.sharded_buffers import export_divided
+from xla_dynamo.runtime.sharded_buffers import assembled, export_divided, spread
 
 Tensors = list[torch.Tensor]
 
@@ -26,12 +27,57 @@ def divided_steps(
     program: Program, executable: Executable
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The first and the last step of a divided program's calls."""
-    mesh = Mesh(range(len(executable.placement.devices)), *_sizes_and_names(program))
-    return _importer(program, executable.placement, mesh), _exporter(program, executable)
+    return _importer(program, executable.placement), _exporter(program, executable)
 
 
-def _sizes_and_names(program: Program) -> tuple[list[int], list[str]]:
-    return [size for _, size in program.mesh], [name for name, _ in program.mesh]
+def divided_buffer_call(program: Program, executable: Executable) -> BufferCall | None:
+    """The call of a divided program on buffers; None where torch has to do with them.
+
+    Buffers of one device, or divided otherwise than the program reads them, are divided anew.
+    """
+    binding = binding_of(program)
+    if binding is None:
+        return None
+    placement, mesh = executable.placement, program_mesh(program, executable.placement)
+    given = (*program.donations, *program.inputs, *program.static_inputs)
+    taken = [(a.index, sharding_of(a, mesh)) for a in given]
+    own = own_arguments_over(program, placement)
+    assemble = assembler(program, executable)
+
+    def call(
+        buffers: Sequence[Buffer], stream: int | None
+    ) -> tuple[list[Buffer], dict[int, Buffer]]:
+        arguments = [spread(buffers[index], sharding, placement) for index, sharding in taken]
+        results = assemble(executable.execute(arguments + own()))
+        return (
+            [results[place] for place in binding.outputs],
+            {index: results[place] for index, place in binding.changed.items()},
+        )
+
+    return call
+
+
+def assembler(
+    program: Program, executable: Executable
+) -> Callable[[list[list[Buffer]]], list[Buffer]]:
+    """The function that makes one buffer of the pieces of each result."""
+    placement, mesh = executable.placement, program_mesh(program, executable.placement)
+    shapes = [shape for shape, _ in result_types(program)]
+    tilings = executable.result_tilings()
+
+    def assemble(results: list[list[Buffer]]) -> list[Buffer]:
+        return [
+            assembled(pieces, tiling, shape, mesh, placement)
+            for pieces, tiling, shape in zip(results, tilings, shapes, strict=True)
+        ]
+
+    return assemble
+
+
+def program_mesh(program: Program, placement: Placement) -> Mesh:
+    """The mesh of a divided program that runs on these devices."""
+    ids = [device.id for device in placement.devices]
+    return Mesh(ids, [size for _, size in program.mesh], [name for name, _ in program.mesh])
 
 
 def sharding_of(given: Input, mesh: Mesh) -> Sharding:
@@ -39,33 +85,42 @@ def sharding_of(given: Input, mesh: Mesh) -> Sharding:
     return Sharding(mesh, given.axes or ((),) * len(given.layout.permutation))
 
 
-def _importer(
-    program: Program, placement: Placement, mesh: Mesh
-) -> Callable[[list[Any], int | None], tuple[list[Buffer], Tensors]]:
-    # What is divided was marked, and so comes again.
-    given = [(a, divided_buffer if any(a.axes) else new_divided_buffer) for a in program.inputs]
-    given += [(a, divided_buffer) for a in program.static_inputs]
-    taken = [(a.index, a.layout, sharding_of(a, mesh), get) for a, get in given]
+def own_arguments_over(program: Program, placement: Placement) -> Callable[[], list[Buffer]]:
+    """A function that gives a divided program's constants, its seed, and -0.0."""
+    mesh = program_mesh(program, placement)
     constants = [c.tensor.to(placement.torch_device) for c in program.constants]
-    if program.takes_negative_zero:
-        zero = NEGATIVE_ZERO.to(placement.torch_device)
+    zeros = [NEGATIVE_ZERO.to(placement.torch_device)] * program.takes_negative_zero
 
     def whole(tensor: torch.Tensor, get: Callable[..., Buffer]) -> Buffer:
         sharding = Sharding(mesh, ((),) * tensor.ndim)
         return get(tensor, input_layout(tensor), sharding, placement)
+
+    def own() -> list[Buffer]:
+        buffers = [whole(constant, divided_buffer) for constant in constants]
+        if program.uses_rng:
+            seed = draw_seed(placement).to(placement.torch_device)
+            buffers.append(whole(seed, new_divided_buffer))
+        return buffers + [whole(zero, divided_buffer) for zero in zeros]
+
+    return own
+
+
+def _importer(
+    program: Program, placement: Placement
+) -> Callable[[list[Any], int | None], tuple[list[Buffer], Tensors]]:
+    mesh = program_mesh(program, placement)
+    # What is divided was marked, and so comes again.
+    given = [(a, divided_buffer if any(a.axes) else new_divided_buffer) for a in program.inputs]
+    given += [(a, divided_buffer) for a in program.static_inputs]
+    taken = [(a.index, a.layout, sharding_of(a, mesh), get) for a, get in given]
+    own = own_arguments_over(program, placement)
 
     def import_inputs(args: list[Any], stream: int | None) -> tuple[list[Buffer], Tensors]:
         buffers = [
             get(_on(args[index], placement), layout, sharding, placement)
             for index, layout, sharding, get in taken
         ]
-        buffers += [whole(constant, divided_buffer) for constant in constants]
-        if program.uses_rng:
-            seed = draw_seed(placement).to(placement.torch_device)
-            buffers.append(whole(seed, new_divided_buffer))
-        if program.takes_negative_zero:
-            buffers.append(whole(zero, divided_buffer))
-        return buffers, []
+        return buffers + own(), []
 
     return import_inputs
 

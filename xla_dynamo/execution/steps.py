@@ -14,7 +14,7 @@ from xla_dynamo.errors import ExecutionError
 from xla_dynamo.execution.buffer_calls import BufferCall, buffer_call
 from xla_dynamo.execution.constants import negative_zero, own_arguments
 from xla_dynamo.execution.device_tensors import import_and_export
-from xla_dynamo.execution.divided_steps import divided_steps
+from xla_dynamo.execution.divided_steps import divided_buffer_call, divided_steps
 from xla_dynamo.execution.donated_inputs import DonatedInputs
 from xla_dynamo.execution.failures import failure
 from xla_dynamo.execution.frozen_inputs import FrozenValues
@@ -63,9 +63,14 @@ def steps_of(
     """The steps of a program's calls; `frozen_values` has what `Program.frozen` asks for."""
     placement = executable.placement
     if len(placement.devices) > 1:
-        import_inputs, export = divided_steps(program, executable)
         run = executable.execute
-        return Steps(import_inputs, run, run, export, lambda: None)
+        if placement.tensors is not None:
+            import_inputs, export = import_and_export(program, executable, placement.tensors)
+        else:
+            import_inputs, export = divided_steps(program, executable)
+        return Steps(
+            import_inputs, run, run, export, lambda: divided_buffer_call(program, executable)
+        )
     donated = None
     if program.donations:
         read = [given.index for given in (*program.inputs, *program.static_inputs)]
@@ -73,7 +78,7 @@ def steps_of(
         donated = DonatedInputs(placement, program.donations, read, held)
     run = after_signals(executable.execute) if program.calls_torch else executable.execute
     if placement.tensors is not None:
-        import_inputs, export = import_and_export(program, placement, placement.tensors)
+        import_inputs, export = import_and_export(program, executable, placement.tensors)
         return Steps(import_inputs, _checked(program, run), run, export, lambda: None)
     return Steps(
         _importer(program, executable, donated, keeps_inputs, frozen_values),

@@ -5,9 +5,11 @@ from collections.abc import Collection, Sequence
 import torch
 
 from xla_dynamo.lazy import contents, memory, random_state
-from xla_dynamo.lazy.contents import Value, bits_of, cell_of, geometry_of, new_tensor
+from xla_dynamo.lazy.contents import Value, cell_of, new_tensor, shows_all
 from xla_dynamo.lazy.execution import compute, left_pending, running, tensors_behind
+from xla_dynamo.lazy.sharding import gather, mark
 from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.mesh import Sharding
 
 
 class LazyTensors:
@@ -38,6 +40,23 @@ class LazyTensors:
                     buffers[place] = memory.copy_of(elements)
         return buffers
 
+    def sharding_of(self, tensor: torch.Tensor) -> Sharding | None:
+        """How the elements of a tensor are divided over devices, once they are computed."""
+        if tensor.device.type != "xla" or not shows_all(tensor):
+            return None
+        with running:
+            value = cell_of(tensor).value
+            if value.record is not None:
+                compute([value])
+            return memory.sharding_of(value)
+
+    def mark(self, tensor: torch.Tensor, sharding: Sharding | None) -> None:
+        """Divide the elements of a tensor; None lets them lie on one device."""
+        if sharding is None:
+            gather(tensor)
+        else:
+            mark(tensor, sharding)
+
     def over(self, buffer: Buffer, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
         """A tensor of the device with these contents."""
         dtype = getattr(torch, str(buffer.dtype))
@@ -49,7 +68,7 @@ class LazyTensors:
 
     def put(self, tensor: torch.Tensor, new: torch.Tensor) -> None:
         """Give a tensor, of the device or a number of the host, the elements of another."""
-        if tensor.device.type == "xla" and _shows_all(tensor) and _may_change(tensor):
+        if tensor.device.type == "xla" and shows_all(tensor) and _may_change(tensor):
             with contents.lock:
                 cell_of(tensor).value = cell_of(new).value
             return
@@ -62,14 +81,10 @@ def _buffer(tensor: torch.Tensor) -> Buffer:
     if tensor.device.type != "xla":
         return memory.copy_of(tensor)
     value = cell_of(tensor).value
-    if _shows_all(tensor) and value.buffer is not None:
+    if shows_all(tensor) and value.buffer is not None:
         return value.buffer
     with tensors_behind([tensor]) as (elements,):
         return memory.copy_of(elements)
-
-
-def _shows_all(tensor: torch.Tensor) -> bool:
-    return geometry_of(tensor) == cell_of(tensor).value.geometry and not bits_of(tensor)
 
 
 def _may_change(tensor: torch.Tensor) -> bool:

@@ -15,7 +15,9 @@ import torch
 
 from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
 from xla_dynamo.lowerings.builders.dtypes import SUPPORTED_DTYPES
+from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.torch_private import (
     DispatchKey,
     DispatchKeySet,
@@ -124,9 +126,25 @@ def live_cells() -> list[Cell]:
     return list(_cells.values())
 
 
+def marked_shardings() -> dict[int, Sharding]:
+    """The shardings that the contents of storages are marked with, by the id of the value."""
+    found = {}
+    for storage, cell in list(_cells.items()):
+        dtype, *elements = cell.value.geometry
+        sharding = marks.asked_of(storage, (*elements, dtype))
+        if sharding is not None:
+            found[id(cell.value)] = sharding
+    return found
+
+
 def geometry_of(tensor: Tensor) -> Geometry:
     """Which elements of its cell a tensor shows."""
     return (tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def shows_all(tensor: Tensor) -> bool:
+    """Whether a tensor shows its cell's value as it is, and not a view of it."""
+    return geometry_of(tensor) == cell_of(tensor).value.geometry and not bits_of(tensor)
 
 
 def bits_of(tensor: Tensor) -> tuple[OpOverload, ...]:

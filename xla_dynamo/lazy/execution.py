@@ -41,6 +41,8 @@ class Program:
     def __init__(self, part: Slice) -> None:
         self._placement = memory.placement()
         device = self._placement.torch_device
+        division = part.division
+        shardings = {} if division is None else dict(enumerate(division.given))
         made: list[BoxedGraph] = []
         self._call: Callable[..., Sequence[Tensor]] = compile_torch_graph(
             trace(part, device),
@@ -48,6 +50,7 @@ class Program:
             Options.parse(None),
             kind="lazy tensors",
             placement=self._placement,
+            shardings=shardings,
             compiled=made.append,
         )
         steps = made[0].steps if len(made) == 1 else None

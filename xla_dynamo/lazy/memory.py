@@ -13,10 +13,13 @@ import torch
 from xla_dynamo.errors import OptionError
 from xla_dynamo.execution.buffer_calls import strides_layout
 from xla_dynamo.lazy.contents import Value, as_dtype, bits_of, geometry_of, span
-from xla_dynamo.runtime.buffers import exporter, import_donated
+from xla_dynamo.runtime import jaxlib_private
+from xla_dynamo.runtime.buffers import import_donated
 from xla_dynamo.runtime.clients import placement_on
 from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.sharded_buffers import gathered
 from xla_dynamo.torch_private import invert_perm
 
 
@@ -70,10 +73,9 @@ def tensor_of(value: Value) -> torch.Tensor:
     It is the buffer's own memory where that can be. So nobody may write there, and it is to be
     gone when the next program runs.
     """
-    where = placement()
     _, size, stride, _ = value.geometry
     assert value.buffer is not None
-    array = exporter(where)(value.buffer, where.stream() if where.has_streams else None)
+    array = gathered(value.buffer, placement())
     layout = strides_layout(size, stride)
     elements = array.permute(invert_perm(layout.permutation))
     if elements.stride() == stride:
@@ -84,6 +86,15 @@ def tensor_of(value: Value) -> torch.Tensor:
     places = torch.arange(len(storage), device=storage.device).as_strided(size, stride)
     storage[places.flatten()] = elements.flatten()  # copy_ refuses elements of one place
     return storage.as_strided(size, stride)
+
+
+def sharding_of(value: Value) -> Sharding | None:
+    """How a computed value is divided over devices; None for one of a single device."""
+    assert value.buffer is not None
+    sharding = jaxlib_private.sharding_of(value.buffer)
+    if sharding is None:
+        return None
+    return sharding.permuted(invert_perm(strides_layout(*value.geometry[1:3]).permutation))
 
 
 def shown(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature, signature_of
 from xla_dynamo.lazy.transfers import SPECIAL, to_device
 from xla_dynamo.runtime import metrics
+from xla_dynamo.spmd.operators import MARK
 from xla_dynamo.torch_private import (
     OpOverload,
     all_operator_names,
@@ -43,6 +44,11 @@ def register_kernels(library: torch.library.Library) -> None:
         ours = name.startswith("aten::") and name not in _LEFT_TO_TORCH
         if ours and not has_kernel(name, composite):
             library.impl(name.removeprefix("aten::"), _kernel(name), "PrivateUse1")
+
+
+def register_mark(library: torch.library.Library) -> None:
+    """Give the operator that marks tensors a kernel for the device, which records it."""
+    library.impl("mark_sharding", _kernel_of(MARK), "PrivateUse1")
 
 
 def _kernel(name: str) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.compiled_calls import LazyTensors
 from xla_dynamo.lazy.contents import new_storage
 from xla_dynamo.lazy.memory import placement, value_of
-from xla_dynamo.lazy.operators import register_kernels
+from xla_dynamo.lazy.operators import register_kernels, register_mark
 from xla_dynamo.lazy.transfers import uploaded
 from xla_dynamo.runtime.clients import register_device
 
@@ -79,7 +79,9 @@ def _claim() -> list[torch.library.Library]:
     library = torch.library.Library("aten", "IMPL")
     register_kernels(library)
     register_device("xla", placement, LazyTensors())
-    return [library, register_autocast(library)]
+    of_marks = torch.library.Library("xla", "IMPL")
+    register_mark(of_marks)
+    return [library, register_autocast(library), of_marks]
 
 
 _libraries = _claim()  # the kernels are gone with it

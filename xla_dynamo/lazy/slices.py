@@ -8,8 +8,27 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from xla_dynamo.lazy.contents import Value, live_cells
+from xla_dynamo.lazy import memory
+from xla_dynamo.lazy.contents import Value, live_cells, marked_shardings
 from xla_dynamo.lazy.records import Record
+from xla_dynamo.runtime import marks
+from xla_dynamo.runtime.mesh import Mesh, Sharding
+from xla_dynamo.spmd.operators import MARK
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Division:
+    """How a program is divided over the devices of a mesh.
+
+    Attributes:
+        mesh: the mesh.
+        given: how each input is divided.
+        asked: how each output is to be divided; None where that is left to the partitioner.
+    """
+
+    mesh: Mesh
+    given: tuple[Sharding, ...]
+    asked: tuple[Sharding | None, ...]
 
 
 @dataclasses.dataclass(slots=True)
@@ -23,6 +42,7 @@ class Slice:
         numbers: the changing numbers of all records.
         places: of the result `index` of a record, `places[record.order] + index` is its number.
         replaced: of each output, the number of the input whose cell and memory it takes, or -1.
+        division: how the program is divided over a mesh; None for a program of one device.
         key: equal for programs that are alike.
     """
 
@@ -32,6 +52,7 @@ class Slice:
     numbers: list[float]
     places: dict[int, int]
     replaced: list[int]
+    division: Division | None
     key: Any
 
 
@@ -68,13 +89,37 @@ def cut(roots: Iterable[Value] | None) -> Slice | None:
     if not everything:
         outputs += _others(wanted, records, outputs)
     replaced = _replaced(outputs, known, live) if everything else [-1] * len(outputs)
+    division = _division(records, inputs, outputs) if marks.were_ever_there() else None
     key = (
         tuple(program),
         tuple([(v.geometry[0], v.geometry[1], v.geometry[2]) for v in inputs]),
         tuple([places[v.record.order] + v.index for v in outputs if v.record is not None]),
         tuple(replaced),
+        division,
     )
-    return Slice(records, inputs, outputs, numbers, places, replaced, key)
+    return Slice(records, inputs, outputs, numbers, places, replaced, division, key)
+
+
+def _division(
+    records: Sequence[Record], inputs: Sequence[Value], outputs: Sequence[Value]
+) -> Division | None:
+    """How the program of a slice is divided: as its inputs are, and as marks ask for."""
+    given = [memory.sharding_of(v) for v in inputs]
+    marked = marked_shardings()
+    asked = tuple(marked.get(id(v)) for v in outputs)
+    found = [s.mesh for s in (*given, *asked) if s is not None]
+    found += [_mesh_of(r) for r in records if r.recipe.signature.op is MARK]
+    mesh = next((m for m in found if m.size() > 1), None)
+    if mesh is None:
+        return None
+    whole = (Sharding(mesh, ((),) * len(v.geometry[1])) for v in inputs)
+    return Division(mesh, tuple(s or w for s, w in zip(given, whole, strict=True)), asked)
+
+
+def _mesh_of(record: Record) -> Mesh:
+    """The mesh of a record of a mark."""
+    _, device_ids, mesh_shape, axis_names, *_ = record.args
+    return Mesh(device_ids, mesh_shape, axis_names)
 
 
 def _behind(values: Sequence[Value]) -> list[Record]:

@@ -15,6 +15,8 @@ from xla_dynamo.lazy.changing_numbers import form_of
 from xla_dynamo.lazy.contents import Geometry, Value, View, as_dtype
 from xla_dynamo.lazy.records import Arg, Number, Record
 from xla_dynamo.lazy.slices import Slice
+from xla_dynamo.runtime.mesh import Sharding
+from xla_dynamo.spmd.operators import MARK
 from xla_dynamo.torch_private import schema
 
 aten = torch.ops.aten
@@ -52,7 +54,11 @@ class _Trace:
             self._stack_trace = record.place.stack_trace() if record.place else None
             self._record(record)
         outputs = []
-        for value, replaced in zip(self._cut.outputs, self._cut.replaced, strict=True):
+        for value, replaced, asked in zip(
+            self._cut.outputs, self._cut.replaced, self._asked(), strict=True
+        ):
+            if asked is not None:
+                self._results[self._place(value)] = self._marked(value, asked)
             if replaced < 0:
                 # A copy is no view of anything, so AOTAutograd has nothing to do with it; to XLA it
                 # is nothing at all.
@@ -72,7 +78,28 @@ class _Trace:
     def _base(self, value: Value) -> Node:
         if value.record is None:
             return self._inputs[id(value)]
-        return self._results[self._cut.places[value.record.order] + value.index]
+        return self._results[self._place(value)]
+
+    def _place(self, value: Value) -> int:
+        assert value.record is not None
+        return self._cut.places[value.record.order] + value.index
+
+    def _asked(self) -> Sequence[Sharding | None]:
+        """The shardings that the outputs are asked to have."""
+        division = self._cut.division
+        return [None] * len(self._cut.outputs) if division is None else division.asked
+
+    def _marked(self, value: Value, asked: Sharding) -> Node:
+        """The node of a result, marked with a sharding."""
+        mesh, names = asked.mesh, [",".join(axes) for axes in asked.axes]
+        return self._call(
+            MARK,
+            self._base(value),
+            list(mesh.device_ids),
+            list(mesh.mesh_shape),
+            list(mesh.axis_names),
+            names,
+        )
 
     def _record(self, record: Record) -> None:
         first = self._cut.places[record.order]

@@ -6,6 +6,7 @@ import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime import marks
+from xla_dynamo.runtime.clients import tensors_on
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 from xla_dynamo.spmd.operators import mark_in_graph
 from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
@@ -49,34 +50,48 @@ def mark_sharding_with_gradients(
 def clear_sharding(t: torch.Tensor) -> torch.Tensor:
     """Take a tensor's mark off; returns the tensor."""
     marks.clear(t)
+    if (tensors := tensors_on(t.device.type)) is not None:
+        tensors.mark(t, None)
     return t
 
 
 def sharding_of(t: torch.Tensor) -> Sharding | None:
-    """The sharding that a tensor is marked with outside of compiled regions; None without one."""
-    return marks.sharding_of(t)
+    """The sharding that a tensor is marked with outside of compiled regions; None without one.
+
+    A tensor of the device 'xla' that has no mark of its own is computed, if it is pending, and has
+    the sharding that its program gave it.
+    """
+    tensors = tensors_on(t.device.type)
+    marked = marks.sharding_of(t)
+    return tensors.sharding_of(t) if marked is None and tensors is not None else marked
 
 
 def _marked(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bool) -> torch.Tensor:
     axes = axes_of(mesh, spec)
     if torch.compiler.is_compiling():  # checked where the graph is compiled
         return mark_in_graph(t, mesh, axes, with_gradients)
-    if t.device.type == "xla":
-        raise ShardingError(
-            f"a tensor of shape {tuple(t.shape)} of the device 'xla' cannot be divided yet: mark "
-            "tensors of the CPU or of CUDA, and compile the model"
-        )
     sharding = Sharding(mesh, tuple(tuple(names) for names in axes))
     sharding.check(t.dim())
+    tensors = tensors_on(t.device.type)
+    if tensors is None:
+        _check_sizes(t, sharding)
+    if not marks.were_ever_there() and "torch._dynamo" in sys.modules:
+        # What was compiled before the first mark does not look at marks.
+        torch.compiler.reset()
+    if tensors is not None:
+        tensors.mark(t, sharding)
+    marks.mark(t, sharding)
+    if tensors is not None and with_gradients:
+        return mark_in_graph(t, mesh, axes, True)
+    return t
+
+
+def _check_sizes(t: torch.Tensor, sharding: Sharding) -> None:
+    """Raise ShardingError unless a tensor outside of compiled regions is evenly divided."""
     for dim, (size, count) in enumerate(zip(t.shape, sharding.counts(), strict=True)):
         if size % count:
             raise ShardingError(
                 f"dimension {dim} of a tensor of shape {tuple(t.shape)} is divided by "
-                f"{', '.join(axes[dim])} into {count} pieces, and {size} is not divisible by "
-                f"{count}: pad it, divide another dimension, or mark it inside the compiled region"
+                f"{', '.join(sharding.axes[dim])} into {count} pieces, and {size} is not divisible "
+                f"by {count}: pad it, divide another dimension, or mark it inside the compiled region"
             )
-    if not marks.were_ever_there() and "torch._dynamo" in sys.modules:
-        # What was compiled before the first mark does not look at marks.
-        torch.compiler.reset()
-    marks.mark(t, sharding)
-    return t

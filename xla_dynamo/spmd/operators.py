@@ -41,6 +41,9 @@ torch.library.register_autograd(
 )
 
 
+MARK = torch.ops.xla.mark_sharding.default
+
+
 def mark_in_graph(
     x: torch.Tensor, mesh: Mesh, axes: list[list[str]], with_gradients: bool
 ) -> torch.Tensor:

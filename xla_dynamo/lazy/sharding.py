@@ -1,0 +1,51 @@
+"""Divide tensors of the 'xla' device over a mesh: what is computed at once, the rest when it is."""
+
+import torch
+
+from xla_dynamo.execution.buffer_calls import strides_layout
+from xla_dynamo.lazy import contents, execution, memory
+from xla_dynamo.lazy.contents import Value, cell_of, shows_all
+from xla_dynamo.runtime.clients import placement_over
+from xla_dynamo.runtime.mesh import Sharding
+from xla_dynamo.runtime.sharded_buffers import gathered, spread
+from xla_dynamo.spmd.operators import mark_in_graph
+
+
+def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
+    """Divide the elements of a tensor: those that are computed now, others in their program.
+
+    What does not divide evenly, and a part of a tensor, is divided within programs alone.
+
+    Raises:
+        ShardingError: there are no such devices.
+    """
+    placement_over(sharding.mesh, memory.placement())
+    with execution.running:
+        with contents.lock:
+            value = cell_of(tensor).value
+        if value.buffer is not None and shows_all(tensor) and _is_even(tensor, sharding):
+            _divide(value, sharding)
+            return
+    axes = [list(names) for names in sharding.axes]
+    with torch.no_grad():
+        tensor.copy_(mark_in_graph(tensor.detach(), sharding.mesh, axes, False))
+
+
+def gather(tensor: torch.Tensor) -> None:
+    """Let the elements of a tensor lie on one device again."""
+    with execution.running, contents.lock:
+        value = cell_of(tensor).value
+        if value.buffer is not None and memory.sharding_of(value) is not None:
+            elements = gathered(value.buffer, memory.placement())
+            value.buffer = memory.buffer_of(elements.clone(), elements.size(), elements.stride())
+
+
+def _divide(value: Value, sharding: Sharding) -> None:
+    assert value.buffer is not None
+    permutation = strides_layout(*value.geometry[1:3]).permutation
+    placement = placement_over(sharding.mesh, memory.placement())
+    value.buffer = spread(value.buffer, sharding.permuted(permutation), placement)
+
+
+def _is_even(tensor: torch.Tensor, sharding: Sharding) -> bool:
+    return not any(n % count for n, count in zip(tensor.shape, sharding.counts(), strict=True))
