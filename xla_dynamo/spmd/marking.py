@@ -93,5 +93,6 @@ def _check_sizes(t: torch.Tensor, sharding: Sharding) -> None:
             raise ShardingError(
                 f"dimension {dim} of a tensor of shape {tuple(t.shape)} is divided by "
                 f"{', '.join(sharding.axes[dim])} into {count} pieces, and {size} is not divisible "
-                f"by {count}: pad it, divide another dimension, or mark it inside the compiled region"
+                f"by {count}: pad it, divide another dimension, or mark it inside the compiled "
+                "region"
             )
