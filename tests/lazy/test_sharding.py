@@ -231,6 +231,28 @@ def test_compiled_graphs_that_write_into_divided_tensors():
         assert pieces(state) == [(8, 8)] * 8
 
 
+def test_train_step(executables):
+    """The step is one executable, and the one before it makes the optimizer's state."""
+
+    def losses(marked):
+        model = mlp().to(xla_dynamo.device())
+        if marked:
+            tensor_parallel(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        step = xla_dynamo.train_step(model, lambda m, x, y: (m(x) - y).square().mean(), optimizer)
+        torch.manual_seed(1)
+        batches = [(on_device(16, 32), on_device(16, 24)) for _ in range(20)]
+        found = [step(x, y).item() for x, y in batches[:2]]
+        before = executables()
+        found += [step(x, y).item() for x, y in batches[2:]]
+        assert executables() == before
+        for p, state in optimizer.state.items():
+            assert spmd.sharding_of(p) == spmd.sharding_of(state["exp_avg"])
+        return torch.tensor(found)
+
+    torch.testing.assert_close(losses(True), losses(False), rtol=1e-4, atol=0)
+
+
 def test_operators_that_run_in_torch():
     x = spmd.mark_sharding(on_device(16, 8), WIDE, ("data", None))
     on_cpu = x.cpu()

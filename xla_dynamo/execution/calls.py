@@ -1,5 +1,6 @@
 """Bind a program to its executable: the function that runs at every call."""
 
+import collections
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -62,6 +63,13 @@ def bind(program: Program, steps: Steps | None, placement: Placement) -> Call:
 
     used = [*outputs, *(m.output for m in mutations), *(o for e in effects for o in e.outputs)]
     needed = {m.index for m in mutations} | {o.input for o in used if o.input is not None}
+    uses = collections.Counter(o.result for o in used)
+    tensors = placement.tensors
+    # A tensor without memory of its own takes the value of a result that nobody else gets.
+    writes = [
+        (m, _copy if tensors is None or uses[m.output.result] != 1 else tensors.put)
+        for m in mutations
+    ]
 
     def call(args: list[Any]) -> list[Any]:
         inputs = {index: args[index] for index in needed}
@@ -70,12 +78,16 @@ def bind(program: Program, steps: Steps | None, placement: Placement) -> Call:
             checked = [_value(a, results, inputs) for a in effect.args]
             named = {k: _value(a, results, inputs) for k, a in effect.kwargs.items()}
             effect.op(*checked, **named)
-        for mutation in mutations:
-            with torch.no_grad():
-                inputs[mutation.index].copy_(_value(mutation.output, results, inputs))
+        for mutation, write in writes:
+            write(inputs[mutation.index], _value(mutation.output, results, inputs))
         return [_value(output, results, inputs) for output in outputs]
 
     return call
+
+
+def _copy(tensor: torch.Tensor, new: torch.Tensor) -> None:
+    with torch.no_grad():
+        tensor.copy_(new)
 
 
 def _nothing(args: list[Any]) -> list[Any]:

@@ -5,9 +5,10 @@ from collections.abc import Collection, Sequence
 import torch
 
 from xla_dynamo.lazy import contents, memory, random_state
-from xla_dynamo.lazy.contents import Value, cell_of, new_tensor, shows_all
+from xla_dynamo.lazy.contents import Value, cell_of, geometry_of, new_tensor, shows_all
 from xla_dynamo.lazy.execution import compute, left_pending, running, tensors_behind
-from xla_dynamo.lazy.sharding import gather, mark
+from xla_dynamo.lazy.sharding import divides_evenly, gather, mark
+from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Sharding
 
@@ -68,9 +69,12 @@ class LazyTensors:
 
     def put(self, tensor: torch.Tensor, new: torch.Tensor) -> None:
         """Give a tensor, of the device or a number of the host, the elements of another."""
-        if tensor.device.type == "xla" and shows_all(tensor) and _may_change(tensor):
+        if _takes_value(tensor, new) and _may_change(tensor):
             with contents.lock:
                 cell_of(tensor).value = cell_of(new).value
+            asked = marks.sharding_of(tensor)
+            if asked and divides_evenly(tensor, asked) and asked != self.sharding_of(tensor):
+                mark(tensor, asked)
             return
         with torch.no_grad():
             tensor.copy_(new)
@@ -85,6 +89,13 @@ def _buffer(tensor: torch.Tensor) -> Buffer:
         return value.buffer
     with tensors_behind([tensor]) as (elements,):
         return memory.copy_of(elements)
+
+
+def _takes_value(tensor: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether a tensor may have the value of another for its contents, as it is."""
+    on_device = tensor.device.type == new.device.type == "xla"
+    same = on_device and geometry_of(tensor) == geometry_of(new)
+    return same and shows_all(tensor) and shows_all(new)
 
 
 def _may_change(tensor: torch.Tensor) -> bool:

@@ -23,7 +23,7 @@ def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
     with execution.running:
         with contents.lock:
             value = cell_of(tensor).value
-        if value.buffer is not None and shows_all(tensor) and _is_even(tensor, sharding):
+        if value.buffer is not None and shows_all(tensor) and divides_evenly(tensor, sharding):
             _divide(value, sharding)
             return
     axes = [list(names) for names in sharding.axes]
@@ -47,5 +47,6 @@ def _divide(value: Value, sharding: Sharding) -> None:
     value.buffer = spread(value.buffer, sharding.permuted(permutation), placement)
 
 
-def _is_even(tensor: torch.Tensor, sharding: Sharding) -> bool:
+def divides_evenly(tensor: torch.Tensor, sharding: Sharding) -> bool:
+    """Whether the pieces of all devices are of one size."""
     return not any(n % count for n, count in zip(tensor.shape, sharding.counts(), strict=True))
