@@ -191,8 +191,10 @@ def placement_over(mesh: Mesh, one: Placement) -> Placement:
     """
     by_id = {device.id: device for device in devices_of(one.platform)}
     if missing := [i for i in mesh.device_ids if i not in by_id]:
-        few = "call xla_dynamo.runtime.clients.set_device_count(n) before anything is compiled, or "
-        few += f"set CPU_NUM_DEVICES={max(mesh.device_ids) + 1}"
+        few = (
+            f"call xla_dynamo.runtime.set_device_count({max(mesh.device_ids) + 1}) before anything "
+        )
+        few += f"is compiled, or set CPU_NUM_DEVICES={max(mesh.device_ids) + 1}"
         raise ShardingError(
             f"{mesh} has the devices {missing}, and the platform {one.platform!r} has "
             f"{sorted(by_id)}" + (f": {few}" if one.platform == "cpu" else "")

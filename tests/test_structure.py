@@ -169,6 +169,7 @@ def test_public_names():
         "optimizer_step",
         "real_devices",
         "refreeze",
+        "runtime",
         "save",
         "set_rng_state",
         "spmd",
@@ -184,7 +185,7 @@ def test_public_names():
     for name in xla_dynamo.__all__:
         public = getattr(xla_dynamo, name)
         assert public.__doc__, name
-        is_module = name in ("metrics", "spmd")
+        is_module = name in ("metrics", "runtime", "spmd")
         assert callable(public) != is_module, f"{name}: a module of that name hides it"
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         xla_dynamo.nonsense  # noqa: B018

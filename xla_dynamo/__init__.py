@@ -90,6 +90,7 @@ __all__ = [
     "optimizer_step",
     "real_devices",
     "refreeze",
+    "runtime",
     "save",
     "set_rng_state",
     "spmd",
@@ -120,7 +121,7 @@ def device(index: int | None = None) -> Any:
     return registration.device(index)
 
 
-_MODULES = ("metrics", "spmd")
+_MODULES = ("metrics", "runtime", "spmd")
 
 
 def __getattr__(name: str) -> Any:
@@ -132,4 +133,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "lowerings", "runtime"]
+    return [*__all__, "lowerings"]

@@ -5,42 +5,27 @@ tensor of the value's strides; where the strides leave gaps, in row-major order.
 have the buffer, since programs write new values into the memory of old ones.
 """
 
-import functools
-import os
-
 import torch
 
-from xla_dynamo.errors import OptionError
 from xla_dynamo.execution.buffer_calls import strides_layout
 from xla_dynamo.lazy.contents import Value, as_dtype, bits_of, geometry_of, span
 from xla_dynamo.runtime import jaxlib_private
 from xla_dynamo.runtime.buffers import import_donated
-from xla_dynamo.runtime.clients import placement_on
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.runtime.sharded_buffers import gathered
+from xla_dynamo.runtime.topology import default_placement
 from xla_dynamo.torch_private import invert_perm
 
 
-@functools.cache
 def placement() -> Placement:
     """Where the device computes: as the environment variable PJRT_DEVICE says.
-
-    Its values are the names of PJRT platforms, CPU, CUDA or TPU say, as in PyTorch/XLA. Without it,
-    the device is a GPU where torch and JAX have one, else the CPU.
 
     Raises:
         OptionError: there is no such platform.
     """
-    name = os.environ.get("PJRT_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return placement_on(name.lower())
-    except RuntimeError as error:
-        raise OptionError(
-            f"PJRT_DEVICE is {name!r}, and there is no such platform: install its PJRT plugin, or "
-            f"set CPU ({error})"
-        ) from error
+    return default_placement()
 
 
 def fallback_device() -> torch.device:
