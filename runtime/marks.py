@@ -25,14 +25,19 @@ def are_there() -> bool:
 
 
 def were_ever_there() -> bool:
-    """Whether any tensor was ever marked in this process."""
+    """Whether any tensor was ever marked in this process, or is to be."""
     return _ever
+
+
+def expect() -> None:
+    """Say that there will be marks."""
+    global _ever
+    _ever = True
 
 
 def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
     """Mark a tensor, in the place of an earlier mark."""
-    global _ever
-    _ever = True
+    expect()
     key = storage_id(tensor)
 
     def forget(reference: Any) -> None:

@@ -8,7 +8,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import xla_dynamo
-from xla_dynamo import metrics
+from tests.spmd.dividing import WIDE, mlp
+from xla_dynamo import metrics, spmd
+from xla_dynamo.errors import ShardingError
 from xla_dynamo.lazy import contents
 
 
@@ -125,3 +127,39 @@ def test_batches_are_made_in_the_callers_grad_mode():
     assert not x.requires_grad
     (x,) = xla_dynamo.MpDeviceLoader(batches)
     assert x.requires_grad
+
+
+def test_batches_that_are_divided():
+    spec = spmd.ShardingSpec(WIDE, ("data", None))
+    for x, y in xla_dynamo.MpDeviceLoader(loader(), "xla", input_sharding=spec):
+        assert spmd.sharding_of(x).axes == (("data",), ())
+        assert spmd.sharding_of(y) is None  # of another rank
+        assert (x.sum(1) - y).eq(0).all().item()
+
+
+def test_batches_that_are_divided_by_key():
+    batches = [{"x": torch.full((8, 4), float(i)), "n": i, "mask": torch.ones(8)} for i in range(3)]
+    specs = {
+        "x": spmd.ShardingSpec(WIDE, ("data", "model")),
+        "mask": spmd.ShardingSpec(WIDE, ("model",)),
+        "n": None,
+    }
+    device_loader = xla_dynamo.MpDeviceLoader(batches, "xla", input_sharding=specs)
+    for i, batch in enumerate(device_loader):
+        assert spmd.sharding_of(batch["x"]).axes == (("data",), ("model",))
+        assert spmd.sharding_of(batch["mask"]).axes == (("model",),)
+        assert batch["n"] == i
+        assert (batch["x"] * batch["mask"].unsqueeze(1)).mean().item() == i
+    del specs["n"]
+    with pytest.raises(ShardingError, match="input_sharding has the keys"):
+        list(xla_dynamo.MpDeviceLoader(batches, "xla", input_sharding=specs))
+
+
+def test_batches_of_the_cpu_are_divided_for_compiled_models():
+    model = mlp()
+    fast = torch.compile(model, backend="openxla")
+    batches = [torch.randn(16, 32) for _ in range(2)]
+    spec = spmd.ShardingSpec(WIDE, ("data", None))
+    for x in xla_dynamo.MpDeviceLoader(batches, "cpu", input_sharding=spec):
+        assert spmd.sharding_of(x).axes == (("data",), ())
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)

@@ -2,15 +2,20 @@
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.errors import ShardingError
 from xla_dynamo.lazy import steps
+from xla_dynamo.lazy.sharding import uploaded_in_pieces
+from xla_dynamo.spmd.marking import expect_marks
+from xla_dynamo.spmd.sharding_spec import ShardingSpec
 from xla_dynamo.torch_private import pytree
 
 _END = object()
+InputSharding: TypeAlias = ShardingSpec | Mapping[str, ShardingSpec | None]
 
 
 class MpDeviceLoader:
@@ -27,6 +32,7 @@ class MpDeviceLoader:
         *,
         device_prefetch_size: int = 8,
         batches_per_execution: int = 1,
+        input_sharding: InputSharding | None = None,
     ) -> None:
         """Take the loader.
 
@@ -35,14 +41,22 @@ class MpDeviceLoader:
             device: where to upload them.
             device_prefetch_size: how many batches may wait on the device.
             batches_per_execution: how many batches make a step.
+            input_sharding: how the tensors of a batch are divided over a mesh: a spec for all whose
+                rank it has, or, for batches that are dictionaries, a spec or None for each key.
+                Tensors of other ranks or of sizes that do not divide evenly are whole on each
+                device.
 
         Raises:
             ValueError: one of the sizes is less than one.
+            ShardingError, from the iteration: a batch has other keys than `input_sharding`.
         """
         if min(device_prefetch_size, batches_per_execution) < 1:
             raise ValueError("device_prefetch_size and batches_per_execution must be at least 1")
         self._loader, self._device = loader, torch.device(device)
         self._ahead, self._batches = device_prefetch_size, batches_per_execution
+        self._sharding = input_sharding
+        if input_sharding is not None:
+            expect_marks()  # here, since batches are marked in another thread
 
     def __len__(self) -> int:
         """The number of batches.
@@ -53,7 +67,7 @@ class MpDeviceLoader:
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        upload = _Upload(self._loader, self._device, self._ahead)
+        upload = _Upload(self._loader, self._device, self._ahead, self._sharding)
         try:
             for number, batch in enumerate(upload):
                 if number and number % self._batches == 0:
@@ -62,6 +76,34 @@ class MpDeviceLoader:
             steps.sync()
         finally:
             upload.stop()
+
+
+def _uploader(device: torch.device, sharding: InputSharding | None) -> Callable[[Any], Any]:
+    """The function that brings a batch to the device."""
+
+    def upload(batch: Any, spec: ShardingSpec | None) -> Any:
+        def one(t: torch.Tensor) -> torch.Tensor:
+            if spec is None or spec.mesh.size() == 1 or not spec.can_apply(t):
+                return t.to(device)
+            if device.type == "xla" and t.device.type != "xla":
+                return uploaded_in_pieces(t, spec.sharding())
+            return spec.apply(t.to(device))
+
+        return pytree.tree_map_only(torch.Tensor, one, batch)
+
+    if not isinstance(sharding, Mapping):
+        return lambda batch: upload(batch, sharding)
+
+    def upload_by_key(batch: Any) -> Any:
+        if not isinstance(batch, Mapping) or batch.keys() != sharding.keys():
+            had = sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+            raise ShardingError(
+                f"input_sharding has the keys {sorted(sharding)}, and a batch is {had}: give a "
+                "spec, or None, for each key of the batches, or one spec for all tensors"
+            )
+        return {key: upload(value, sharding[key]) for key, value in batch.items()}
+
+    return upload_by_key
 
 
 class ParallelLoader:
@@ -85,21 +127,27 @@ class ParallelLoader:
 class _Upload:
     """A thread that uploads, and the queue of what it has uploaded."""
 
-    def __init__(self, loader: Iterable[Any], device: torch.device, ahead: int) -> None:
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        device: torch.device,
+        ahead: int,
+        sharding: InputSharding | None,
+    ) -> None:
         self._queue: queue.Queue[Any] = queue.Queue(ahead)
         self._stopped = threading.Event()
         grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        arguments = (loader, device, grad, inference)
+        arguments = (loader, _uploader(device, sharding), grad, inference)
         self._thread = threading.Thread(target=self._run, args=arguments, daemon=True)
         self._thread.start()
 
     def _run(
-        self, loader: Iterable[Any], device: torch.device, grad: bool, inference: bool
+        self, loader: Iterable[Any], upload: Callable[[Any], Any], grad: bool, inference: bool
     ) -> None:
         try:
             with torch.inference_mode(inference), torch.set_grad_enabled(grad):
                 for batch in loader:
-                    self._put(pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), batch))
+                    self._put(upload(batch))
                     if self._stopped.is_set():
                         return
             self._put(_END)

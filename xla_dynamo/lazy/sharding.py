@@ -4,10 +4,12 @@ import torch
 
 from xla_dynamo.execution.buffer_calls import strides_layout
 from xla_dynamo.lazy import contents, execution, memory
-from xla_dynamo.lazy.contents import Value, cell_of, shows_all
+from xla_dynamo.lazy.contents import Value, cell_of, new_tensor, shows_all
+from xla_dynamo.lazy.transfers import uploaded
+from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.clients import placement_over
 from xla_dynamo.runtime.mesh import Sharding
-from xla_dynamo.runtime.sharded_buffers import gathered, spread
+from xla_dynamo.runtime.sharded_buffers import gathered, import_divided, spread
 from xla_dynamo.spmd.operators import mark_in_graph
 
 
@@ -29,6 +31,25 @@ def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
     axes = [list(names) for names in sharding.axes]
     with torch.no_grad():
         tensor.copy_(mark_in_graph(tensor.detach(), sharding.mesh, axes, False))
+
+
+def uploaded_in_pieces(tensor: torch.Tensor, sharding: Sharding) -> torch.Tensor:
+    """A marked tensor of the device with the elements of one of the host, evenly divided.
+
+    Unlike `mark` it waits for no program that runs.
+
+    Raises:
+        UnsupportedTensor, UnsupportedDtype: XLA has no form for it.
+    """
+    whole = uploaded(tensor, tensor.dtype)
+    size, stride = whole.size(), whole.stride()
+    permutation = strides_layout(size, stride).permutation
+    elements = whole.detach().permute(permutation).contiguous()
+    placement = placement_over(sharding.mesh, memory.placement())
+    buffer = import_divided(elements, sharding.permuted(permutation), placement)
+    made = new_tensor(Value((whole.dtype, size, stride, 0), buffer))
+    marks.mark(made, sharding)
+    return made
 
 
 def gather(tensor: torch.Tensor) -> None:

@@ -66,6 +66,14 @@ def sharding_of(t: torch.Tensor) -> Sharding | None:
     return tensors.sharding_of(t) if marked is None and tensors is not None else marked
 
 
+def expect_marks() -> None:
+    """Let everything that is compiled from now on look at marks; what was before does not."""
+    if not marks.were_ever_there():
+        marks.expect()
+        if "torch._dynamo" in sys.modules:
+            torch.compiler.reset()
+
+
 def _marked(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bool) -> torch.Tensor:
     axes = axes_of(mesh, spec)
     if torch.compiler.is_compiling():  # checked where the graph is compiled
@@ -75,9 +83,7 @@ def _marked(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bo
     tensors = tensors_on(t.device.type)
     if tensors is None:
         _check_sizes(t, sharding)
-    if not marks.were_ever_there() and "torch._dynamo" in sys.modules:
-        # What was compiled before the first mark does not look at marks.
-        torch.compiler.reset()
+    expect_marks()
     if tensors is not None:
         tensors.mark(t, sharding)
     marks.mark(t, sharding)

@@ -30,13 +30,13 @@ class ShardingSpec:
     minibatch: bool = False
 
     def __post_init__(self) -> None:
-        self._sharding().check(len(self.partition_spec))
+        self.sharding().check(len(self.partition_spec))
 
     def can_apply(self, t: torch.Tensor) -> bool:
         """Whether a tensor has as many dimensions as the spec, of sizes that are divisible."""
         if t.dim() != len(self.partition_spec):
             return False
-        counts = self._sharding().counts()
+        counts = self.sharding().counts()
         return all(size % count == 0 for size, count in zip(t.shape, counts, strict=True))
 
     def apply(self, t: torch.Tensor) -> torch.Tensor:
@@ -47,6 +47,7 @@ class ShardingSpec:
         """
         return mark_sharding(t, self.mesh, self.partition_spec)
 
-    def _sharding(self) -> Sharding:
+    def sharding(self) -> Sharding:
+        """The sharding that the spec stands for."""
         axes = axes_of(self.mesh, self.partition_spec)
         return Sharding(self.mesh, tuple(tuple(names) for names in axes))
