@@ -1,5 +1,8 @@
 """Sharding: meshes of devices, and tensors divided over them (PyTorch/XLA's `spmd`)."""
 
+import importlib
+from typing import Any
+
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd.marking import (
     clear_sharding,
@@ -8,10 +11,42 @@ from xla_dynamo.spmd.marking import (
     sharding_of,
 )
 
+# Looked up at first use: torch.distributed.tensor takes two seconds to import.
+_LAZY = {
+    "convert_partition_spec_to_placements": "xla_dynamo.spmd.placements",
+    "convert_placements_to_partition_spec": "xla_dynamo.spmd.placements",
+    "from_dtensor": "xla_dynamo.spmd.dtensors",
+    "mesh_from_device_mesh": "xla_dynamo.spmd.placements",
+    "to_device_mesh": "xla_dynamo.spmd.placements",
+    "to_dtensor": "xla_dynamo.spmd.dtensors",
+    "xla_distribute_module": "xla_dynamo.spmd.dtensors",
+    "xla_distribute_tensor": "xla_dynamo.spmd.dtensors",
+}
+
 __all__ = [
     "Mesh",
     "clear_sharding",
+    "convert_partition_spec_to_placements",
+    "convert_placements_to_partition_spec",
+    "from_dtensor",
     "mark_sharding",
     "mark_sharding_with_gradients",
+    "mesh_from_device_mesh",
     "sharding_of",
+    "to_device_mesh",
+    "to_dtensor",
+    "xla_distribute_module",
+    "xla_distribute_tensor",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = found  # Dynamo reads it there, not here
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__
