@@ -58,6 +58,8 @@ class StepFolders:
                 self._publish(folder, step)
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    self.clean()  # an interrupt may have come between two renames
                 raise
 
     def remove(self, step: int) -> None:
