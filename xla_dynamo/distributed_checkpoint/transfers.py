@@ -63,7 +63,10 @@ def load_state(
     try:
         plan = reader.prepare_local_plan(planner.create_local_plan())
     except (CheckpointError, RuntimeError, ValueError) as error:  # keys or sizes that differ
-        raise CheckpointError(f"the checkpoint {folder} cannot be loaded: {error}") from error
+        why = str(error)
+        if "Missing key" in why:
+            why += " (An optimizer has state only after its first step, or prime_optimizer.)"
+        raise CheckpointError(f"the checkpoint {folder} cannot be loaded: {why}") from error
     (plan,) = reader.prepare_global_plan(planner.create_global_plan([plan]))
     reader.read_data(planner.finish_plan(plan), planner).wait()
     for key, value in state_dict.items():
