@@ -47,6 +47,7 @@ ROOMS = {
     "backend": "decompositions dynamo events execution graphs options runtime",
     "spmd": "runtime",
     "training": "backend dynamo events execution graphs options runtime",
+    "distributed_checkpoint": "runtime training",
     "lazy": "backend decompositions execution graphs lowerings.builders options runtime spmd",
     "reports": "backend dynamo events options training",
     "xla_dynamo": "lazy",
@@ -134,6 +135,7 @@ def test_no_file_named_for_nothing():
 
 def test_public_names():
     assert xla_dynamo.__all__ == [
+        "CheckpointError",
         "CompileError",
         "Context",
         "ExecutionError",
@@ -155,6 +157,7 @@ def test_public_names():
         "device",
         "device_count",
         "devices",
+        "distributed_checkpoint",
         "eager_mode",
         "explain",
         "get_memory_info",
@@ -185,7 +188,7 @@ def test_public_names():
     for name in xla_dynamo.__all__:
         public = getattr(xla_dynamo, name)
         assert public.__doc__, name
-        is_module = name in ("metrics", "runtime", "spmd")
+        is_module = name in ("distributed_checkpoint", "metrics", "runtime", "spmd")
         assert callable(public) != is_module, f"{name}: a module of that name hides it"
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         xla_dynamo.nonsense  # noqa: B018

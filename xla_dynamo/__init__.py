@@ -4,6 +4,7 @@ import importlib
 from typing import Any
 
 from xla_dynamo.errors import (
+    CheckpointError,
     CompileError,
     ExecutionError,
     LoweringError,
@@ -55,6 +56,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "CheckpointError",
     "CompileError",
     "Context",
     "ExecutionError",
@@ -76,6 +78,7 @@ __all__ = [
     "device",
     "device_count",
     "devices",
+    "distributed_checkpoint",
     "eager_mode",
     "explain",
     "get_memory_info",
@@ -121,7 +124,7 @@ def device(index: int | None = None) -> Any:
     return registration.device(index)
 
 
-_MODULES = ("metrics", "runtime", "spmd")
+_MODULES = ("distributed_checkpoint", "metrics", "runtime", "spmd")
 
 
 def __getattr__(name: str) -> Any:

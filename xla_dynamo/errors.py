@@ -10,7 +10,8 @@
     ├── LoweringError          a rule failed, or emitted another type than it promised
     ├── CompileError           PJRT refused the program
     ├── ExecutionError         PJRT failed while running it (out of memory, say)
-    └── StorageError           a program cannot be written to a file, or read from one
+    ├── StorageError           a program cannot be written to a file, or read from one
+    └── CheckpointError        a checkpoint cannot be written, or is incomplete or damaged
 
 Dynamo wraps what a backend raises while compiling in `torch._dynamo.exc.BackendCompilerFailed`,
 whose `inner_exception` is one of these.
@@ -59,3 +60,7 @@ class ExecutionError(XlaDynamoError):
 
 class StorageError(XlaDynamoError):
     """A program cannot be written to a file, or a file holds none that can be read."""
+
+
+class CheckpointError(XlaDynamoError):
+    """A checkpoint cannot be written, or one that is to be loaded is incomplete or damaged."""

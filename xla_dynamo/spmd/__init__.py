@@ -1,5 +1,8 @@
 """Sharding: meshes of devices, and tensors divided over them (PyTorch/XLA's `spmd`)."""
 
+import importlib
+from typing import Any
+
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd.marking import (
     clear_sharding,
@@ -15,18 +18,50 @@ from xla_dynamo.spmd.visualize import (
     visualize_tensor_sharding,
 )
 
+# Looked up at first use: torch.distributed.tensor takes two seconds to import.
+_LAZY = {
+    "convert_partition_spec_to_placements": "xla_dynamo.spmd.placements",
+    "convert_placements_to_partition_spec": "xla_dynamo.spmd.placements",
+    "from_dtensor": "xla_dynamo.spmd.dtensors",
+    "mesh_from_device_mesh": "xla_dynamo.spmd.placements",
+    "to_device_mesh": "xla_dynamo.spmd.placements",
+    "to_dtensor": "xla_dynamo.spmd.dtensors",
+    "xla_distribute_module": "xla_dynamo.spmd.dtensors",
+    "xla_distribute_tensor": "xla_dynamo.spmd.dtensors",
+}
+
 __all__ = [
     "HybridMesh",
     "Mesh",
     "ShardingSpec",
     "clear_sharding",
+    "convert_partition_spec_to_placements",
+    "convert_placements_to_partition_spec",
+    "from_dtensor",
     "get_1d_mesh",
     "get_global_mesh",
     "get_sharding_text",
     "mark_sharding",
     "mark_sharding_with_gradients",
+    "mesh_from_device_mesh",
     "set_global_mesh",
     "sharding_of",
+    "to_device_mesh",
+    "to_dtensor",
     "visualize_sharding",
     "visualize_tensor_sharding",
+    "xla_distribute_module",
+    "xla_distribute_tensor",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = found  # Dynamo reads it there, not here
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

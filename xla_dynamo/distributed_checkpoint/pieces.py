@@ -1,0 +1,41 @@
+"""The pieces of a marked tensor, as chunks of `torch.distributed.checkpoint`."""
+
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+from typing_extensions import TypeIs
+
+from xla_dynamo.runtime import marks
+
+
+def pieces_of(value: Any) -> list[ChunkStorageMetadata]:
+    """The different pieces that the devices hold of a tensor that is divided by its mark.
+
+    Devices that hold the same piece count once. Any other value has no pieces.
+    """
+    sharding = marks.sharding_of(value) if is_plain(value) else None
+    if sharding is None or sharding.tiling().is_whole:
+        return []
+    boxes = {
+        tuple((place.start, place.stop - place.start) for place in piece): None
+        for piece in sharding.tiling().slices(value.shape)
+    }
+    return [
+        ChunkStorageMetadata(
+            offsets=torch.Size([start for start, _ in box]),
+            sizes=torch.Size([size for _, size in box]),
+        )
+        for box in boxes
+    ]
+
+
+def is_plain(value: Any) -> TypeIs[torch.Tensor]:
+    """Whether a value is a tensor, and no subclass that writes itself, such as a DTensor."""
+    return type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def part_of(tensor: torch.Tensor, piece: ChunkStorageMetadata) -> torch.Tensor:
+    """A view of a piece of a tensor, without gradients."""
+    places = zip(piece.offsets, piece.sizes, strict=True)
+    return tensor.detach()[tuple(slice(start, start + size) for start, size in places)]

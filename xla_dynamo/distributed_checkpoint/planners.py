@@ -1,0 +1,171 @@
+"""Plans of `torch.distributed.checkpoint` for state dicts of marked tensors."""
+
+import collections
+import dataclasses
+import io
+import math
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    ReadItem,
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from xla_dynamo.distributed_checkpoint.pieces import is_plain, part_of, pieces_of
+from xla_dynamo.errors import CheckpointError
+
+
+class SPMDSavePlanner(DefaultSavePlanner):
+    """Writes a marked tensor piece by piece, each piece that a device holds once.
+
+    Everything else is written as by `DefaultSavePlanner`, and the checkpoint is one that each
+    reader and planner of `torch.distributed.checkpoint` can load.
+
+    >>> dcp.save(state_dict, checkpoint_id=folder, planner=SPMDSavePlanner(), no_dist=True)
+    """
+
+    def __init__(self, flatten_state_dict: bool = True) -> None:
+        """Take whether dicts in the state dict are entered, as for `DefaultSavePlanner`."""
+        super().__init__(flatten_state_dict=flatten_state_dict)
+        self._divided: set[str] = set()
+
+    def create_local_plan(self) -> SavePlan:
+        """The plan of `DefaultSavePlanner`, with an item for each piece of a divided tensor."""
+        plan = super().create_local_plan()
+        items: list[WriteItem] = []
+        self._divided = set()
+        for item in plan.items:
+            name = item.index.fqn
+            pieces = pieces_of(self.state_dict[name])
+            if pieces:
+                self._divided.add(name)
+                items.extend(_write_item(item, piece) for piece in pieces)
+            else:
+                items.append(item)
+        self.plan = dataclasses.replace(plan, items=items)
+        return self.plan
+
+    def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
+        """What an item of the plan writes: for a piece, a view of it."""
+        name = write_item.index.fqn
+        if name in self._divided:
+            assert write_item.tensor_data is not None
+            return part_of(self.state_dict[name], write_item.tensor_data.chunk)
+        return super().resolve_data(write_item)
+
+
+class SPMDLoadPlanner(DefaultLoadPlanner):
+    """Reads a marked tensor piece by piece, whatever the pieces of the checkpoint are.
+
+    The marks are those of the tensors that are loaded into, which stay as they are. What a piece
+    needs is copied out of each saved piece that overlaps it, in place.
+
+    >>> dcp.load(state_dict, checkpoint_id=folder, planner=SPMDLoadPlanner(), no_dist=True)
+    """
+
+    def __init__(self, flatten_state_dict: bool = True, allow_partial_load: bool = False) -> None:
+        """Take what `DefaultLoadPlanner` takes.
+
+        Args:
+            flatten_state_dict: whether dicts in the state dict are entered.
+            allow_partial_load: whether keys that the checkpoint lacks are left as they are.
+        """
+        super().__init__(
+            flatten_state_dict=flatten_state_dict, allow_partial_load=allow_partial_load
+        )
+        self._pieces: dict[str, list[ChunkStorageMetadata]] = {}
+
+    def create_local_plan(self) -> LoadPlan:
+        """The plan of `DefaultLoadPlanner`, with items for the pieces of divided tensors.
+
+        Raises:
+            CheckpointError: the pieces in the checkpoint do not make up a tensor.
+        """
+        plan = super().create_local_plan()
+        assert self.metadata is not None
+        stored = self.metadata.state_dict_metadata
+        pieces = {item.dest_index.fqn: pieces_of(self._value(item)) for item in plan.items}
+        self._pieces = {
+            name: own
+            for name, own in pieces.items()
+            if own and isinstance(stored[name], TensorStorageMetadata)
+        }
+        items = [item for item in plan.items if item.dest_index.fqn not in self._pieces]
+        for name, own in self._pieces.items():
+            items.extend(create_read_items_for_chunk_list(name, stored[name], own))
+        self._check_that_all_is_read(items)
+        return dataclasses.replace(plan, items=items)
+
+    def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
+        """The tensor, or the piece of it, that an item of the plan reads into."""
+        for piece in self._pieces.get(index.fqn, ()):
+            if piece.offsets == index.offset:
+                return part_of(self.state_dict[index.fqn], piece)
+        return super().lookup_tensor(index)
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Put an object that is not a tensor into the state dict.
+
+        `DefaultLoadPlanner` takes keys that are numbers, as in the state of an optimizer, for
+        strings, and would add another entry.
+        """
+        name = read_item.dest_index.fqn
+        loaded = torch.load(value, weights_only=False)
+        if not self.flatten_state_dict:
+            self.state_dict[name] = loaded
+            return
+        *path, last = self.mappings[name]
+        container: Any = self.original_state_dict
+        for step in path:
+            container = container[_key(container, step)]
+        container[_key(container, last)] = loaded
+
+    def _value(self, item: ReadItem) -> Any:
+        return self.state_dict[item.dest_index.fqn]
+
+    def _check_that_all_is_read(self, items: list[ReadItem]) -> None:
+        found: collections.Counter[str] = collections.Counter()
+        for item in items:
+            found[item.dest_index.fqn] += math.prod(item.lengths)
+        assert self.metadata is not None
+        for name, saved in self.metadata.state_dict_metadata.items():
+            value = self.state_dict.get(name)
+            if not isinstance(saved, TensorStorageMetadata) or not is_plain(value):
+                continue
+            if found[name] != value.numel():
+                raise CheckpointError(
+                    f"the tensor {name!r} of shape {tuple(value.shape)} has {value.numel()} "
+                    f"elements, and the pieces of it in the checkpoint {found[name]}: its metadata "
+                    "is damaged, or pieces were not saved"
+                )
+
+
+def _write_item(item: WriteItem, piece: ChunkStorageMetadata) -> WriteItem:
+    """The item of a whole tensor, for a piece of it."""
+    assert item.tensor_data is not None
+    return WriteItem(
+        index=MetadataIndex(item.index.fqn, piece.offsets),
+        type=WriteItemType.SHARD,
+        tensor_data=TensorWriteData(
+            chunk=piece, properties=item.tensor_data.properties, size=item.tensor_data.size
+        ),
+    )
+
+
+def _key(container: Any, step: Any) -> Any:
+    """The key of a container that a step of a path means: paths have numbers as strings."""
+    if not isinstance(container, dict) or step in container:
+        return step
+    return next((key for key in container if str(key) == step), step)
