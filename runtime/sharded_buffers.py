@@ -73,8 +73,15 @@ def gathered(buffer: Buffer, placement: Placement) -> torch.Tensor:
 
 def spread(buffer: Buffer, sharding: Sharding, placement: Placement) -> Buffer:
     """A buffer of a mesh's devices with the elements of a buffer of one device or of many."""
-    if sharding_of(buffer) == sharding:
+    now = sharding_of(buffer)
+    if now == sharding:
         return buffer
+    if (
+        now is not None
+        and now.mesh.device_ids == sharding.mesh.device_ids
+        and now.tiling() == sharding.tiling()
+    ):  # by axes of other names
+        return array_over(buffer.shape, sharding, placement.devices, pieces_of(buffer))
     return import_divided(gathered(buffer, placement), sharding, placement)
 
 
