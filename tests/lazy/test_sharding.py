@@ -288,9 +288,22 @@ def test_wrong_specs():
     assert spmd.sharding_of(x) is None
 
 
-def test_two_meshes_in_one_program_are_refused():
+def test_two_meshes_in_one_program(executables):
     x = spmd.mark_sharding(on_device(16, 8), WIDE, ("data", None))
     y = spmd.mark_sharding(on_device(16, 8), ONE_AXIS, ("x", None))
+    expected = y.cpu()
+    for _ in range(4):
+        y.add_(x)
+        expected += x.cpu()
+        xla_dynamo.sync()
+        torch.testing.assert_close(y.cpu(), expected)
+        assert pieces(y) == [(2, 8)] * 8
+    assert executables() == 2  # the second is for the names of the common mesh's axes
+
+
+def test_meshes_without_a_common_one():
+    x = spmd.mark_sharding(on_device(16, 8), WIDE, ("data", None))
+    y = spmd.mark_sharding(on_device(16, 8), MIXED, ("data", None))
     z = x + y
     with pytest.raises(ShardingError, match="divided over one mesh"):
         xla_dynamo.sync()

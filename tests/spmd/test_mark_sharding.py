@@ -279,10 +279,27 @@ def test_sizes_that_are_not_divisible_outside():
 
 
 def test_two_meshes_in_one_graph():
-    a = spmd.mark_sharding(torch.randn(8, 8), WIDE, ("data", None))
+    """The program is divided over their common mesh, and what was marked stays as it was."""
+    a = spmd.mark_sharding(torch.randn(8, 8), WIDE, ("model", "data"))
     b = spmd.mark_sharding(torch.randn(8, 8), ONE_AXIS, ("x", None))
-    with pytest.raises(ShardingError, match="one mesh"):
-        compiled(torch.add)(a, b)
+
+    @compiled
+    def f(a, b):
+        return spmd.mark_sharding(a @ b, TALL, ("model", "data")) + 1
+
+    for _ in range(2):
+        torch.testing.assert_close(f(a, b), a @ b + 1, rtol=1e-4, atol=1e-4)
+    assert kept_pieces(a) == [[(2, 4)] * 8]
+    assert kept_pieces(b) == [[(1, 8)] * 8]
+    spmd.mark_sharding(b, WIDE, ("model", None))
+    torch.testing.assert_close(f(a, b), a @ b + 1, rtol=1e-4, atol=1e-4)
+
+
+def test_meshes_without_a_common_one():
+    a = spmd.mark_sharding(torch.randn(8, 8), WIDE, ("data", None))
+    b = spmd.mark_sharding(torch.randn(8, 8), spmd.Mesh(range(8)[::-1], (8,), ("x",)), ("x", None))
+    with pytest.raises(ShardingError, match="one mesh, and an input .* no mesh has the axes of"):
+        compiled(lambda a, b: a @ b)(a, b)
 
 
 def test_devices_that_are_not_there():

@@ -22,7 +22,7 @@ from xla_dynamo.graphs.collective_groups import resolve_groups
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
 from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
 from xla_dynamo.graphs.manual_regions import check_eager, check_manual_regions
-from xla_dynamo.graphs.marked import mesh_of, specs_in
+from xla_dynamo.graphs.marked import on_one_mesh, specs_in
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import (
     is_symbolic,
@@ -160,11 +160,12 @@ class CompiledGraph(BoxedGraph):
         start = time.perf_counter()
         request = self._request
         placement = request.placement or placement_of(self._device)
-        if (mesh := mesh_of(self._gm, shardings)) is not None:
+        mesh, given = on_one_mesh(self._gm, shardings)
+        if mesh is not None:
             placement_of_mesh = placement_over(mesh, placement)
             if mesh.size() > 1:
                 placement = placement_of_mesh
-                request = dataclasses.replace(request, mesh=mesh, shardings=shardings)
+                request = dataclasses.replace(request, mesh=mesh, shardings=given)
         target = target_of(placement.platform, request.options, len(placement.devices))
         # Frozen values would be whole on one device.
         known = self._frozen.keys if self._frozen and mesh is None else None

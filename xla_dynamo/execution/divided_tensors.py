@@ -29,7 +29,7 @@ class _Known:
     buffer: Buffer
 
 
-# By tensor, layout, sharding and placement, for as long as the tensor lives.
+# By tensor, layout, tiling and placement, for as long as the tensor lives.
 _known: dict[tuple[Any, ...], _Known] = {}
 
 
@@ -37,7 +37,7 @@ def divided_buffer(
     tensor: torch.Tensor, layout: InputLayout, sharding: Sharding, placement: Placement
 ) -> Buffer:
     """The buffer of a tensor that may come again, divided in the order of the layout."""
-    key = (id(tensor), layout, sharding, placement)
+    key = (id(tensor), layout, sharding.tiling(), placement)  # axes may have other names
     known = _known.get(key)
     if known is not None and known.owner() is tensor and known.state == _state(tensor, known.state):
         return known.buffer

@@ -1,24 +1,31 @@
 """The mesh that a graph is compiled for: that of its marks, regions and inputs' shardings."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.builders.shardings import axes_of_entries
+from xla_dynamo.runtime.common_mesh import common_mesh, on_mesh
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 
 OPERATOR = "xla.mark_sharding"
 # Operators that name a mesh and how a tensor is divided over it.
-_WITH_SPECS = (OPERATOR, "xla.full_to_shard", "xla.shard_to_full")
+_REGION_ENDS = ("xla.full_to_shard", "xla.shard_to_full")
+_WITH_SPECS = (OPERATOR, *_REGION_ENDS)
 
 
-def mesh_of(gm: torch.fx.GraphModule, shardings: Mapping[int, Sharding]) -> Mesh | None:
-    """The one mesh of the marks and regions in a graph and of its inputs; None without any.
+def on_one_mesh(
+    gm: torch.fx.GraphModule, shardings: Mapping[int, Sharding]
+) -> tuple[Mesh | None, Mapping[int, Sharding]]:
+    """The mesh of the marks and regions in a graph and of its inputs, and the inputs' shardings.
+
+    Marks and shardings of several meshes become ones of their common mesh. Without any the mesh is
+    None.
 
     Raises:
-        ShardingError: they are of different meshes, or a mark has no sharding of its tensor.
+        ShardingError: there is no common mesh, or a mark has no sharding of its tensor.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
     found: list[tuple[Mesh, torch.fx.Node]] = [
@@ -28,16 +35,39 @@ def mesh_of(gm: torch.fx.GraphModule, shardings: Mapping[int, Sharding]) -> Mesh
         sharding = _checked(node)
         found.append((sharding.mesh, node))
     if not found:
-        return None
+        return None, shardings
+    mesh = _common([pair for pair in found if pair[0].size() > 1] or found)
+    if any(other != mesh for other, _ in found):
+        shardings = {index: on_mesh(sharding, mesh) for index, sharding in shardings.items()}
+        for node in list(specs_in(gm)):
+            _move(node, mesh)
+    return mesh, shardings
+
+
+def _common(found: Sequence[tuple[Mesh, torch.fx.Node]]) -> Mesh:
+    """The common mesh of what is marked."""
     mesh, first = found[0]
-    for other, node in found:
-        if other != mesh:
-            raise ShardingError(
-                f"a compiled graph is divided over one mesh, and {_what(first)} is marked for "
-                f"{mesh}, {_what(node)} for {other}: use one mesh, of as many axes as both need"
-                f"{describe(node)}"
-            )
-    return mesh
+    other, node = next(((m, n) for m, n in found if m != mesh), found[0])
+    if mesh == other:
+        return mesh
+    try:
+        if any(name_of(n) in _REGION_ENDS for _, n in found):
+            raise ShardingError("the axes of a manual region are those of one mesh")
+        return common_mesh([m for m, _ in found])
+    except ShardingError as error:
+        raise ShardingError(
+            f"a compiled graph is divided over one mesh, and {_what(first)} is marked for {mesh}, "
+            f"{_what(node)} for {other}; {error}{describe(node)}"
+        ) from None
+
+
+def _move(node: torch.fx.Node, mesh: Mesh) -> None:
+    """Let a mark name the axes of the common mesh."""
+    x, *_, spec = node.args[:5]
+    sharding = on_mesh(Sharding(mesh_of_node(node), axes_of_entries(spec)), mesh)  # type: ignore[arg-type]
+    names = [",".join(axes) for axes in sharding.axes]
+    grid = list(mesh.device_ids), list(mesh.mesh_shape), list(mesh.axis_names)
+    node.args = (x, *grid, names, *node.args[5:])
 
 
 def specs_in(gm: torch.fx.GraphModule) -> Iterable[torch.fx.Node]:
