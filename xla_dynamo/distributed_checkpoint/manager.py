@@ -13,6 +13,7 @@ from xla_dynamo.distributed_checkpoint.planners import SPMDLoadPlanner, SPMDSave
 from xla_dynamo.distributed_checkpoint.transfers import load_state, save_state, values_of
 from xla_dynamo.errors import CheckpointError
 from xla_dynamo.runtime import marks
+from xla_dynamo.spmd import sharding_of
 from xla_dynamo.torch_private import pytree
 
 StateDict = dict[str, Any]
@@ -199,9 +200,9 @@ class CheckpointManager:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor in the memory of the CPU, with its mark."""
+    """A copy of a tensor in the memory of the CPU, marked as the tensor is divided."""
     copied = tensor.detach().to("cpu", copy=True)
-    sharding = marks.sharding_of(tensor)
+    sharding = sharding_of(tensor)
     if sharding is not None:
         marks.mark(copied, sharding)
     return copied
