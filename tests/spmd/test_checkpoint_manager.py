@@ -275,6 +275,8 @@ def test_other_state_dicts(saved):
         manager_of(path).restore(3, {"model": {"more": torch.ones(2)}})
     with pytest.raises(CheckpointError, match=r"Size mismatch .* for model.bias"):
         manager_of(path).restore(3, {"model": {"bias": torch.ones(2)}})
+    with pytest.raises(CheckpointError, match="on the device 'meta'"):
+        manager_of(path).restore(3, {"model": torch.nn.Linear(2, 2, device="meta")})
     with pytest.raises(CheckpointError, match=r"checkpoint of step 4; it has those of \[3\]"):
         manager_of(path).restore(4, state(-1))
 
@@ -295,6 +297,8 @@ def test_wrong_settings(tmp_path, settings):
     (name,) = settings
     with pytest.raises(CheckpointError, match="bucket/run is no" if name == "path" else name):
         CheckpointManager(**given)
+    with pytest.raises(CheckpointError, match="numbered from 0, unlike -1"):
+        manager_of(tmp_path).save(-1, state(0))
 
 
 def test_what_is_being_saved_is_left_alone(tmp_path):
