@@ -238,6 +238,18 @@ def forget_place(folder):
     edit_metadata(folder, lambda m: m.storage_data.pop(next(iter(m.storage_data))))
 
 
+def garble_metadata(folder):
+    (folder / ".metadata").write_bytes(b"nothing")
+
+
+def garble_checksums(folder):
+    (folder / "checksums.json").write_text("[1")
+
+
+def remove_metadata(folder):
+    (folder / ".metadata").unlink()
+
+
 DAMAGE = {
     damage_piece: r"the piece at \(6, 0\) of 'model.weight' is damaged in .*/3/__0_0.distcp, at",
     damage_object: r"'step' is damaged in .*/3/__0_0.distcp, at byte",
@@ -245,15 +257,13 @@ DAMAGE = {
     remove_file: r"'model.bias' cannot be read from .*/3/__0_0.distcp: .*No such file",
     forget_piece: r"/3 cannot be loaded: the tensor 'model.weight' .* 128 elements, .* 112",
     forget_place: r"/3 does not say where '.*' is",
-    lambda f: (f / ".metadata").write_bytes(
-        b"nothing"
-    ): "metadata of the checkpoint .*/3 is damaged",
-    lambda f: (f / "checksums.json").write_text("[1"): "checksums .*/3/checksums.json are damaged",
-    lambda f: (f / ".metadata").unlink(): r"no complete checkpoint of step 3; it has those of \[\]",
+    garble_metadata: "metadata of the checkpoint .*/3 is damaged",
+    garble_checksums: "checksums .*/3/checksums.json are damaged",
+    remove_metadata: r"no complete checkpoint of step 3; it has those of \[\]",
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 def test_damage_is_told_and_changes_nothing(saved, damage):
     path, folder = saved
     damage(folder)
