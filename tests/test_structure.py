@@ -47,7 +47,7 @@ ROOMS = {
     "backend": "decompositions dynamo events execution graphs options runtime",
     "spmd": "runtime",
     "training": "backend dynamo events execution graphs options runtime",
-    "distributed_checkpoint": "runtime training",
+    "distributed_checkpoint": "runtime spmd training",
     "lazy": "backend decompositions execution graphs lowerings.builders options runtime spmd",
     "reports": "backend dynamo events options training",
     "xla_dynamo": "lazy",

@@ -238,6 +238,18 @@ def forget_place(folder):
     edit_metadata(folder, lambda m: m.storage_data.pop(next(iter(m.storage_data))))
 
 
+def garble_metadata(folder):
+    (folder / ".metadata").write_bytes(b"nothing")
+
+
+def garble_checksums(folder):
+    (folder / "checksums.json").write_text("[1")
+
+
+def remove_metadata(folder):
+    (folder / ".metadata").unlink()
+
+
 DAMAGE = {
     damage_piece: r"the piece at \(6, 0\) of 'model.weight' is damaged in .*/3/__0_0.distcp, at",
     damage_object: r"'step' is damaged in .*/3/__0_0.distcp, at byte",
@@ -245,15 +257,13 @@ DAMAGE = {
     remove_file: r"'model.bias' cannot be read from .*/3/__0_0.distcp: .*No such file",
     forget_piece: r"/3 cannot be loaded: the tensor 'model.weight' .* 128 elements, .* 112",
     forget_place: r"/3 does not say where '.*' is",
-    lambda f: (f / ".metadata").write_bytes(
-        b"nothing"
-    ): "metadata of the checkpoint .*/3 is damaged",
-    lambda f: (f / "checksums.json").write_text("[1"): "checksums .*/3/checksums.json are damaged",
-    lambda f: (f / ".metadata").unlink(): r"no complete checkpoint of step 3; it has those of \[\]",
+    garble_metadata: "metadata of the checkpoint .*/3 is damaged",
+    garble_checksums: "checksums .*/3/checksums.json are damaged",
+    remove_metadata: r"no complete checkpoint of step 3; it has those of \[\]",
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 def test_damage_is_told_and_changes_nothing(saved, damage):
     path, folder = saved
     damage(folder)
@@ -275,6 +285,8 @@ def test_other_state_dicts(saved):
         manager_of(path).restore(3, {"model": {"more": torch.ones(2)}})
     with pytest.raises(CheckpointError, match=r"Size mismatch .* for model.bias"):
         manager_of(path).restore(3, {"model": {"bias": torch.ones(2)}})
+    with pytest.raises(CheckpointError, match="on the device 'meta'"):
+        manager_of(path).restore(3, {"model": torch.nn.Linear(2, 2, device="meta")})
     with pytest.raises(CheckpointError, match=r"checkpoint of step 4; it has those of \[3\]"):
         manager_of(path).restore(4, state(-1))
 
@@ -295,6 +307,8 @@ def test_wrong_settings(tmp_path, settings):
     (name,) = settings
     with pytest.raises(CheckpointError, match="bucket/run is no" if name == "path" else name):
         CheckpointManager(**given)
+    with pytest.raises(CheckpointError, match="numbered from 0, unlike -1"):
+        manager_of(tmp_path).save(-1, state(0))
 
 
 def test_what_is_being_saved_is_left_alone(tmp_path):

@@ -32,7 +32,7 @@ class StepFolders:
         found = []
         for folder in self.path.iterdir():
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                if folder.name.isdecimal():
+                if folder.name.isdecimal() and folder.name == str(int(folder.name)):
                     found.append(((folder / _METADATA).stat().st_mtime_ns, int(folder.name)))
         return [step for _, step in sorted(found)]
 

@@ -13,6 +13,7 @@ from xla_dynamo.distributed_checkpoint.planners import SPMDLoadPlanner, SPMDSave
 from xla_dynamo.distributed_checkpoint.transfers import load_state, save_state, values_of
 from xla_dynamo.errors import CheckpointError
 from xla_dynamo.runtime import marks
+from xla_dynamo.spmd import sharding_of
 from xla_dynamo.torch_private import pytree
 
 StateDict = dict[str, Any]
@@ -113,7 +114,7 @@ class CheckpointManager:
         Raises:
             CheckpointError: it could not be written, or an earlier one of `save_async`.
         """
-        return self._begin(step, force) and self._save(step, state_dict)
+        return self._begin(step, force) and self._save(int(step), state_dict)
 
     def save_async(self, step: int, state_dict: StateDict, force: bool = False) -> bool:
         """Copy the state dict, and save it in another thread: as `save`, whose arguments it takes.
@@ -132,7 +133,7 @@ class CheckpointManager:
         try:
             copied = pytree.tree_map_only(torch.Tensor, _copy, values_of(state_dict))
             self._pool = self._pool or ThreadPoolExecutor(1, "checkpoints")
-            future = self._pool.submit(self._save, step, copied)
+            future = self._pool.submit(self._save, int(step), copied)
         except BaseException:
             self._room.release()
             raise
@@ -180,6 +181,8 @@ class CheckpointManager:
 
     def _begin(self, step: int, force: bool) -> bool:
         """Raise what earlier saves have failed of; whether to save now."""
+        if step < 0:
+            raise CheckpointError(f"steps are numbered from 0, unlike {step}")
         while self._pending and self._pending[0].done():
             self._pending.pop(0).result()
         return force or self.should_save(step)
@@ -199,9 +202,9 @@ class CheckpointManager:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor in the memory of the CPU, with its mark."""
+    """A copy of a tensor in the memory of the CPU, marked as the tensor is divided."""
     copied = tensor.detach().to("cpu", copy=True)
-    sharding = marks.sharding_of(tensor)
+    sharding = sharding_of(tensor)
     if sharding is not None:
         marks.mark(copied, sharding)
     return copied

@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -20,6 +20,7 @@ from xla_dynamo.errors import CheckpointError
 CHECKSUMS = "checksums.json"
 # CRC-32 by file, offset and length.
 Checksums: TypeAlias = dict[tuple[str, int, int], int]
+_PART = 1 << 24  # bytes that are read at once
 
 
 class CheckpointWriter(FileSystemWriter):
@@ -38,7 +39,7 @@ class CheckpointWriter(FileSystemWriter):
         entries = []
         for result in (r for each in results for r in each):
             where = result.storage_data
-            value = zlib.crc32(_read(self.path, where, result.index))
+            value = _checksum(self.path, where, result.index)
             entries.append([where.relative_path, where.offset, where.length, value])
         with open(pathlib.Path(self.path) / CHECKSUMS, "w") as file:
             json.dump(entries, file)
@@ -88,7 +89,9 @@ class CheckpointReader(FileSystemReader):
             if self.storage_data[index].transform_descriptors:
                 super().read_data(LoadPlan(items), planner)  # torch undoes its own transforms
             else:
-                _deliver(_read(self.path, self.storage_data[index], index), items, planner)
+                _deliver(
+                    b"".join(_parts(self.path, self.storage_data[index], index)), items, planner
+                )
         done: Future = Future()
         done.set_result(None)
         return done
@@ -99,7 +102,7 @@ class CheckpointReader(FileSystemReader):
                 f"the metadata of the checkpoint {self.path} does not say where {_name(index)} is"
             )
         where = self.storage_data[index]
-        value = zlib.crc32(_read(self.path, where, index))
+        value = _checksum(self.path, where, index)
         if checksums is None:
             return
         if checksums.get((where.relative_path, where.offset, where.length)) != value:
@@ -128,21 +131,30 @@ def _deliver(data: bytes, items: Iterable[ReadItem], planner: LoadPlanner) -> No
         planner.commit_tensor(item, target)
 
 
-def _read(folder: Any, where: Any, index: MetadataIndex) -> bytes:
-    """The bytes of a piece, as `torch.save` wrote them."""
-    path = pathlib.Path(folder) / where.relative_path
+def _checksum(folder: Any, where: Any, index: MetadataIndex) -> int:
+    """The CRC-32 of a piece's bytes in its file."""
+    value = 0
+    for part in _parts(folder, where, index):
+        value = zlib.crc32(part, value)
+    return value
+
+
+def _parts(folder: Any, where: Any, index: MetadataIndex) -> Iterator[bytes]:
+    """The bytes of a piece, as `torch.save` wrote them, a part after the other."""
+    path, left = pathlib.Path(folder) / where.relative_path, where.length
     try:
         with open(path, "rb") as file:
             file.seek(where.offset)
-            data = file.read(where.length)
+            while left and (part := file.read(min(left, _PART))):
+                left -= len(part)
+                yield part
     except OSError as error:
         raise CheckpointError(f"{_name(index)} cannot be read from {path}: {error}") from error
-    if len(data) != where.length:
+    if left:
         raise CheckpointError(
             f"{_name(index)} is incomplete in {_place(folder, where)}: the file ends after "
-            f"{len(data)} of {where.length} bytes"
+            f"{where.length - left} of {where.length} bytes"
         )
-    return data
 
 
 def _read_checksums(path: pathlib.Path) -> Checksums | None:

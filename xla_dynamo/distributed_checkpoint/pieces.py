@@ -6,15 +6,15 @@ import torch
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 from typing_extensions import TypeIs
 
-from xla_dynamo.runtime import marks
+from xla_dynamo.spmd import sharding_of
 
 
 def pieces_of(value: Any) -> list[ChunkStorageMetadata]:
-    """The different pieces that the devices hold of a tensor that is divided by its mark.
+    """The different pieces that the devices hold of a tensor that is divided.
 
-    Devices that hold the same piece count once. Any other value has no pieces.
+    Devices that hold the same piece count once, and empty pieces do not. Any other value has none.
     """
-    sharding = marks.sharding_of(value) if is_plain(value) else None
+    sharding = sharding_of(value) if is_plain(value) else None
     if sharding is None or sharding.tiling().is_whole:
         return []
     boxes = {
@@ -27,6 +27,7 @@ def pieces_of(value: Any) -> list[ChunkStorageMetadata]:
             sizes=torch.Size([size for _, size in box]),
         )
         for box in boxes
+        if all(size for _, size in box)
     ]
 
 

@@ -40,6 +40,7 @@ class SPMDSavePlanner(DefaultSavePlanner):
         """Take whether dicts in the state dict are entered, as for `DefaultSavePlanner`."""
         super().__init__(flatten_state_dict=flatten_state_dict)
         self._divided: set[str] = set()
+        self._fetched: tuple[str, torch.Tensor] | None = None
 
     def create_local_plan(self) -> SavePlan:
         """The plan of `DefaultSavePlanner`, with an item for each piece of a divided tensor."""
@@ -62,8 +63,18 @@ class SPMDSavePlanner(DefaultSavePlanner):
         name = write_item.index.fqn
         if name in self._divided:
             assert write_item.tensor_data is not None
-            return part_of(self.state_dict[name], write_item.tensor_data.chunk)
+            return part_of(self._on_host(name), write_item.tensor_data.chunk)
         return super().resolve_data(write_item)
+
+    def _on_host(self, name: str) -> torch.Tensor:
+        """A tensor in memory of the host; of the device 'xla' fetched once for all its pieces."""
+        tensor = self.state_dict[name]
+        if tensor.device.type != "xla":
+            return tensor
+        fetched = self._fetched
+        if fetched is None or fetched[0] != name:
+            self._fetched = fetched = (name, tensor.detach().cpu())
+        return fetched[1]
 
 
 class SPMDLoadPlanner(DefaultLoadPlanner):
@@ -86,6 +97,9 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
             flatten_state_dict=flatten_state_dict, allow_partial_load=allow_partial_load
         )
         self._pieces: dict[str, list[ChunkStorageMetadata]] = {}
+        # Of tensors of the device 'xla': their new elements, and how many items are still to come.
+        self._gathered: dict[str, torch.Tensor] = {}
+        self._left: collections.Counter[str] = collections.Counter()
 
     def create_local_plan(self) -> LoadPlan:
         """The plan of `DefaultLoadPlanner`, with items for the pieces of divided tensors.
@@ -106,14 +120,29 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         for name, own in self._pieces.items():
             items.extend(create_read_items_for_chunk_list(name, stored[name], own))
         self._check_that_all_is_read(items)
+        self._left = collections.Counter(item.dest_index.fqn for item in items)
         return dataclasses.replace(plan, items=items)
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
         """The tensor, or the piece of it, that an item of the plan reads into."""
+        tensor = self.state_dict[index.fqn]
+        if not is_plain(tensor):
+            return super().lookup_tensor(index)
+        if tensor.device.type == "xla":
+            if index.fqn not in self._gathered:
+                self._gathered[index.fqn] = torch.empty(tensor.shape, dtype=tensor.dtype)
+            tensor = self._gathered[index.fqn]
         for piece in self._pieces.get(index.fqn, ()):
             if piece.offsets == index.offset:
-                return part_of(self.state_dict[index.fqn], piece)
-        return super().lookup_tensor(index)
+                return part_of(tensor, piece)
+        return tensor
+
+    def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
+        """Note that an item was read; the last one of an 'xla' tensor completes its elements."""
+        name = read_item.dest_index.fqn
+        self._left[name] -= 1
+        if not self._left[name] and name in self._gathered:
+            self.state_dict[name].detach().copy_(self._gathered.pop(name))
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put an object that is not a tensor into the state dict.

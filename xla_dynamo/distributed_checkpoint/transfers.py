@@ -7,11 +7,13 @@ all kinds arrive as the text of one, and each call warns that no process group i
 import os
 from typing import Any
 
+import torch
 from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
 from torch.distributed.checkpoint.stateful import Stateful
 
 from xla_dynamo.distributed_checkpoint.piece_files import CheckpointReader, CheckpointWriter
 from xla_dynamo.errors import CheckpointError
+from xla_dynamo.torch_private import pytree
 
 
 def save_state(
@@ -58,6 +60,11 @@ def load_state(
     reader = CheckpointReader(folder)
     metadata = reader.read_metadata()
     values = values_of(state_dict)
+    if any(isinstance(v, torch.Tensor) and v.is_meta for v in pytree.tree_leaves(values)):
+        raise CheckpointError(
+            "a tensor to load into is on the device 'meta', where there is no memory: "
+            "module.to_empty(device='cpu') gives a module some"
+        )
     planner.set_up_planner(values, metadata, is_coordinator=True)
     reader.set_up_storage_reader(metadata, True)
     try:

@@ -15,9 +15,8 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.distributed.tensor.placement_types import Placement
 
 from xla_dynamo.errors import ShardingError
-from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.mesh import Mesh
-from xla_dynamo.spmd.marking import mark_sharding
+from xla_dynamo.spmd.marking import mark_sharding, sharding_of
 from xla_dynamo.spmd.placements import (
     convert_partition_spec_to_placements,
     convert_placements_to_partition_spec,
@@ -120,7 +119,7 @@ def to_dtensor(tensor: torch.Tensor, device_mesh: DeviceMesh) -> DTensor:
             "gives. Take a mesh of processes, of the type 'cpu' or 'cuda'"
         )
     placements: Sequence[Placement] = [Replicate()] * device_mesh.ndim
-    sharding = marks.sharding_of(tensor)
+    sharding = sharding_of(tensor)
     if sharding is not None:
         _check_alike(sharding.mesh, device_mesh)
         placements = convert_partition_spec_to_placements(sharding.axes, sharding.mesh)
