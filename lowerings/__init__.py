@@ -58,6 +58,8 @@ FAMILIES = (
     "control_flow",
     "flex_attention",
     "sharding",
+    "manual_regions",
+    "collectives",
 )
 
 for _family in FAMILIES:

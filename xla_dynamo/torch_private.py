@@ -45,6 +45,10 @@ PLACES: dict[str, tuple[str, str]] = {
     ),
     "DisableTorchFunction": ("torch._C:DisableTorchFunction", "sets aside __torch_function__"),
     "DisableAutocast": ("torch._C:_DisableAutocast", "sets aside autocast"),
+    "resolve_process_group": (
+        "torch.distributed.distributed_c10d:_resolve_process_group",
+        "the process group of a name that a functional collective has",
+    ),
     # Decompositions and the rules of dtypes and layouts.
     "core_aten_decompositions": ("torch._decomp:core_aten_decompositions", "torch's own table"),
     "get_decompositions": ("torch._decomp:get_decompositions", "rows of torch's table"),

@@ -14,6 +14,7 @@ from xla_dynamo.lowerings.passes import (
     channels_last,
     contraction_barriers,
     guard_exponentials,
+    manual_regions,
     materialize,
     matmul_precision,
     outline,
@@ -72,6 +73,13 @@ PASSES = (
     # XLA:CPU has float32 products alone.
     Pass(
         matmul_precision.set_matmul_precision, for_cpu=False, for_others=True, for_partitions=True
+    ),
+    # The last, so that the others see the operations of a manual region among their readers.
+    Pass(
+        manual_regions.gather_manual_regions,
+        for_others=True,
+        for_partitions=True,
+        for_single=False,
     ),
 )
 

@@ -18,9 +18,11 @@ from xla_dynamo.execution.calls import BoxedGraph, Call, bind
 from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.split_graph import Part, SplitGraph
 from xla_dynamo.execution.steps import Steps, steps_of
+from xla_dynamo.graphs.collective_groups import resolve_groups
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
 from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
-from xla_dynamo.graphs.marked import marks_in, mesh_of
+from xla_dynamo.graphs.manual_regions import check_eager, check_manual_regions
+from xla_dynamo.graphs.marked import mesh_of, specs_in
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import (
     is_symbolic,
@@ -67,7 +69,7 @@ class CompiledGraph(BoxedGraph):
         # A feeder that says where the program runs passes other tensors than the user's.
         self._may_be_marked = request.placement is None
         self._device = _device_of(gm, example_inputs)
-        is_marked = self._any_marks() or any(True for _ in marks_in(gm))
+        is_marked = self._any_marks() or any(True for _ in specs_in(gm))
         waits = (is_marked and self._may_be_marked) or not self._is_static
         if is_marked or is_symbolic(gm):
             request = dataclasses.replace(request, results_for_backward=frozenset())
@@ -224,10 +226,13 @@ def compile_graph(
     record = CompilationRecord(gm, request.kind, request.observer or log_event)
     inline_subgraphs(gm)
     write_out_products(gm)
+    resolve_groups(gm)
+    check_manual_regions(gm)
     if options.freeze and not request.trains and _device_of(gm, example_inputs).type == "cpu":
         fold_batch_norms(gm, request.static_inputs)
     schedule = split(gm, options)
     if schedule is not None:
+        check_eager(gm, schedule.eager)
         by_torch = {n: why for n, why in schedule.eager.items() if why != TWO_PROGRAMS}
         record.note_split(by_torch, schedule.number_of_parts())
     record.tell(record)

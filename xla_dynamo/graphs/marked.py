@@ -1,4 +1,4 @@
-"""The mesh that a graph is compiled for: that of its marks and of its inputs' shardings."""
+"""The mesh that a graph is compiled for: that of its marks, regions and inputs' shardings."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,13 +6,16 @@ import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.lowerings.builders.shardings import axes_of_entries
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 
 OPERATOR = "xla.mark_sharding"
+# Operators that name a mesh and how a tensor is divided over it.
+_WITH_SPECS = (OPERATOR, "xla.full_to_shard", "xla.shard_to_full")
 
 
 def mesh_of(gm: torch.fx.GraphModule, shardings: Mapping[int, Sharding]) -> Mesh | None:
-    """The one mesh of the marks in a graph and of its inputs; None where nothing is marked.
+    """The one mesh of the marks and regions in a graph and of its inputs; None without any.
 
     Raises:
         ShardingError: they are of different meshes, or a mark has no sharding of its tensor.
@@ -21,7 +24,7 @@ def mesh_of(gm: torch.fx.GraphModule, shardings: Mapping[int, Sharding]) -> Mesh
     found: list[tuple[Mesh, torch.fx.Node]] = [
         (sharding.mesh, inputs[index]) for index, sharding in shardings.items()
     ]
-    for node in marks_in(gm):
+    for node in specs_in(gm):
         sharding = _checked(node)
         found.append((sharding.mesh, node))
     if not found:
@@ -37,25 +40,39 @@ def mesh_of(gm: torch.fx.GraphModule, shardings: Mapping[int, Sharding]) -> Mesh
     return mesh
 
 
-def marks_in(gm: torch.fx.GraphModule) -> Iterable[torch.fx.Node]:
-    """The marks in a graph and in the graphs inside it."""
+def specs_in(gm: torch.fx.GraphModule) -> Iterable[torch.fx.Node]:
+    """The marks and the ends of manual regions in a graph and in the graphs inside it."""
     for module in gm.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:
-                if is_mark(node):
+                if name_of(node) in _WITH_SPECS:
                     yield node
 
 
+def name_of(node: torch.fx.Node) -> str:
+    """An operator's name: in Dynamo's graphs it is the packet's, in ATen's that of an overload."""
+    return str(node.target).removesuffix(".default") if node.op == "call_function" else ""
+
+
 def is_mark(node: torch.fx.Node) -> bool:
-    """Whether a node is a mark: in Dynamo's graphs of the operator's packet, in ATen's of it."""
-    return node.op == "call_function" and str(node.target).removesuffix(".default") == OPERATOR
+    """Whether a node is a mark."""
+    return name_of(node) == OPERATOR
+
+
+def mesh_of_node(node: torch.fx.Node) -> Mesh:
+    """The mesh of a mark or of a manual region's end.
+
+    Raises:
+        ShardingError: it is no mesh.
+    """
+    device_ids, mesh_shape, axis_names = node.args[1:4]
+    return Mesh(device_ids, tuple(mesh_shape), tuple(axis_names))  # type: ignore[arg-type]
 
 
 def _checked(node: torch.fx.Node) -> Sharding:
-    x, device_ids, mesh_shape, axis_names, spec = node.args[:5]
-    axes = tuple(tuple(names.split(",")) if names else () for names in spec)  # type: ignore
+    x, spec = node.args[0], node.args[4]
     try:
-        sharding = Sharding(Mesh(device_ids, tuple(mesh_shape), tuple(axis_names)), axes)  # type: ignore
+        sharding = Sharding(mesh_of_node(node), axes_of_entries(spec))  # type: ignore[arg-type]
         sharding.check(x.meta["val"].dim())  # type: ignore
     except ShardingError as error:
         raise ShardingError(f"{error}, in a mark of {_what(x)}{describe(node)}") from None

@@ -24,7 +24,7 @@ from xla_dynamo.lowerings.passes.result_permutations import (
     allow_any_permutation,
     take_permutations,
 )
-from xla_dynamo.lowerings.sharding import sharding_attribute
+from xla_dynamo.lowerings.builders.shardings import sharding_attribute
 from xla_dynamo.lowerings.strided import flat_storage
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.layouts import (

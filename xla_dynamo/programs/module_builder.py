@@ -10,7 +10,7 @@ from xla_dynamo.graphs.request import Request
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import update_type
-from xla_dynamo.lowerings.sharding import declare_mesh
+from xla_dynamo.lowerings.builders.shardings import declare_mesh
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.program import Constant
 

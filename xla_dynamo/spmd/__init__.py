@@ -4,6 +4,20 @@ import importlib
 from typing import Any
 
 from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.spmd.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    axis_index,
+    collective_broadcast,
+    collective_permute,
+    reduce_scatter,
+)
+from xla_dynamo.spmd.manual_regions import (
+    disable_manual_sharding,
+    enable_manual_sharding,
+    shard_map,
+)
 from xla_dynamo.spmd.marking import (
     clear_sharding,
     mark_sharding,
@@ -34,9 +48,17 @@ __all__ = [
     "HybridMesh",
     "Mesh",
     "ShardingSpec",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "axis_index",
     "clear_sharding",
+    "collective_broadcast",
+    "collective_permute",
     "convert_partition_spec_to_placements",
     "convert_placements_to_partition_spec",
+    "disable_manual_sharding",
+    "enable_manual_sharding",
     "from_dtensor",
     "get_1d_mesh",
     "get_global_mesh",
@@ -44,7 +66,9 @@ __all__ = [
     "mark_sharding",
     "mark_sharding_with_gradients",
     "mesh_from_device_mesh",
+    "reduce_scatter",
     "set_global_mesh",
+    "shard_map",
     "sharding_of",
     "to_device_mesh",
     "to_dtensor",

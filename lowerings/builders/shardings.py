@@ -1,0 +1,40 @@
+"""Shardings as Shardy writes them: attributes that name the axes of a module's one mesh."""
+
+from collections.abc import Sequence
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import sdy
+
+MESH = "mesh"  # the symbol of a module's one mesh
+# The calls that stand for the ends of a manual region until the pass `gather_manual_regions`
+# replaces them, and their attribute with the sharding of the whole value.
+ENTRY, EXIT = "xla_dynamo.full_to_shard", "xla_dynamo.shard_to_full"
+REGION_SHARDING = "xla_dynamo.sharding"
+
+
+def declare_mesh(module: ir.Module, names: Sequence[str], sizes: Sequence[int]) -> None:
+    """Name the axes of the devices that a module is for, in their order."""
+    axes = [sdy.MeshAxisAttr.get(name, size) for name, size in zip(names, sizes, strict=True)]
+    with ir.InsertionPoint.at_block_begin(module.body):
+        sdy.MeshOp(MESH, sdy.MeshAttr.get(axes))
+
+
+def mesh_axes(module: ir.Module) -> dict[str, int]:
+    """The axes of a module's mesh by name, in their order, with their sizes."""
+    (mesh,) = (op for op in module.body.operations if isinstance(op, sdy.MeshOp))
+    axes = map(sdy.MeshAxisAttr, sdy.MeshAttr(mesh.attributes["mesh"]).axes)
+    return {axis.name: axis.size for axis in axes}
+
+
+def sharding_attribute(axes: Sequence[Sequence[str]]) -> ir.Attribute:
+    """The attribute for a tensor whose dimensions these axes divide."""
+    dims = [
+        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(name) for name in names], is_closed=True)
+        for names in axes
+    ]
+    return sdy.TensorShardingAttr.get(MESH, dims)
+
+
+def axes_of_entries(partition_spec: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The axes that divide each dimension, from the entries of a graph's operator: "data,model"."""
+    return tuple(tuple(names.split(",")) if names else () for names in partition_spec)

@@ -1,0 +1,181 @@
+"""Collectives of the devices of a mesh, inside manual regions.
+
+The groups are the places of devices in the mesh, one group of `group_size` after another. The pass
+`gather_manual_regions` numbers the channels.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.errors import ShardingError
+from xla_dynamo.lowerings.builders.build import (
+    Value,
+    cast,
+    combiner,
+    divide,
+    dtype_of,
+    full_like,
+    region,
+    shape_of,
+    tensor_type,
+)
+from xla_dynamo.lowerings.table import Context, lowers
+
+# By torch's names, which are PyTorch/XLA's too where it has them, `combiner`'s.
+_REDUCTIONS = {
+    "sum": "sum",
+    "avg": "sum",
+    "product": "prod",
+    "min": "min",
+    "max": "max",
+    "band": "and",
+    "bor": "or",
+    "bxor": "xor",
+}
+
+
+def _groups(groups: Sequence[int], size: int) -> ir.Attribute:
+    return ir.DenseIntElementsAttr.get(np.asarray(groups, dtype=np.int64).reshape(-1, size))
+
+
+def _channel() -> ir.Attribute:
+    device_to_device = 1
+    return hlo.ChannelHandle.get(1, device_to_device)
+
+
+def _fold(op: Any, x: Value, reduce_op: str) -> None:
+    """Fill the region of a collective that reduces."""
+    scalars = [tensor_type((), dtype_of(x))] * 2
+    region(op.regions[0], scalars, combiner(_REDUCTIONS[reduce_op]))
+
+
+def _averaged(x: Value, reduce_op: str, count: int) -> Value:
+    if reduce_op != "avg" or dtype_of(x) is torch.bool:
+        return x
+    number = full_like(x, count)
+    if dtype_of(x).is_floating_point or dtype_of(x).is_complex:
+        return divide(x, number)
+    return hlo.divide(x, number)  # of integers, towards zero
+
+
+def _check(x: Value, reduce_op: str) -> None:
+    dtype = dtype_of(x)
+    if reduce_op not in _REDUCTIONS:
+        raise ShardingError(
+            f"a collective reduces by one of {', '.join(_REDUCTIONS)}, not by {reduce_op!r}"
+        )
+    fractions = dtype.is_floating_point or dtype.is_complex
+    if (reduce_op in ("band", "bor", "bxor") and fractions) or (
+        reduce_op in ("min", "max") and dtype.is_complex
+    ):
+        raise ShardingError(f"there is no {reduce_op!r} of {dtype}")
+
+
+@lowers("xla.all_reduce.default")
+def all_reduce(ctx: Context, x: Value, reduce_op: str, groups: list[int], group_size: int) -> Value:
+    _check(x, reduce_op)
+    if group_size == 1:
+        return x
+    op = hlo.AllReduceOp(
+        [x.type],
+        [x],
+        _groups(groups, group_size),
+        channel_handle=_channel(),
+        use_global_device_ids=True,
+    )
+    _fold(op, x, reduce_op)
+    return _averaged(op.results[0], reduce_op, group_size)
+
+
+@lowers("xla.all_gather.default")
+def all_gather(ctx: Context, x: Value, dim: int, groups: list[int], group_size: int) -> Value:
+    if group_size == 1:
+        return x
+    op = hlo.AllGatherOp(
+        [tensor_type(tuple(ctx.out.shape), dtype_of(x))],
+        [x],
+        dim,
+        _groups(groups, group_size),
+        channel_handle=_channel(),
+        use_global_device_ids=True,
+    )
+    return op.results[0]
+
+
+def _check_pieces(x: Value, dim: int, group_size: int, name: str) -> None:
+    if shape_of(x)[dim] % group_size:
+        raise ShardingError(
+            f"{name} divides dimension {dim} of a tensor of shape {shape_of(x)} among "
+            f"{group_size} devices, and {shape_of(x)[dim]} is not divisible by {group_size}: pad it"
+        )
+
+
+@lowers("xla.reduce_scatter.default")
+def reduce_scatter(
+    ctx: Context, x: Value, reduce_op: str, dim: int, groups: list[int], group_size: int
+) -> Value:
+    _check(x, reduce_op)
+    _check_pieces(x, dim, group_size, "reduce_scatter")
+    if group_size == 1:
+        return x
+    op = hlo.ReduceScatterOp(
+        tensor_type(tuple(ctx.out.shape), dtype_of(x)),
+        x,
+        dim,
+        _groups(groups, group_size),
+        channel_handle=_channel(),
+        use_global_device_ids=True,
+    )
+    _fold(op, x, reduce_op)
+    return _averaged(op.results[0], reduce_op, group_size)
+
+
+@lowers("xla.all_to_all.default")
+def all_to_all(
+    ctx: Context, x: Value, split_dim: int, concat_dim: int, groups: list[int], group_size: int
+) -> Value:
+    _check_pieces(x, split_dim, group_size, "all_to_all")
+    if group_size == 1:
+        return x
+    return hlo.AllToAllOp(
+        [x],
+        split_dim,
+        concat_dim,
+        group_size,
+        _groups(groups, group_size),
+        channel_handle=_channel(),
+        results=[tensor_type(tuple(ctx.out.shape), dtype_of(x))],
+    ).results[0]
+
+
+@lowers("xla.collective_broadcast.default")
+def collective_broadcast(
+    ctx: Context, x: Value, src: int, groups: list[int], group_size: int
+) -> Value:
+    if not 0 <= src < group_size:
+        raise ShardingError(
+            f"a group has the devices 0 to {group_size - 1}, and {src} is to broadcast"
+        )
+    if group_size == 1:
+        return x
+    # The first of a group is the source.
+    rows = np.asarray(groups, dtype=np.int64).reshape(-1, group_size)
+    rows = np.concatenate([rows[:, src:], rows[:, :src]], axis=1)
+    return hlo.CollectiveBroadcastOp(
+        x, ir.DenseIntElementsAttr.get(np.ascontiguousarray(rows)), channel_handle=_channel()
+    ).result
+
+
+@lowers("xla.collective_permute.default")
+def collective_permute(ctx: Context, x: Value, pairs: list[int]) -> Value:
+    table = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    if ctx.target.partitions == 1:
+        return cast(x if len(table) else full_like(x, 0), dtype_of(x))
+    return hlo.CollectivePermuteOp(
+        x, ir.DenseIntElementsAttr.get(table), channel_handle=_channel()
+    ).result

@@ -1,0 +1,144 @@
+"""torch's functional collectives in manual regions to ours: group names become places in the mesh.
+
+A group is named by axes of the mesh, as "data" or "data,model", or is a process group of torch's,
+as far as its ranks lie along axes. Collectives outside of manual regions stay as they are: torch
+runs them, on its own processes.
+"""
+
+import itertools
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from xla_dynamo.errors import ShardingError
+from xla_dynamo.graphs.manual_regions import graphs_of, pieces_in, region_mesh
+from xla_dynamo.graphs.marked import name_of
+from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.runtime.replica_groups import groups_along
+from xla_dynamo.torch_private import resolve_process_group
+
+Node: TypeAlias = torch.fx.Node
+Group: TypeAlias = tuple[list[int], int]
+
+_COALESCED = "_coalesced"
+
+
+def resolve_groups(gm: torch.fx.GraphModule) -> None:
+    """Replace torch's functional collectives in the manual regions of a graph by ours.
+
+    Raises:
+        ShardingError: the mesh has no such group, or the sizes of what is exchanged differ.
+    """
+    mesh = region_mesh(gm)
+    if mesh is None:
+        return
+    for module in graphs_of(gm):
+        pieces = pieces_in(module)
+        for node in list(module.graph.nodes):
+            namespace, _, name = name_of(node).partition(".")
+            if namespace in ("_c10d_functional", "_c10d_functional_autograd") and node in pieces:
+                _replace(node, name, mesh)
+
+
+def _replace(node: Node, name: str, mesh: Mesh) -> None:
+    if name == "wait_tensor":
+        node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
+    elif name.endswith(_COALESCED):
+        xs: Any = node.args[0]
+        made = [
+            _call(node, name.removesuffix(_COALESCED), (x, *node.args[1:]), mesh) for x in xs
+        ]
+        for item in list(node.users):
+            assert item.target is operator.getitem
+            item.replace_all_uses_with(made[item.args[1]])  # type: ignore[index]
+            node.graph.erase_node(item)
+    else:
+        node.replace_all_uses_with(_call(node, name, node.args, mesh))
+    node.graph.erase_node(node)
+
+
+def _call(node: Node, name: str, args: Sequence[Any], mesh: Mesh) -> Node:
+    """A node of ours before one of torch's, for these arguments of torch's operator."""
+    x, *others, group_name = args
+    groups, size = group = _group(group_name, mesh, node)
+    if name in ("all_gather_into_tensor", "reduce_scatter_tensor") and others[-1] != size:
+        raise ShardingError(
+            f"{node.target} is for groups of {others[-1]}, and the group {group_name!r} has "
+            f"{size} devices{describe(node)}"
+        )
+    calls: dict[str, tuple[str, tuple[Any, ...]]] = {
+        "all_reduce": ("all_reduce", (x, *map(_reduction, others), *group)),
+        "all_gather_into_tensor": ("all_gather", (x, 0, *group)),
+        "reduce_scatter_tensor": (
+            "reduce_scatter",
+            (x, *map(_reduction, others[:1]), 0, *group),
+        ),
+        "all_to_all_single": ("all_to_all", (x, 0, 0, *group)),
+        "broadcast": ("collective_broadcast", (x, *others, *group)),
+    }
+    if name not in calls:
+        raise ShardingError(
+            f"{node.target} is not among the collectives of manual regions, which are those of "
+            f"xla_dynamo.spmd{describe(node)}"
+        )
+    if name == "all_to_all_single":
+        _check_splits(node, others, size)
+    ours, arguments = calls[name]
+    with node.graph.inserting_before(node):
+        made = node.graph.call_function(getattr(torch.ops.xla, ours).default, arguments)
+    made.meta = dict(node.meta)
+    if isinstance(value := node.meta.get("val"), list | tuple):
+        made.meta["val"] = value[list(node.args[0]).index(x)]  # type: ignore[arg-type]
+    return made
+
+
+def _reduction(name: Any) -> Any:
+    return name.lower()
+
+
+def _check_splits(node: Node, splits: Sequence[Any], size: int) -> None:
+    """All devices run one program, so what one sends the next is of one size."""
+    for sizes in splits:
+        if len(sizes) and (len(set(sizes)) > 1 or len(sizes) != size):
+            raise ShardingError(
+                f"{node.target} exchanges parts of the sizes {list(sizes)}: in a manual region all "
+                f"devices run one program, in which each of {size} gets as much: pad the parts"
+                f"{describe(node)}"
+            )
+
+
+def _group(name: Any, mesh: Mesh, node: Node) -> Group:
+    axes = str(name).split(",")
+    if set(axes) <= set(mesh.axis_names) and len(set(axes)) == len(axes):
+        return groups_along(mesh.mesh_shape, mesh.axis_names, axes)
+    ranks = _ranks(name)
+    if ranks is None:
+        raise ShardingError(
+            f"the group {name!r} of {node.target} is neither of axes of {mesh} (as "
+            f"{','.join(mesh.axis_names)!r}) nor a process group of torch's{describe(node)}"
+        )
+    for length in range(1, len(mesh.axis_names) + 1):
+        for chosen in itertools.permutations(mesh.axis_names, length):
+            groups, size = groups_along(mesh.mesh_shape, mesh.axis_names, chosen)
+            rows = [groups[start : start + size] for start in range(0, len(groups), size)]
+            if ranks in rows:
+                return groups, size
+    raise ShardingError(
+        f"the ranks {ranks} of the group {name!r} are not devices along axes of {mesh}: in a "
+        f"manual region the rank is the device's place in the mesh{describe(node)}"
+    )
+
+
+def _ranks(name: Any) -> list[int] | None:
+    """The ranks of a process group, in their sequence; None if there is no such group."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return None
+    try:
+        group = resolve_process_group(name) if isinstance(name, str) else name
+        return distributed.get_process_group_ranks(group)
+    except (KeyError, RuntimeError, ValueError):
+        return None

@@ -1,0 +1,122 @@
+"""Manual regions of a graph: the nodes that compute with pieces, of which each device has its own."""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import torch
+
+from xla_dynamo.errors import ShardingError
+from xla_dynamo.graphs.marked import is_mark, mesh_of_node, name_of
+from xla_dynamo.graphs.nodes import bodies, operator_of, writes_input
+from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.runtime.mesh import Mesh
+
+Node: TypeAlias = torch.fx.Node
+GraphModule: TypeAlias = torch.fx.GraphModule
+
+ENTRY, EXIT = "xla.full_to_shard", "xla.shard_to_full"
+COLLECTIVES = frozenset(
+    f"xla.{name}"
+    for name in (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "collective_permute",
+        "reduce_scatter",
+    )
+)
+_LEAVE = (
+    "leave the region first, by an entry of out_specs in spmd.shard_map or by "
+    "spmd.disable_manual_sharding"
+)
+
+
+def ends_of(gm: GraphModule) -> Iterator[Node]:
+    """The entries and exits of a graph's regions, without those of the graphs inside it."""
+    return (node for node in gm.graph.nodes if name_of(node) in (ENTRY, EXIT))
+
+
+def graphs_of(gm: GraphModule) -> list[GraphModule]:
+    """A graph and those inside it."""
+    return [module for module in gm.modules() if isinstance(module, torch.fx.GraphModule)]
+
+
+def region_mesh(gm: GraphModule) -> Mesh | None:
+    """The mesh of a graph's regions; None without any."""
+    ends = (node for module in graphs_of(gm) for node in ends_of(module))
+    node = next(ends, None)
+    return None if node is None else mesh_of_node(node)
+
+
+def pieces_in(gm: GraphModule) -> dict[Node, None]:
+    """The nodes of a graph whose value is a piece, in their order."""
+    found: dict[Node, None] = {}
+    for node in gm.graph.nodes:
+        name = name_of(node)
+        if name == EXIT or node.op != "call_function":
+            continue
+        if name == ENTRY or name in COLLECTIVES or any(n in found for n in node.all_input_nodes):
+            found[node] = None
+    return found
+
+
+def check_manual_regions(gm: GraphModule) -> None:
+    """Raise ShardingError where pieces are used outside of their region, or it has what it cannot.
+
+    That is a mark, another region, or a write into an input.
+    """
+    if region_mesh(gm) is None:
+        for node in (n for module in graphs_of(gm) for n in module.graph.nodes):
+            if name_of(node) in COLLECTIVES:
+                raise ShardingError(
+                    f"{name_of(node)} is outside of a manual region, where no device has a piece "
+                    f"of its own: use it in spmd.shard_map{describe(node)}"
+                )
+        return
+    for module in graphs_of(gm):
+        pieces = pieces_in(module)
+        for node in module.graph.nodes:
+            if any(n in pieces for n in node.all_input_nodes):
+                _check_reader(node, pieces, any(True for _ in ends_of(module)))
+
+
+def _check_reader(node: Node, pieces: dict[Node, None], has_ends: bool) -> None:
+    """Check a node that reads a piece."""
+    if is_mark(node):
+        raise ShardingError(
+            "mark_sharding is in a manual region, where XLA divides nothing: each device has its "
+            f"piece there. Mark values outside of it{describe(node)}"
+        )
+    has_inner = any(any(True for _ in ends_of(m)) for b in bodies(node) for m in graphs_of(b))
+    if name_of(node) == ENTRY or has_inner:
+        raise ShardingError(
+            "a manual region has another inside it, which is not supported: name all axes in one "
+            f"region{describe(node)}"
+        )
+    if writes_input(node):
+        raise ShardingError(
+            "an input is changed in a manual region, to a piece, of which each device has its own: "
+            f"{_LEAVE}{describe(node.args[1])}"  # type: ignore[arg-type]
+        )
+    if node.op == "output" and has_ends:
+        piece = next(n for n in node.all_input_nodes if n in pieces)
+        raise ShardingError(
+            f"a result of shape {tuple(piece.meta['val'].shape)} is a piece of a manual region, of "
+            f"which each device has its own: {_LEAVE}. A tensor that the region reads needs to be "
+            "an argument of it to have a gradient, and a graph break inside it is not supported"
+            f"{describe(piece)}"
+        )
+
+
+def check_eager(gm: GraphModule, eager: dict[Node, str]) -> None:
+    """Raise ShardingError if a node that torch is to run, for a reason, computes with pieces."""
+    if region_mesh(gm) is None:
+        return
+    pieces = pieces_in(gm)
+    for node, reason in eager.items():
+        if node in pieces or any(n in pieces for n in node.all_input_nodes):
+            raise ShardingError(
+                f"{operator_of(node)} in a manual region cannot be compiled: {reason}. Torch runs "
+                f"on whole tensors, so take it out of the region{describe(node)}"
+            )

@@ -1,0 +1,195 @@
+"""Collectives by hand, for manual regions: what devices exchange there."""
+
+from collections.abc import Sequence
+
+import torch
+
+from xla_dynamo.errors import ShardingError
+from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.spmd.current_mesh import mesh_or_current
+from xla_dynamo.spmd.manual_regions import enable_manual_sharding
+from xla_dynamo.spmd.partition_spec import Axis, axes_of
+from xla_dynamo.runtime.replica_groups import groups_along
+
+# One axis of the mesh or several, the major one first.
+AxisNames = Axis | Sequence[Axis]
+# Groups of device ids, of one size, each device of the mesh in one.
+Groups = Sequence[Sequence[int]]
+
+# PyTorch/XLA's names of reductions, by torch's.
+_REDUCTIONS = {"mul": "product", "and": "band", "or": "bor", "xor": "bxor"}
+
+
+def all_reduce(
+    x: torch.Tensor,
+    reduce_type: str = "sum",
+    axis: AxisNames | None = None,
+    *,
+    groups: Groups | None = None,
+    mesh: Mesh | None = None,
+) -> torch.Tensor:
+    """Reduce the pieces of each group's devices; all of them get the result.
+
+    Args:
+        x: the device's piece, in a manual region.
+        reduce_type: "sum", "avg" (of integers towards zero), "product", "min", "max", "band", "bor"
+            or "bxor"; also PyTorch/XLA's "mul", "and", "or" and "xor".
+        axis: the axes of the mesh along which the devices of a group lie; all of them if neither
+            this nor `groups` is given.
+        groups: groups of device ids, of one size, with each device in one of them.
+        mesh: the devices; that of the `shard_map` around if it is not given.
+
+    Returns:
+        A tensor of the shape and dtype of `x`.
+
+    Raises:
+        ShardingError: an axis is unknown, groups do not have each device once, the dtype has no
+            such reduction, or this is not in a manual region.
+    """
+    reduce_type = _REDUCTIONS.get(reduce_type, reduce_type)
+    return torch.ops.xla.all_reduce(x, reduce_type, *_groups(mesh, axis, groups))
+
+
+def all_gather(
+    x: torch.Tensor,
+    dim: int = 0,
+    axis: AxisNames | None = None,
+    *,
+    groups: Groups | None = None,
+    mesh: Mesh | None = None,
+) -> torch.Tensor:
+    """The pieces of a group's devices one behind the other along `dim`. See `all_reduce`."""
+    return torch.ops.xla.all_gather(x, dim % x.dim(), *_groups(mesh, axis, groups))
+
+
+def reduce_scatter(
+    x: torch.Tensor,
+    reduce_type: str = "sum",
+    dim: int = 0,
+    axis: AxisNames | None = None,
+    *,
+    groups: Groups | None = None,
+    mesh: Mesh | None = None,
+) -> torch.Tensor:
+    """Reduce the pieces of a group's devices; each gets its part of the result along `dim`.
+
+    The size of `dim` must be divisible by that of the groups. See `all_reduce`.
+    """
+    reduce_type = _REDUCTIONS.get(reduce_type, reduce_type)
+    group = _groups(mesh, axis, groups)
+    return torch.ops.xla.reduce_scatter(x, reduce_type, dim % x.dim(), *group)
+
+
+def all_to_all(
+    x: torch.Tensor,
+    split_dim: int,
+    concat_dim: int,
+    axis: AxisNames | None = None,
+    *,
+    groups: Groups | None = None,
+    mesh: Mesh | None = None,
+) -> torch.Tensor:
+    """Send each device of a group a part of `x` along `split_dim`.
+
+    What it gets from them it puts one behind the other along `concat_dim`. The size of `split_dim`
+    must be divisible by that of the groups. See `all_reduce`.
+    """
+    group = _groups(mesh, axis, groups)
+    return torch.ops.xla.all_to_all(x, split_dim % x.dim(), concat_dim % x.dim(), *group)
+
+
+def collective_broadcast(
+    x: torch.Tensor,
+    src: int = 0,
+    axis: AxisNames | None = None,
+    *,
+    groups: Groups | None = None,
+    mesh: Mesh | None = None,
+) -> torch.Tensor:
+    """The piece of a group's `src`-th device, on all of its devices. See `all_reduce`."""
+    return torch.ops.xla.collective_broadcast(x, src, *_groups(mesh, axis, groups))
+
+
+def collective_permute(
+    x: torch.Tensor,
+    pairs: Sequence[tuple[int, int]],
+    axis: AxisNames | None = None,
+    *,
+    mesh: Mesh | None = None,
+) -> torch.Tensor:
+    """Send `x` from devices to others; those that get nothing have zeros.
+
+    Args:
+        x: the device's piece, in a manual region.
+        pairs: from where and to where, each place once: places along `axis` (`axis_index`), or
+            device ids if it is not given.
+        axis: as for `all_reduce`.
+        mesh: as for `all_reduce`.
+
+    Raises:
+        ShardingError: a place is none, or sends or gets twice; or as `all_reduce`.
+    """
+    mesh = mesh_or_current(mesh)
+    if axis is None:
+        rows, size = list(range(mesh.size())), mesh.size()
+        pairs = [(_place(mesh, source), _place(mesh, target)) for source, target in pairs]
+    else:
+        rows, size = _groups(mesh, axis, None)
+    for ends in ([source for source, _ in pairs], [target for _, target in pairs]):
+        if len(set(ends)) != len(ends) or not all(0 <= place < size for place in ends):
+            raise ShardingError(
+                f"collective_permute among {size} devices takes pairs of places from 0 to "
+                f"{size - 1} in which each sends once and gets once at most, unlike {list(pairs)}"
+            )
+    flat = []
+    for start in range(0, len(rows), size):
+        for source, target in pairs:
+            flat += [rows[start + source], rows[start + target]]
+    return torch.ops.xla.collective_permute(x, flat)
+
+
+def axis_index(axis: AxisNames, *, mesh: Mesh | None = None) -> torch.Tensor:
+    """The device's place along an axis or several, the major one first: int64, of no dimension."""
+    mesh = mesh_or_current(mesh)
+    _, size = _groups(mesh, axis, None)
+    spec = [(axis,) if isinstance(axis, str | int) else tuple(axis)]
+    return enable_manual_sharding(torch.arange(size), spec, mesh=mesh).reshape(())
+
+
+def _groups(
+    mesh: Mesh | None, axis: AxisNames | None, groups: Groups | None
+) -> tuple[list[int], int]:
+    """The places in the mesh of each group's devices, and the size of a group."""
+    mesh = mesh_or_current(mesh)
+    if groups is not None:
+        if axis is not None:
+            raise ShardingError("a collective takes an axis or groups, and not both")
+        return _listed(mesh, groups)
+    if axis is None:
+        axes = list(mesh.axis_names)
+    else:
+        (axes,) = axes_of(mesh, [axis])
+    for name in axes:
+        if name not in mesh.axis_names or axes.count(name) > 1:
+            raise ShardingError(
+                f"a collective goes along axes of {mesh}, {mesh.axis_names}, each once, and not "
+                f"along {axis!r}"
+            )
+    return groups_along(mesh.mesh_shape, mesh.axis_names, axes)
+
+
+def _listed(mesh: Mesh, groups: Groups) -> tuple[list[int], int]:
+    ids = [device for group in groups for device in group]
+    size = len(groups[0]) if len(groups) else 0
+    if sorted(ids) != sorted(mesh.device_ids) or any(len(group) != size for group in groups):
+        raise ShardingError(
+            f"groups are of one size and have each device of {mesh} once, unlike "
+            f"{[list(group) for group in groups]}"
+        )
+    return [_place(mesh, device) for device in ids], size
+
+
+def _place(mesh: Mesh, device: int) -> int:
+    if device not in mesh.device_ids:
+        raise ShardingError(f"the device {device} is none of {mesh}")
+    return mesh.device_ids.index(device)
