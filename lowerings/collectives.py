@@ -19,9 +19,12 @@ from xla_dynamo.lowerings.builders.build import (
     combiner,
     divide,
     dtype_of,
+    expand_dims,
     full_like,
     region,
+    reshape,
     shape_of,
+    slice_dim,
     tensor_type,
 )
 from xla_dynamo.lowerings.table import Context, lowers
@@ -96,8 +99,14 @@ def all_reduce(ctx: Context, x: Value, reduce_op: str, groups: list[int], group_
 def all_gather(ctx: Context, x: Value, dim: int, groups: list[int], group_size: int) -> Value:
     if group_size == 1:
         return x
+    return _gathered(x, dim, tuple(ctx.out.shape), groups, group_size)
+
+
+def _gathered(
+    x: Value, dim: int, shape: Sequence[int], groups: Sequence[int], group_size: int
+) -> Value:
     op = hlo.AllGatherOp(
-        [tensor_type(tuple(ctx.out.shape), dtype_of(x))],
+        [tensor_type(shape, dtype_of(x))],
         [x],
         dim,
         _groups(groups, group_size),
@@ -163,6 +172,10 @@ def collective_broadcast(
         )
     if group_size == 1:
         return x
+    if ctx.target.is_cpu:  # XLA:CPU has no collective-broadcast
+        stacked = (group_size, *shape_of(x))
+        each = _gathered(expand_dims(x, 0), 0, stacked, groups, group_size)
+        return reshape(slice_dim(each, 0, src, src + 1), shape_of(x))
     # The first of a group is the source.
     rows = np.asarray(groups, dtype=np.int64).reshape(-1, group_size)
     rows = np.concatenate([rows[:, src:], rows[:, :src]], axis=1)

@@ -1,0 +1,217 @@
+"""Collectives in manual regions against NumPy, and their gradients against one device's."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.spmd import simulated_devices as simulated
+from tests.spmd.dividing import ONE_AXIS, TALL, WIDE
+from tests.spmd.simulated_devices import groups_of, pieces_of
+from xla_dynamo import spmd
+from xla_dynamo.errors import ShardingError
+
+PERMUTED = spmd.Mesh([5, 2, 7, 0, 3, 6, 1, 4], (2, 4), ("data", "model"))
+# By name: a mesh, and how a collective names groups on it.
+LAYOUTS = {
+    "8": (ONE_AXIS, {"axis": "x"}),
+    "2x4 all": (WIDE, {}),
+    "2x4 data": (WIDE, {"axis": "data"}),
+    "2x4 model": (WIDE, {"axis": 1}),
+    "2x4 model data": (WIDE, {"axis": ("model", "data")}),
+    "4x2 data": (TALL, {"axis": "data"}),
+    "4x2 model": (TALL, {"axis": "model"}),
+    "permuted model": (PERMUTED, {"axis": "model"}),
+    "permuted model data": (PERMUTED, {"axis": ("model", "data")}),
+    "groups of 4": (WIDE, {"groups": [[6, 1, 0, 3], [2, 5, 4, 7]]}),
+    "permuted groups of 2": (PERMUTED, {"groups": [[0, 5], [4, 1], [2, 3], [7, 6]]}),
+    "groups of 1": (ONE_AXIS, {"groups": [[i] for i in range(8)]}),
+}
+in_layouts = pytest.mark.parametrize("layout", LAYOUTS)
+FRACTIONS = ("sum", "avg", "product", "min", "max")
+BITS = ("band", "bor", "bxor")
+
+
+def on_pieces(fn, mesh):
+    """A compiled function of a tensor that all axes divide along its first dimension."""
+    spec = (mesh.axis_names, None)
+    mapped = spmd.shard_map(fn, mesh, [spec], [spec] * RESULTS[fn])
+    return torch.compile(mapped, backend="openxla", fullgraph=True)
+
+
+def numpy_pieces(x, mesh):
+    return pieces_of(x.numpy(), mesh, (mesh.axis_names, None))
+
+
+def joined(pieces):
+    return torch.from_numpy(np.concatenate(pieces))
+
+
+RESULTS = {}
+
+
+def results(number):
+    def note(fn):
+        RESULTS[fn] = number
+        return fn
+
+    return note
+
+
+@in_layouts
+def test_reductions(layout):
+    mesh, group = LAYOUTS[layout]
+    size = len(groups_of(mesh, _named(group), group.get("groups"))[0])
+    x = torch.randn(8 * 8, 3)
+
+    @results(10)
+    def fn(x):
+        made = [spmd.all_reduce(x, kind, **group) for kind in FRACTIONS]
+        return made + [spmd.reduce_scatter(x, kind, **group) for kind in FRACTIONS]
+
+    actual = on_pieces(fn, mesh)(x)
+    places = groups_of(mesh, _named(group), group.get("groups"))
+    given = numpy_pieces(x, mesh)
+    wanted = [simulated.all_reduce(given, places, kind) for kind in FRACTIONS]
+    wanted += [simulated.reduce_scatter(given, places, kind) for kind in FRACTIONS]
+    assert actual[5].shape == (64 // size, 3)
+    torch.testing.assert_close(actual, [joined(w) for w in wanted])
+
+
+def _named(group):
+    axis = group.get("axis")
+    return "model" if axis == 1 else axis
+
+
+@in_layouts
+def test_movements(layout):
+    mesh, group = LAYOUTS[layout]
+    places = groups_of(mesh, _named(group), group.get("groups"))
+    size = len(places[0])
+    x = torch.randn(8 * 8, 8)
+
+    @results(6)
+    def fn(x):
+        return [
+            spmd.all_gather(x, **group),
+            spmd.all_gather(x, -1, **group),
+            spmd.reduce_scatter(x, "sum", 1, **group),
+            spmd.all_to_all(x, 0, 1, **group),
+            spmd.all_to_all(x, 1, 1, **group),
+            spmd.collective_broadcast(x, size - 1, **group),
+        ]
+
+    given = numpy_pieces(x, mesh)
+    wanted = [
+        simulated.all_gather(given, places),
+        simulated.all_gather(given, places, 1),
+        simulated.reduce_scatter(given, places, "sum", 1),
+        simulated.all_to_all(given, places, 0, 1),
+        simulated.all_to_all(given, places, 1, 1),
+        simulated.collective_broadcast(given, places, size - 1),
+    ]
+    torch.testing.assert_close(on_pieces(fn, mesh)(x), [joined(w) for w in wanted])
+
+
+PERMUTATIONS = {
+    "ring": [(0, 1), (1, 2), (2, 3), (3, 0)],
+    "some": [(3, 0), (1, 1)],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("mesh", [WIDE, PERMUTED], ids=["2x4", "permuted"])
+@pytest.mark.parametrize("pairs", PERMUTATIONS)
+def test_permutations(mesh, pairs):
+    x, pairs = torch.randn(16, 3), PERMUTATIONS[pairs]
+
+    @results(2)
+    def fn(x):
+        whole = spmd.collective_permute(x, [(0, 5), (7, 2)])  # device ids
+        return [spmd.collective_permute(x, pairs, "model"), whole]
+
+    given = numpy_pieces(x, mesh)
+    ids = [(mesh.device_ids.index(a), mesh.device_ids.index(b)) for a, b in [(0, 5), (7, 2)]]
+    wanted = [
+        simulated.collective_permute(given, groups_of(mesh, "model"), pairs),
+        simulated.collective_permute(given, groups_of(mesh), ids),
+    ]
+    torch.testing.assert_close(on_pieces(fn, mesh)(x), [joined(w) for w in wanted])
+
+
+@pytest.mark.parametrize("mesh", [WIDE, PERMUTED], ids=["2x4", "permuted"])
+def test_places(mesh):
+    def fn():
+        return [spmd.axis_index(a).reshape(1) for a in ("data", "model", ("model", "data"))]
+
+    spec = (("data", "model"),)
+    found = torch.compile(
+        spmd.shard_map(fn, mesh, [], [spec] * 3), backend="openxla", fullgraph=True
+    )()
+    data, model = np.indices((2, 4))
+    wanted = [data, model, model * 2 + data]
+    torch.testing.assert_close(found, [torch.from_numpy(w.reshape(-1)) for w in wanted])
+
+
+# --- dtypes ----------------------------------------------------------------------------------
+
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+INTEGERS = [
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+]
+
+
+def kinds_of(dtype):
+    if dtype.is_complex:
+        return ("sum", "avg", "product")
+    return FRACTIONS if dtype.is_floating_point else FRACTIONS + BITS
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.complex64, torch.bool], ids=str)
+def test_dtypes(dtype):
+    kinds = kinds_of(dtype)
+    wide = torch.complex64 if dtype.is_complex else torch.float32
+    x = (torch.randn(16, 2, dtype=wide) * (1 if dtype.is_floating_point else 2)).to(dtype)
+    if dtype is torch.bool:
+        kinds = BITS
+
+    @results(len(kinds) + 2)
+    def fn(x):
+        reduced = [spmd.all_reduce(x, kind, "model") for kind in kinds]
+        return [
+            *reduced,
+            spmd.all_gather(x, axis="model"),
+            spmd.collective_broadcast(x, 2, "model"),
+        ]
+
+    # NumPy has no bfloat16.
+    given = numpy_pieces(x.float() if dtype is torch.bfloat16 else x, WIDE)
+    groups = groups_of(WIDE, "model")
+    wanted = [simulated.all_reduce(given, groups, kind) for kind in kinds]
+    wanted += [
+        simulated.all_gather(given, groups),
+        simulated.collective_broadcast(given, groups, 2),
+    ]
+    found = on_pieces(fn, WIDE)(x)
+    assert {f.dtype for f in found} == {dtype}
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, joined(other).to(dtype))
+
+
+# --- gradients -------------------------------------------------------------------------------
+
+
+def exchanges(ops, named, size):
+    """By name, each collective as a function of the pieces and of what names the groups."""
+    reductions = {
+        f"{name} {kind}": lambda x, name=name, kind=kind: getattr(ops, name)(x, *named, kind)
+        for name in ("all_reduce", "reduce_scatter")
+        for kind in FRACTIONS
+    }
+    return reductions
