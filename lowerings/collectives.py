@@ -21,6 +21,7 @@ from xla_dynamo.lowerings.builders.build import (
     dtype_of,
     expand_dims,
     full_like,
+    reduce,
     region,
     reshape,
     shape_of,
@@ -57,6 +58,12 @@ def _fold(op: Any, x: Value, reduce_op: str) -> None:
     region(op.regions[0], scalars, combiner(_REDUCTIONS[reduce_op]))
 
 
+def _is_by_hand(x: Value, reduce_op: str) -> bool:
+    """Whether XLA's collectives have no such reduction: of bits they have those of booleans."""
+    of_bits = reduce_op in ("band", "bor", "bxor")
+    return of_bits and (dtype_of(x) is not torch.bool or reduce_op == "bxor")
+
+
 def _averaged(x: Value, reduce_op: str, count: int) -> Value:
     if reduce_op != "avg" or dtype_of(x) is torch.bool:
         return x
@@ -84,6 +91,10 @@ def all_reduce(ctx: Context, x: Value, reduce_op: str, groups: list[int], group_
     _check(x, reduce_op)
     if group_size == 1:
         return x
+    if _is_by_hand(x, reduce_op):
+        stacked = (group_size, *shape_of(x))
+        each = _gathered(expand_dims(x, 0), 0, stacked, groups, group_size)
+        return reduce(each, [0], _REDUCTIONS[reduce_op])
     op = hlo.AllReduceOp(
         [x.type],
         [x],
@@ -132,6 +143,11 @@ def reduce_scatter(
     _check_pieces(x, dim, group_size, "reduce_scatter")
     if group_size == 1:
         return x
+    if _is_by_hand(x, reduce_op):
+        shape = list(shape_of(x))
+        shape[dim : dim + 1] = group_size, shape[dim] // group_size
+        each = _exchanged(reshape(x, shape), dim, dim, groups, group_size)
+        return reduce(each, [dim], _REDUCTIONS[reduce_op])
     op = hlo.ReduceScatterOp(
         tensor_type(tuple(ctx.out.shape), dtype_of(x)),
         x,
@@ -151,6 +167,15 @@ def all_to_all(
     _check_pieces(x, split_dim, group_size, "all_to_all")
     if group_size == 1:
         return x
+    return _exchanged(x, split_dim, concat_dim, groups, group_size)
+
+
+def _exchanged(
+    x: Value, split_dim: int, concat_dim: int, groups: Sequence[int], group_size: int
+) -> Value:
+    shape = list(shape_of(x))
+    shape[split_dim] //= group_size
+    shape[concat_dim] *= group_size
     return hlo.AllToAllOp(
         [x],
         split_dim,
@@ -158,7 +183,7 @@ def all_to_all(
         group_size,
         _groups(groups, group_size),
         channel_handle=_channel(),
-        results=[tensor_type(tuple(ctx.out.shape), dtype_of(x))],
+        results=[tensor_type(shape, dtype_of(x))],
     ).results[0]
 
 

@@ -79,11 +79,12 @@ def all_reduce(pieces, groups, kind="sum"):
 
 def _reduced(given, kind):
     if isinstance(given[0], np.ndarray):
-        total = REDUCTIONS[kind].reduce(given)
-        if kind == "avg":
-            fractions = total.dtype.kind in "fc"
-            total = total / len(given) if fractions else np.trunc(total / len(given))
-        return total.astype(given[0].dtype)
+        total = REDUCTIONS[kind].reduce(given, dtype=given[0].dtype)
+        if kind == "avg" and total.dtype.kind in "iu":  # towards zero
+            total = np.sign(total) * (np.abs(total) // total.dtype.type(len(given)))
+        elif kind == "avg":
+            total = total / len(given)
+        return total
     stacked = torch.stack(given)
     if kind in ("min", "max"):
         return getattr(torch, f"a{kind}")(stacked, 0)

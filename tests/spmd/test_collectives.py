@@ -31,11 +31,11 @@ FRACTIONS = ("sum", "avg", "product", "min", "max")
 BITS = ("band", "bor", "bxor")
 
 
-def on_pieces(fn, mesh):
-    """A compiled function of a tensor that all axes divide along its first dimension."""
+def on_pieces(fn, mesh, x, results):
+    """What a function of a tensor, whose rows all axes divide, returns: so many results."""
     spec = (mesh.axis_names, None)
-    mapped = spmd.shard_map(fn, mesh, [spec], [spec] * RESULTS[fn])
-    return torch.compile(mapped, backend="openxla", fullgraph=True)
+    mapped = spmd.shard_map(fn, mesh, [spec], [spec] * results)
+    return torch.compile(mapped, backend="openxla", fullgraph=True)(x)
 
 
 def numpy_pieces(x, mesh):
@@ -46,29 +46,17 @@ def joined(pieces):
     return torch.from_numpy(np.concatenate(pieces))
 
 
-RESULTS = {}
-
-
-def results(number):
-    def note(fn):
-        RESULTS[fn] = number
-        return fn
-
-    return note
-
-
 @in_layouts
 def test_reductions(layout):
     mesh, group = LAYOUTS[layout]
     size = len(groups_of(mesh, _named(group), group.get("groups"))[0])
     x = torch.randn(8 * 8, 3)
 
-    @results(10)
     def fn(x):
         made = [spmd.all_reduce(x, kind, **group) for kind in FRACTIONS]
         return made + [spmd.reduce_scatter(x, kind, **group) for kind in FRACTIONS]
 
-    actual = on_pieces(fn, mesh)(x)
+    actual = on_pieces(fn, mesh, x, 10)
     places = groups_of(mesh, _named(group), group.get("groups"))
     given = numpy_pieces(x, mesh)
     wanted = [simulated.all_reduce(given, places, kind) for kind in FRACTIONS]
@@ -89,7 +77,6 @@ def test_movements(layout):
     size = len(places[0])
     x = torch.randn(8 * 8, 8)
 
-    @results(6)
     def fn(x):
         return [
             spmd.all_gather(x, **group),
@@ -109,7 +96,7 @@ def test_movements(layout):
         simulated.all_to_all(given, places, 1, 1),
         simulated.collective_broadcast(given, places, size - 1),
     ]
-    torch.testing.assert_close(on_pieces(fn, mesh)(x), [joined(w) for w in wanted])
+    torch.testing.assert_close(on_pieces(fn, mesh, x, len(wanted)), [joined(w) for w in wanted])
 
 
 PERMUTATIONS = {
@@ -124,7 +111,6 @@ PERMUTATIONS = {
 def test_permutations(mesh, pairs):
     x, pairs = torch.randn(16, 3), PERMUTATIONS[pairs]
 
-    @results(2)
     def fn(x):
         whole = spmd.collective_permute(x, [(0, 5), (7, 2)])  # device ids
         return [spmd.collective_permute(x, pairs, "model"), whole]
@@ -135,7 +121,7 @@ def test_permutations(mesh, pairs):
         simulated.collective_permute(given, groups_of(mesh, "model"), pairs),
         simulated.collective_permute(given, groups_of(mesh), ids),
     ]
-    torch.testing.assert_close(on_pieces(fn, mesh)(x), [joined(w) for w in wanted])
+    torch.testing.assert_close(on_pieces(fn, mesh, x, len(wanted)), [joined(w) for w in wanted])
 
 
 @pytest.mark.parametrize("mesh", [WIDE, PERMUTED], ids=["2x4", "permuted"])
@@ -170,18 +156,23 @@ INTEGERS = [
 def kinds_of(dtype):
     if dtype.is_complex:
         return ("sum", "avg", "product")
+    if dtype is torch.bool:
+        return ("sum", "product", "min", "max", *BITS)
     return FRACTIONS if dtype.is_floating_point else FRACTIONS + BITS
+
+
+def some(*shape, dtype):
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape, dtype=dtype)
+    low = -100 if dtype.is_signed else 0
+    return torch.randint(low, 100, shape).to(dtype)  # of which sums and products wrap around
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.complex64, torch.bool], ids=str)
 def test_dtypes(dtype):
     kinds = kinds_of(dtype)
-    wide = torch.complex64 if dtype.is_complex else torch.float32
-    x = (torch.randn(16, 2, dtype=wide) * (1 if dtype.is_floating_point else 2)).to(dtype)
-    if dtype is torch.bool:
-        kinds = BITS
+    x = some(16, 2, dtype=dtype)
 
-    @results(len(kinds) + 2)
     def fn(x):
         reduced = [spmd.all_reduce(x, kind, "model") for kind in kinds]
         return [
@@ -198,7 +189,7 @@ def test_dtypes(dtype):
         simulated.all_gather(given, groups),
         simulated.collective_broadcast(given, groups, 2),
     ]
-    found = on_pieces(fn, WIDE)(x)
+    found = on_pieces(fn, WIDE, x, len(wanted))
     assert {f.dtype for f in found} == {dtype}
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, joined(other).to(dtype))
@@ -206,12 +197,53 @@ def test_dtypes(dtype):
 
 # --- gradients -------------------------------------------------------------------------------
 
-
-def exchanges(ops, named, size):
-    """By name, each collective as a function of the pieces and of what names the groups."""
-    reductions = {
-        f"{name} {kind}": lambda x, name=name, kind=kind: getattr(ops, name)(x, *named, kind)
+# By name: a collective as ours, and on simulated devices.
+EXCHANGES = {
+    **{
+        f"{name} {kind}": (
+            lambda x, name=name, kind=kind, **group: getattr(spmd, name)(x, kind, **group),
+            lambda x, groups, name=name, kind=kind: getattr(simulated, name)(x, groups, kind),
+        )
         for name in ("all_reduce", "reduce_scatter")
         for kind in FRACTIONS
-    }
-    return reductions
+    },
+    "all_gather": (
+        lambda x, **group: spmd.all_gather(x, 1, **group),
+        lambda x, groups: simulated.all_gather(x, groups, 1),
+    ),
+    "all_to_all": (
+        lambda x, **group: spmd.all_to_all(x, 0, 1, **group),
+        lambda x, groups: simulated.all_to_all(x, groups, 0, 1),
+    ),
+    "broadcast": (
+        lambda x, **group: spmd.collective_broadcast(x, 1, **group),
+        lambda x, groups: simulated.collective_broadcast(x, groups, 1),
+    ),
+    "permute": (
+        lambda x, **group: spmd.collective_permute(x, [(0, 1), (1, 3), (3, 2)], **group),
+        lambda x, groups: simulated.collective_permute(x, groups, [(0, 1), (1, 3), (3, 2)]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_gradients(name):
+    """Of a function whose devices each count with another weight, and that has ties."""
+    ours, reference = EXCHANGES[name]
+    mesh = PERMUTED
+    x = torch.randn(64, 4, dtype=torch.float64).round(decimals=0).requires_grad_()
+    spec = (("data", "model"), None)
+
+    def fn(x):
+        return ours(x * 2 + 1, axis="model").sin()
+
+    def alone(x):
+        given = [p * 2 + 1 for p in pieces_of(x, mesh, spec)]
+        return torch.cat([p.sin() for p in reference(given, groups_of(mesh, "model"))])
+
+    mapped = spmd.shard_map(fn, mesh, [spec], spec)
+    result, wanted = torch.compile(mapped, backend="openxla", fullgraph=True)(x), alone(x)
+    torch.testing.assert_close(result, wanted)
+    weights = torch.randn_like(wanted)
+    (gradient,) = torch.autograd.grad(result, x, weights)
+    torch.testing.assert_close(gradient, *torch.autograd.grad(wanted, x, weights))
