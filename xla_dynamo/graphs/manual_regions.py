@@ -7,7 +7,7 @@ import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.graphs.marked import is_mark, mesh_of_node, name_of
-from xla_dynamo.graphs.nodes import bodies, operator_of, writes_input
+from xla_dynamo.graphs.nodes import bodies, is_number, operator_of, with_effects, writes_input
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.runtime.mesh import Mesh
 
@@ -15,17 +15,11 @@ Node: TypeAlias = torch.fx.Node
 GraphModule: TypeAlias = torch.fx.GraphModule
 
 ENTRY, EXIT = "xla.full_to_shard", "xla.shard_to_full"
-COLLECTIVES = frozenset(
+PERMUTE = "xla.collective_permute"
+COLLECTIVES = {PERMUTE} | {
     f"xla.{name}"
-    for name in (
-        "all_gather",
-        "all_reduce",
-        "all_to_all",
-        "collective_broadcast",
-        "collective_permute",
-        "reduce_scatter",
-    )
-)
+    for name in ("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "reduce_scatter")
+}
 _LEAVE = (
     "leave the region first, by an entry of out_specs in spmd.shard_map or by "
     "spmd.disable_manual_sharding"
@@ -54,34 +48,62 @@ def pieces_in(gm: GraphModule) -> dict[Node, None]:
     found: dict[Node, None] = {}
     for node in gm.graph.nodes:
         name = name_of(node)
-        if name == EXIT or node.op != "call_function":
-            continue
+        if name == EXIT or node.op != "call_function" or is_number(node):
+            continue  # the sizes of a piece are the same on all devices
         if name == ENTRY or name in COLLECTIVES or any(n in found for n in node.all_input_nodes):
             found[node] = None
     return found
 
 
 def check_manual_regions(gm: GraphModule) -> None:
-    """Raise ShardingError where pieces are used outside of their region, or it has what it cannot.
+    """Check what the operators of manual regions are given, and what reads pieces.
 
-    That is a mark, another region, or a write into an input.
+    Raises:
+        ShardingError: a collective is outside of a region, or has no groups of the mesh's devices;
+            a region has a mark, another region, or an effect; or a piece leaves it.
     """
-    if region_mesh(gm) is None:
-        for node in (n for module in graphs_of(gm) for n in module.graph.nodes):
+    mesh = region_mesh(gm)
+    for module in graphs_of(gm):
+        for node in module.graph.nodes:
             if name_of(node) in COLLECTIVES:
-                raise ShardingError(
-                    f"{name_of(node)} is outside of a manual region, where no device has a piece "
-                    f"of its own: use it in spmd.shard_map{describe(node)}"
-                )
+                _check_collective(node, mesh)
+    if mesh is None:
         return
     for module in graphs_of(gm):
         pieces = pieces_in(module)
+        has_ends = any(True for _ in ends_of(module))
         for node in module.graph.nodes:
             if any(n in pieces for n in node.all_input_nodes):
-                _check_reader(node, pieces, any(True for _ in ends_of(module)))
+                _check_reader(node)
+                if node.op == "output" and has_ends:
+                    _refuse_to_leave(node, pieces, is_body=module is not gm)
 
 
-def _check_reader(node: Node, pieces: dict[Node, None], has_ends: bool) -> None:
+def _check_collective(node: Node, mesh: Mesh | None) -> None:
+    if mesh is None:
+        raise ShardingError(
+            f"{name_of(node)} is outside of a manual region, where no device has a piece of its "
+            f"own: use it in spmd.shard_map{describe(node)}"
+        )
+    places = range(mesh.size())
+    if name_of(node) == PERMUTE:
+        pairs: list[int] = node.args[1]  # type: ignore[assignment]
+        for ends in (pairs[::2], pairs[1::2]):
+            if len(set(ends)) != len(ends) or not set(ends) <= set(places):
+                raise ShardingError(
+                    "collective_permute takes pairs of places along an axis, or of devices of "
+                    f"{mesh}, in which each sends once and gets once at most{describe(node)}"
+                )
+        return
+    groups: list[int] = node.args[-2]  # type: ignore[assignment]
+    if sorted(groups) != list(places):
+        raise ShardingError(
+            f"{name_of(node)} goes along axes of its mesh, {mesh.axis_names}, each once, or has "
+            f"groups of one size, with each of the devices {mesh.device_ids} in one{describe(node)}"
+        )
+
+
+def _check_reader(node: Node) -> None:
     """Check a node that reads a piece."""
     if is_mark(node):
         raise ShardingError(
@@ -94,19 +116,32 @@ def _check_reader(node: Node, pieces: dict[Node, None], has_ends: bool) -> None:
             "a manual region has another inside it, which is not supported: name all axes in one "
             f"region{describe(node)}"
         )
+    if node.target is with_effects:
+        raise ShardingError(
+            f"{node.args[1]} in a manual region acts outside of the program, where no device has a "
+            "piece of its own: take it out of the region, or call a function that checks nothing, "
+            f"as torch.linalg.inv_ex in the place of inv{describe(node)}"
+        )
     if writes_input(node):
         raise ShardingError(
             "an input is changed in a manual region, to a piece, of which each device has its own: "
             f"{_LEAVE}{describe(node.args[1])}"  # type: ignore[arg-type]
         )
-    if node.op == "output" and has_ends:
-        piece = next(n for n in node.all_input_nodes if n in pieces)
+
+
+def _refuse_to_leave(output: Node, pieces: dict[Node, None], is_body: bool) -> None:
+    piece = next(n for n in output.all_input_nodes if n in pieces)
+    if is_body:
         raise ShardingError(
-            f"a result of shape {tuple(piece.meta['val'].shape)} is a piece of a manual region, of "
-            f"which each device has its own: {_LEAVE}. A tensor that the region reads needs to be "
-            "an argument of it to have a gradient, and a graph break inside it is not supported"
-            f"{describe(piece)}"
+            "a manual region inside the body of a branch or loop has no gradient yet: put the "
+            f"whole loop into the region{describe(piece)}"
         )
+    raise ShardingError(
+        f"a result of shape {tuple(piece.meta['val'].shape)} is a piece of a manual region, of "
+        f"which each device has its own: {_LEAVE}. A tensor that the region reads must be an "
+        "argument of it to have a gradient, and a region must be one graph, without a break"
+        f"{describe(piece)}"
+    )
 
 
 def check_eager(gm: GraphModule, eager: dict[Node, str]) -> None:

@@ -16,6 +16,7 @@ AxisNames = Axis | Sequence[Axis]
 # Groups of device ids, of one size, each device of the mesh in one.
 Groups = Sequence[Sequence[int]]
 
+NOWHERE = -1  # the place of a device that is not in the mesh
 # PyTorch/XLA's names of reductions, by torch's.
 _REDUCTIONS = {"mul": "product", "and": "band", "or": "bor", "xor": "bxor"}
 
@@ -130,21 +131,15 @@ def collective_permute(
         ShardingError: a place is none, or sends or gets twice; or as `all_reduce`.
     """
     mesh = mesh_or_current(mesh)
+    rows, size = list(range(mesh.size())), mesh.size()
     if axis is None:
-        rows, size = list(range(mesh.size())), mesh.size()
         pairs = [(_place(mesh, source), _place(mesh, target)) for source, target in pairs]
     else:
         rows, size = _groups(mesh, axis, None)
-    for ends in ([source for source, _ in pairs], [target for _, target in pairs]):
-        if len(set(ends)) != len(ends) or not all(0 <= place < size for place in ends):
-            raise ShardingError(
-                f"collective_permute among {size} devices takes pairs of places from 0 to "
-                f"{size - 1} in which each sends once and gets once at most, unlike {list(pairs)}"
-            )
     flat = []
     for start in range(0, len(rows), size):
-        for source, target in pairs:
-            flat += [rows[start + source], rows[start + target]]
+        for pair in pairs:
+            flat += [rows[start + p] if 0 <= p < size else NOWHERE for p in pair]
     return torch.ops.xla.collective_permute(x, flat)
 
 
@@ -159,37 +154,23 @@ def axis_index(axis: AxisNames, *, mesh: Mesh | None = None) -> torch.Tensor:
 def _groups(
     mesh: Mesh | None, axis: AxisNames | None, groups: Groups | None
 ) -> tuple[list[int], int]:
-    """The places in the mesh of each group's devices, and the size of a group."""
+    """The places in the mesh of each group's devices, and the size of a group.
+
+    What is none is checked where the graph is compiled, with the user's line.
+    """
     mesh = mesh_or_current(mesh)
     if groups is not None:
         if axis is not None:
             raise ShardingError("a collective takes an axis or groups, and not both")
-        return _listed(mesh, groups)
-    if axis is None:
-        axes = list(mesh.axis_names)
-    else:
-        (axes,) = axes_of(mesh, [axis])
+        sizes = {len(group) for group in groups}
+        places = [_place(mesh, device) for group in groups for device in group]
+        return places if len(sizes) == 1 else [], max(*sizes, 1)
+    axes = list(mesh.axis_names) if axis is None else axes_of(mesh, [axis])[0]
     for name in axes:
         if name not in mesh.axis_names or axes.count(name) > 1:
-            raise ShardingError(
-                f"a collective goes along axes of {mesh}, {mesh.axis_names}, each once, and not "
-                f"along {axis!r}"
-            )
+            return [], 1
     return groups_along(mesh.mesh_shape, mesh.axis_names, axes)
 
 
-def _listed(mesh: Mesh, groups: Groups) -> tuple[list[int], int]:
-    ids = [device for group in groups for device in group]
-    size = len(groups[0]) if len(groups) else 0
-    if sorted(ids) != sorted(mesh.device_ids) or any(len(group) != size for group in groups):
-        raise ShardingError(
-            f"groups are of one size and have each device of {mesh} once, unlike "
-            f"{[list(group) for group in groups]}"
-        )
-    return [_place(mesh, device) for device in ids], size
-
-
 def _place(mesh: Mesh, device: int) -> int:
-    if device not in mesh.device_ids:
-        raise ShardingError(f"the device {device} is none of {mesh}")
-    return mesh.device_ids.index(device)
+    return mesh.device_ids.index(device) if device in mesh.device_ids else NOWHERE

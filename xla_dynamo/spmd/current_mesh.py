@@ -1,20 +1,42 @@
-"""The mesh of the manual region that is being traced, which collectives need not name."""
+"""The mesh of the manual region that is being traced, which collectives need not name.
+
+Dynamo calls these functions while it traces, and does not trace them: to change what is outside is
+forbidden in the functions that checkpointing and loops trace.
+"""
+
+import weakref
+from typing import Any
+
+import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.torch_private import TracingContext
 
-# Of the regions around, the innermost last. A list, because Dynamo traces what changes it.
-_meshes: list[Mesh] = []
-
-
-def entered(mesh: Mesh) -> None:
-    """Note that what comes now is in a manual region of a mesh."""
-    _meshes.append(mesh)
+# Regions are not nested. The trace that an entered one belongs to, or None; a trace may end early.
+_entered: tuple[Any, Mesh] | None = None
 
 
-def left() -> None:
-    """Note that the innermost region ends."""
-    _meshes.pop()
+@torch.compiler.assume_constant_result
+def enter(mesh: Mesh) -> None:
+    """Note that what is traced now is in a manual region of a mesh."""
+    global _entered
+    _entered = _trace(), mesh
+
+
+@torch.compiler.assume_constant_result
+def leave() -> None:
+    """Note that the region ends."""
+    global _entered
+    _entered = None
+
+
+@torch.compiler.assume_constant_result
+def current_mesh() -> Mesh | None:
+    """The mesh of the region around; None outside of `shard_map`."""
+    if _entered is None or _entered[0] != _trace():
+        return None
+    return _entered[1]
 
 
 def mesh_or_current(mesh: Mesh | None) -> Mesh:
@@ -23,10 +45,14 @@ def mesh_or_current(mesh: Mesh | None) -> Mesh:
     Raises:
         ShardingError: there is neither.
     """
-    if mesh is not None:
-        return mesh
-    if not _meshes:
+    found = current_mesh() if mesh is None else mesh
+    if found is None:
         raise ShardingError(
             "which mesh? Outside of spmd.shard_map, manual regions and collectives take it: mesh=…"
         )
-    return _meshes[-1]
+    return found
+
+
+def _trace() -> Any:
+    context = TracingContext.try_get()
+    return None if context is None else weakref.ref(context)

@@ -9,7 +9,7 @@ import torch
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd import manual_operators
-from xla_dynamo.spmd.current_mesh import entered, left, mesh_or_current
+from xla_dynamo.spmd.current_mesh import enter, leave, mesh_or_current
 from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
 
 # How a tree of tensors is divided: a spec for each tensor.
@@ -55,11 +55,9 @@ def shard_map(
                 f"{len(args)} arguments: give a spec for each"
             )
         pieces = _map(enable_manual_sharding, tuple(args), tuple(in_specs), mesh, "in_specs")
-        entered(mesh)
-        try:
-            results = fn(*pieces)
-        finally:
-            left()
+        enter(mesh)
+        results = fn(*pieces)
+        leave()
         return _map(_leave, results, out_specs, mesh, "out_specs")
 
     compiled: list[Callable[..., Any]] = []
