@@ -63,40 +63,40 @@ def _replace(node: Node, name: str, mesh: Mesh) -> None:
 def _call(node: Node, name: str, args: Sequence[Any], mesh: Mesh) -> Node:
     """A node of ours before one of torch's, for these arguments of torch's operator."""
     x, *others, group_name = args
-    groups, size = group = _group(group_name, mesh, node)
-    if name in ("all_gather_into_tensor", "reduce_scatter_tensor") and others[-1] != size:
-        raise ShardingError(
-            f"{node.target} is for groups of {others[-1]}, and the group {group_name!r} has "
-            f"{size} devices{describe(node)}"
-        )
-    calls: dict[str, tuple[str, tuple[Any, ...]]] = {
-        "all_reduce": ("all_reduce", (x, *map(_reduction, others), *group)),
-        "all_gather_into_tensor": ("all_gather", (x, 0, *group)),
-        "reduce_scatter_tensor": (
-            "reduce_scatter",
-            (x, *map(_reduction, others[:1]), 0, *group),
-        ),
-        "all_to_all_single": ("all_to_all", (x, 0, 0, *group)),
-        "broadcast": ("collective_broadcast", (x, *others, *group)),
-    }
-    if name not in calls:
-        raise ShardingError(
-            f"{node.target} is not among the collectives of manual regions, which are those of "
-            f"xla_dynamo.spmd{describe(node)}"
-        )
-    if name == "all_to_all_single":
-        _check_splits(node, others, size)
-    ours, arguments = calls[name]
+    groups, size = _group(group_name, mesh, node)
+    ours, given = _ours(node, name, others, size)
     with node.graph.inserting_before(node):
-        made = node.graph.call_function(getattr(torch.ops.xla, ours).default, arguments)
+        made = node.graph.call_function(
+            getattr(torch.ops.xla, ours).default, (x, *given, groups, size)
+        )
     made.meta = dict(node.meta)
     if isinstance(value := node.meta.get("val"), list | tuple):
         made.meta["val"] = value[list(node.args[0]).index(x)]  # type: ignore[arg-type]
     return made
 
 
-def _reduction(name: Any) -> Any:
-    return name.lower()
+def _ours(node: Node, name: str, given: list[Any], size: int) -> tuple[str, tuple[Any, ...]]:
+    """The name of our operator, and its arguments between the tensor and the groups."""
+    if name == "all_reduce":
+        return name, (given[0].lower(),)
+    if name == "broadcast":
+        return "collective_broadcast", (given[0],)
+    if name == "all_to_all_single":
+        _check_splits(node, given, size)
+        return "all_to_all", (0, 0)
+    if name in ("all_gather_into_tensor", "reduce_scatter_tensor"):
+        if given[-1] != size:
+            raise ShardingError(
+                f"{node.target} is for groups of {given[-1]} processes, and its group has {size} "
+                f"devices{describe(node)}"
+            )
+        if name == "all_gather_into_tensor":
+            return "all_gather", (0,)
+        return "reduce_scatter", (given[0].lower(), 0)
+    raise ShardingError(
+        f"{node.target} is not among the collectives of manual regions: those of xla_dynamo.spmd "
+        f"are{describe(node)}"
+    )
 
 
 def _check_splits(node: Node, splits: Sequence[Any], size: int) -> None:
@@ -104,9 +104,9 @@ def _check_splits(node: Node, splits: Sequence[Any], size: int) -> None:
     for sizes in splits:
         if len(sizes) and (len(set(sizes)) > 1 or len(sizes) != size):
             raise ShardingError(
-                f"{node.target} exchanges parts of the sizes {list(sizes)}: in a manual region all "
-                f"devices run one program, in which each of {size} gets as much: pad the parts"
-                f"{describe(node)}"
+                f"{node.target} exchanges parts of the sizes {list(sizes)}: all devices of a manual "
+                f"region run one program, in which each of {size} gets as much. Pad the parts, or "
+                f"permute by spmd.collective_permute{describe(node)}"
             )
 
 
