@@ -1,6 +1,5 @@
 """What the devices of a mesh have, as a list in the order of the mesh: references in one process."""
 
-
 import numpy as np
 import torch
 
@@ -96,9 +95,7 @@ def all_gather(pieces, groups, dim=0):
 
 
 def reduce_scatter(pieces, groups, kind="sum", dim=0):
-    return _by_group(
-        pieces, groups, lambda given: _split(_reduced(given, kind), len(given), dim)
-    )
+    return _by_group(pieces, groups, lambda given: _split(_reduced(given, kind), len(given), dim))
 
 
 def all_to_all(pieces, groups, split=0, concat=0):
@@ -139,5 +136,3 @@ def _split(x, count, dim):
     if isinstance(x, np.ndarray):
         return np.split(x, count, dim)
     return list(x.chunk(count, dim))
-
-

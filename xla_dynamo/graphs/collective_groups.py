@@ -48,9 +48,7 @@ def _replace(node: Node, name: str, mesh: Mesh) -> None:
         node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
     elif name.endswith(_COALESCED):
         xs: Any = node.args[0]
-        made = [
-            _call(node, name.removesuffix(_COALESCED), (x, *node.args[1:]), mesh) for x in xs
-        ]
+        made = [_call(node, name.removesuffix(_COALESCED), (x, *node.args[1:]), mesh) for x in xs]
         for item in list(node.users):
             assert item.target is operator.getitem
             item.replace_all_uses_with(made[item.args[1]])  # type: ignore[index]

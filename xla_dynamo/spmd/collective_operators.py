@@ -44,6 +44,11 @@ def _with_dim(x: Tensor, dim: int, size: Any) -> list[Any]:
     return shape
 
 
+def _part(size: Any, count: int) -> Any:
+    """The size of a part; rounded up, so that the lowering sees and refuses what leaves a rest."""
+    return -(-size // count)
+
+
 # --- reductions --------------------------------------------------------------------------------
 
 
@@ -89,7 +94,7 @@ def _factor(
 
 
 def _scattered(x: Tensor, reduce_op: str, dim: int, groups: Sequence[int], size: int) -> Tensor:
-    return x.new_empty(_with_dim(x, dim, x.shape[dim] // size))
+    return x.new_empty(_with_dim(x, dim, _part(x.shape[dim], size)))
 
 
 def _gradient_of_reduce_scatter(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
@@ -130,7 +135,7 @@ def _gradient_of_all_gather(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 
 
 def _exchanged(x: Tensor, split: int, concat: int, groups: Sequence[int], size: int) -> Tensor:
-    shape = _with_dim(x, split, x.shape[split] // size)
+    shape = _with_dim(x, split, _part(x.shape[split], size))
     shape[concat] = shape[concat] * size
     return x.new_empty(shape)
 
@@ -172,6 +177,4 @@ _operator(
     _gradient_of_broadcast,
     _keep_arguments,
 )
-_operator(
-    "collective_permute(Tensor x, int[] pairs)", _like, _gradient_of_permute, _keep_arguments
-)
+_operator("collective_permute(Tensor x, int[] pairs)", _like, _gradient_of_permute, _keep_arguments)

@@ -50,7 +50,8 @@ def _piece(
     counts = counts_of(mesh_shape, axis_names, partition_spec)
     if len(counts) != x.dim():
         return torch.empty_like(x)  # refused where the graph is compiled
-    return x.new_empty([n // count for n, count in zip(x.shape, counts, strict=True)])
+    # Rounded up: without elements it would be lowered without a look at what is divided.
+    return x.new_empty([-(-n // count) for n, count in zip(x.shape, counts, strict=True)])
 
 
 def _whole(

@@ -94,9 +94,7 @@ def enable_manual_sharding(
     """
     mesh = mesh_or_current(mesh)
     names = [",".join(axes) for axes in axes_of(mesh, partition_spec)]
-    return torch.ops.xla.full_to_shard(
-        t, mesh.device_ids, mesh.mesh_shape, mesh.axis_names, names
-    )
+    return torch.ops.xla.full_to_shard(t, mesh.device_ids, mesh.mesh_shape, mesh.axis_names, names)
 
 
 def disable_manual_sharding(
@@ -130,18 +128,16 @@ def disable_manual_sharding(
 
 def _leave(t: torch.Tensor, spec: PartitionSpec, *, mesh: Mesh) -> torch.Tensor:
     names = [",".join(axes) for axes in axes_of(mesh, spec)]
-    return torch.ops.xla.shard_to_full(
-        t, mesh.device_ids, mesh.mesh_shape, mesh.axis_names, names
-    )
+    return torch.ops.xla.shard_to_full(t, mesh.device_ids, mesh.mesh_shape, mesh.axis_names, names)
 
 
 def _map(cross: Callable[..., Any], tree: Any, specs: Specs, mesh: Mesh, name: str) -> Any:
     """Have each tensor of a tree enter or leave, by its spec."""
     if isinstance(tree, torch.Tensor):
-        if specs is None:
+        if specs is None or isinstance(specs, str | dict):
             raise ShardingError(
-                f"{name} has None for a tensor of shape {tuple(tree.shape)}: give an entry for "
-                "each dimension, None where it is not divided"
+                f"{name} has {specs!r} for a tensor of shape {tuple(tree.shape)}: give a spec, with "
+                "an entry for each dimension, None where it is not divided"
             )
         return cross(tree, specs, mesh=mesh)
     if isinstance(tree, dict):
