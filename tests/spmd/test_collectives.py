@@ -8,7 +8,6 @@ from tests.spmd import simulated_devices as simulated
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE
 from tests.spmd.simulated_devices import groups_of, pieces_of
 from xla_dynamo import spmd
-from xla_dynamo.errors import ShardingError
 
 PERMUTED = spmd.Mesh([5, 2, 7, 0, 3, 6, 1, 4], (2, 4), ("data", "model"))
 # By name: a mesh, and how a collective names groups on it.

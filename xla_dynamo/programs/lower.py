@@ -17,6 +17,7 @@ from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings import passes
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.functions import main_of
+from xla_dynamo.lowerings.builders.shardings import sharding_attribute
 from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
 from xla_dynamo.lowerings.passes.contraction_barriers import take_negative_zero
 from xla_dynamo.lowerings.passes.freeze import freeze
@@ -24,7 +25,6 @@ from xla_dynamo.lowerings.passes.result_permutations import (
     allow_any_permutation,
     take_permutations,
 )
-from xla_dynamo.lowerings.builders.shardings import sharding_attribute
 from xla_dynamo.lowerings.strided import flat_storage
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.layouts import (

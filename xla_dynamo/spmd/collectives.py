@@ -6,10 +6,10 @@ import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.runtime.replica_groups import groups_along
 from xla_dynamo.spmd.current_mesh import mesh_or_current
 from xla_dynamo.spmd.manual_regions import enable_manual_sharding
 from xla_dynamo.spmd.partition_spec import Axis, axes_of
-from xla_dynamo.runtime.replica_groups import groups_along
 
 # One axis of the mesh or several, the major one first.
 AxisNames = Axis | Sequence[Axis]

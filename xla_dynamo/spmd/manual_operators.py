@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from xla_dynamo.errors import ShardingError
-from xla_dynamo.spmd import collective_operators
 from xla_dynamo.runtime.replica_groups import groups_along, sizes_of
+from xla_dynamo.spmd import collective_operators
 
 # Lives as long as the process: torch forgets what a Library registered when it dies.
 _library = torch.library.Library("xla", "FRAGMENT")

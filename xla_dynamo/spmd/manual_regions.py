@@ -10,6 +10,7 @@ from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd import manual_operators
 from xla_dynamo.spmd.current_mesh import enter, leave, mesh_or_current
+from xla_dynamo.spmd.marking import expect_marks
 from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
 
 # How a tree of tensors is divided: a spec for each tensor.
@@ -46,6 +47,9 @@ def shard_map(
     >>> f = shard_map(lambda x, w: spmd.all_reduce(x @ w, axis="model"), mesh,
     ...               [("data", "model"), ("model", None)], ("data", None))
     """
+
+    if not torch.compiler.is_compiling():
+        expect_marks()  # of the device 'xla': the results
 
     @functools.wraps(fn, updated=())
     def mapped(*args: Any) -> Any:
@@ -136,8 +140,8 @@ def _map(cross: Callable[..., Any], tree: Any, specs: Specs, mesh: Mesh, name: s
     if isinstance(tree, torch.Tensor):
         if specs is None or isinstance(specs, str | dict):
             raise ShardingError(
-                f"{name} has {specs!r} for a tensor of shape {tuple(tree.shape)}: give a spec, with "
-                "an entry for each dimension, None where it is not divided"
+                f"{name} has {specs!r} for a tensor of shape {tuple(tree.shape)}: give a spec, "
+                "with an entry for each dimension, None where it is not divided"
             )
         return cross(tree, specs, mesh=mesh)
     if isinstance(tree, dict):
