@@ -47,7 +47,6 @@ def shard_map(
     >>> f = shard_map(lambda x, w: spmd.all_reduce(x @ w, axis="model"), mesh,
     ...               [("data", "model"), ("model", None)], ("data", None))
     """
-
     if not torch.compiler.is_compiling():
         expect_marks()  # of the device 'xla': the results
 
@@ -87,7 +86,7 @@ def enable_manual_sharding(
     Args:
         t: the tensor, in a compiled region, of any dtype.
         partition_spec: as for `mark_sharding`.
-        mesh: the devices.
+        mesh: the devices. If it is not given, the global mesh.
 
     Returns:
         The piece: its sizes are those of `t`, divided by those of the axes.
@@ -115,7 +114,7 @@ def disable_manual_sharding(
         partition_spec: as for `mark_sharding`. Along an axis that divides no dimension the devices
             must have the same.
         full_shape: the shape of the result, which follows from the piece's.
-        mesh: the devices.
+        mesh: the devices. If it is not given, the global mesh.
 
     Raises:
         ShardingError: `full_shape` is another one; or as `enable_manual_sharding`.
