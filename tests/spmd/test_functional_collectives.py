@@ -52,10 +52,8 @@ def test_every_collective(groups):
             *funcol.reduce_scatter_tensor_coalesced([x], "sum", [0], data),
         ]
 
-    given, by_model, by_data = (
-        pieces_of(x.numpy(), WIDE, BOTH),
-        *map(lambda axis: groups_of(WIDE, axis), ("model", "data")),
-    )
+    given = pieces_of(x.numpy(), WIDE, BOTH)
+    by_model, by_data = groups_of(WIDE, "model"), groups_of(WIDE, "data")
     exchanged = simulated.all_to_all(given, by_data)
     wanted = [
         simulated.all_reduce(given, groups_of(WIDE)),
