@@ -114,7 +114,7 @@ def all_gather(ctx: Context, x: Value, dim: int, groups: list[int], group_size: 
 
 
 def _gathered(
-    x: Value, dim: int, shape: Sequence[int], groups: Sequence[int], group_size: int
+    x: Value, dim: int, shape: tuple[int, ...], groups: Sequence[int], group_size: int
 ) -> Value:
     op = hlo.AllGatherOp(
         [tensor_type(shape, dtype_of(x))],

@@ -68,7 +68,7 @@ def shard_to_full(
     return _end(EXIT, x, shape, axes)
 
 
-def _end(name: str, x: Value, shape: Sequence[int], axes: Sequence[Sequence[str]]) -> Value:
+def _end(name: str, x: Value, shape: list[int], axes: Sequence[Sequence[str]]) -> Value:
     call = hlo.CustomCallOp([tensor_type(shape, dtype_of(x))], [x], ir.StringAttr.get(name))
     call.attributes[REGION_SHARDING] = sharding_attribute(axes)
     return call.results[0]

@@ -1,8 +1,8 @@
 """Gather the operations of manual regions into computations that each device does by itself.
 
 Lowering writes a manual region as operations among the others: an entry makes each device's piece
-of a value, operators compute with pieces, and an exit makes a value of the pieces. XLA's partitioner
-wants one operation, `sdy.manual_computation`, around all that computes with pieces.
+of a value, operators compute with pieces, and an exit makes a value of the pieces. The partitioner
+of XLA wants one operation, `sdy.manual_computation`, around all that computes with pieces.
 
 Regions have levels. A region that depends on a result of another is a level above it, as the
 gradient of a region is above that region. All operations of a level go into one computation. A

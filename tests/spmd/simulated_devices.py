@@ -1,4 +1,4 @@
-"""What the devices of a mesh have, as a list in the order of the mesh: references in one process."""
+"""What each device of a mesh has, as a list: collectives by NumPy and torch in one process."""
 
 import numpy as np
 import torch

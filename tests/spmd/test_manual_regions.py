@@ -139,7 +139,7 @@ def test_what_it_reads_besides_is_whole():
             lambda x: torch.where(mask, x @ w, 0) + torch.arange(4),
             WIDE,
             [("data", None)],
-            BOTH[:1] + (None,),
+            ("data", None),
         )
         return inner(x)
 

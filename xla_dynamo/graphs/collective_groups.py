@@ -102,9 +102,9 @@ def _check_splits(node: Node, splits: Sequence[Any], size: int) -> None:
     for sizes in splits:
         if len(sizes) and (len(set(sizes)) > 1 or len(sizes) != size):
             raise ShardingError(
-                f"{node.target} exchanges parts of the sizes {list(sizes)}: all devices of a manual "
-                f"region run one program, in which each of {size} gets as much. Pad the parts, or "
-                f"permute by spmd.collective_permute{describe(node)}"
+                f"{node.target} exchanges parts of the sizes {list(sizes)}: all devices of a "
+                f"manual region run one program, in which each of {size} gets as much. Pad the "
+                f"parts, or permute by spmd.collective_permute{describe(node)}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Manual regions of a graph: the nodes that compute with pieces, of which each device has its own."""
+"""Manual regions of a graph: the nodes that compute with each device's piece of a tensor."""
 
 from collections.abc import Iterator
 from typing import TypeAlias

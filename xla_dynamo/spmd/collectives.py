@@ -38,7 +38,7 @@ def all_reduce(
         axis: the axes of the mesh along which the devices of a group lie; all of them if neither
             this nor `groups` is given.
         groups: groups of device ids, of one size, with each device in one of them.
-        mesh: the devices; that of the `shard_map` around if it is not given.
+        mesh: the devices. If it is not given, those of the `shard_map` around, or the global mesh.
 
     Returns:
         A tensor of the shape and dtype of `x`.

@@ -11,6 +11,7 @@ import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.spmd.meshes import get_global_mesh
 from xla_dynamo.torch_private import TracingContext
 
 # Regions are not nested. The trace that an entered one belongs to, or None; a trace may end early.
@@ -40,15 +41,18 @@ def current_mesh() -> Mesh | None:
 
 
 def mesh_or_current(mesh: Mesh | None) -> Mesh:
-    """A mesh, or else that of the region around.
+    """A mesh, or else that of the region around, or else the global mesh.
 
     Raises:
-        ShardingError: there is neither.
+        ShardingError: there is none of these.
     """
     found = current_mesh() if mesh is None else mesh
     if found is None:
+        found = get_global_mesh()
+    if found is None:
         raise ShardingError(
-            "which mesh? Outside of spmd.shard_map, manual regions and collectives take it: mesh=…"
+            "which mesh? Outside of spmd.shard_map, manual regions and collectives take it as "
+            "mesh=…, or use the global mesh: call spmd.set_global_mesh first"
         )
     return found
 

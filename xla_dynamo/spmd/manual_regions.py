@@ -10,6 +10,7 @@ from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd import manual_operators
 from xla_dynamo.spmd.current_mesh import enter, leave, mesh_or_current
+from xla_dynamo.spmd.marking import expect_marks
 from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
 
 # How a tree of tensors is divided: a spec for each tensor.
@@ -46,6 +47,8 @@ def shard_map(
     >>> f = shard_map(lambda x, w: spmd.all_reduce(x @ w, axis="model"), mesh,
     ...               [("data", "model"), ("model", None)], ("data", None))
     """
+    if not torch.compiler.is_compiling():
+        expect_marks()  # of the device 'xla': the results
 
     @functools.wraps(fn, updated=())
     def mapped(*args: Any) -> Any:
@@ -83,7 +86,7 @@ def enable_manual_sharding(
     Args:
         t: the tensor, in a compiled region, of any dtype.
         partition_spec: as for `mark_sharding`.
-        mesh: the devices.
+        mesh: the devices. If it is not given, the global mesh.
 
     Returns:
         The piece: its sizes are those of `t`, divided by those of the axes.
@@ -111,7 +114,7 @@ def disable_manual_sharding(
         partition_spec: as for `mark_sharding`. Along an axis that divides no dimension the devices
             must have the same.
         full_shape: the shape of the result, which follows from the piece's.
-        mesh: the devices.
+        mesh: the devices. If it is not given, the global mesh.
 
     Raises:
         ShardingError: `full_shape` is another one; or as `enable_manual_sharding`.
@@ -136,8 +139,8 @@ def _map(cross: Callable[..., Any], tree: Any, specs: Specs, mesh: Mesh, name: s
     if isinstance(tree, torch.Tensor):
         if specs is None or isinstance(specs, str | dict):
             raise ShardingError(
-                f"{name} has {specs!r} for a tensor of shape {tuple(tree.shape)}: give a spec, with "
-                "an entry for each dimension, None where it is not divided"
+                f"{name} has {specs!r} for a tensor of shape {tuple(tree.shape)}: give a spec, "
+                "with an entry for each dimension, None where it is not divided"
             )
         return cross(tree, specs, mesh=mesh)
     if isinstance(tree, dict):
