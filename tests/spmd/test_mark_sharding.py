@@ -298,7 +298,7 @@ def test_two_meshes_in_one_graph():
 def test_meshes_without_a_common_one():
     a = spmd.mark_sharding(torch.randn(8, 8), WIDE, ("data", None))
     b = spmd.mark_sharding(torch.randn(8, 8), spmd.Mesh(range(8)[::-1], (8,), ("x",)), ("x", None))
-    with pytest.raises(ShardingError, match="one mesh, and an input .* no mesh has the axes of"):
+    with pytest.raises(ShardingError, match=r"one mesh, and an input .* no mesh has the axes of"):
         compiled(lambda a, b: a @ b)(a, b)
 
 
