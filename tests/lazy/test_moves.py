@@ -164,3 +164,25 @@ def test_dlpack(take):
     assert taken.tolist() == (x - 1).tolist()
     with pytest.raises(xla_dynamo.UnsupportedTensor, match="not of cpu"):
         xla_dynamo.to_dlpack(torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, **to: torch.zeros_like(x, **to),
+        lambda x, **to: torch.full_like(x, 3, dtype=torch.int64, **to),
+        lambda x, **to: x.new_ones(3, **to),
+        lambda x, **to: x.new_full((2, 1), 0.5, **to),
+        lambda x, **to: torch.empty_like(x, **to).fill_(2),
+        lambda x, **to: torch.randn_like(x, **to) * 0,
+        lambda x, **to: x.new_tensor([1, 2], **to),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_tensors_like_one_of_the_device_elsewhere(make, device):
+    x = torch.randn(4, 6, device="cpu").t()
+    made, expected = make(x.to(XLA), device=device), make(x, device=device)
+    assert made.device == expected.device
+    assert (made.dtype, made.stride()) == (expected.dtype, expected.stride())
+    if device == "cpu":
+        torch.testing.assert_close(made, expected)

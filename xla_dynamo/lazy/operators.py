@@ -89,15 +89,25 @@ def _unchecked_kernel_of(op: OpOverload, signature: Signature) -> Callable[..., 
 
 
 def _checking_the_device(kernel: Callable[..., Any], signature: Signature) -> Callable[..., Any]:
-    """Refuse other devices than 'xla:0' where an operator is told where its result should be."""
+    """Look where an operator is told that its result should be: 'xla:0', or a device of torch's."""
+    is_special = signature.op in SPECIAL
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         device = signature.argument("device", args, kwargs)
         if device is not None and device.type == "xla":
             checked_index(device)
+        elif device is not None and is_special:  # as empty_like, new_zeros
+            return signature.op(*(_like(a, device) for a in args), **kwargs)
         return kernel(*args, **kwargs)
 
     return checked
+
+
+def _like(value: Any, device: torch.device) -> Any:
+    """A tensor of another device, of any elements, for one of the 'xla' device."""
+    if not isinstance(value, torch.Tensor) or value.device.type != "xla":
+        return value
+    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=device)
 
 
 def run(signature: Signature, *args: Any, **kwargs: Any) -> Any:
