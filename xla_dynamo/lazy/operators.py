@@ -96,7 +96,7 @@ def _checking_the_device(kernel: Callable[..., Any], signature: Signature) -> Ca
         device = signature.argument("device", args, kwargs)
         if device is not None and device.type == "xla":
             checked_index(device)
-        elif device is not None and is_special:  # as empty_like, new_zeros
+        elif device is not None and not is_special:  # as empty_like, new_zeros
             return signature.op(*(_like(a, device) for a in args), **kwargs)
         return kernel(*args, **kwargs)
 
