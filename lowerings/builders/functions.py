@@ -29,6 +29,30 @@ def operations_within(module: ir.Module) -> Iterator[ir.Operation]:
     return iter(found)
 
 
+def nested_operations(op: ir.Operation) -> list[ir.Operation]:
+    """The operations in the regions of an operation, those that contain others last."""
+    if not len(op.regions):
+        return []
+    found: list[ir.Operation] = []
+
+    def visit(inner: ir.Operation) -> ir.WalkResult:
+        found.append(inner)
+        return ir.WalkResult.ADVANCE
+
+    op.walk(visit)
+    return found[:-1]
+
+
+def values_read(op: ir.Operation) -> list[ir.Value]:
+    """The values from outside of an operation that it and the operations in its regions read."""
+    nested = nested_operations(op)
+    own = {result for inner in nested for result in inner.results}
+    for each in [op, *nested] if nested else []:
+        own |= {a for region in each.regions for block in region.blocks for a in block.arguments}
+    read = [v for each in (op, *nested) for v in each.operands]
+    return [v for v in dict.fromkeys(read) if v not in own]
+
+
 def has_uses(op: ir.Operation) -> bool:
     """Whether a result of an operation has a user."""
     return any(True for result in op.results for _ in result.uses)

@@ -19,7 +19,13 @@ from jax.extend.mlir.dialects import sdy
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.errors import ShardingError
-from xla_dynamo.lowerings.builders.functions import has_uses, main_of, operations_within
+from xla_dynamo.lowerings.builders.functions import (
+    has_uses,
+    main_of,
+    nested_operations,
+    operations_within,
+    values_read,
+)
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, VIEWS, named
 from xla_dynamo.lowerings.builders.shapes import reshape
 from xla_dynamo.lowerings.builders.shardings import (
@@ -71,7 +77,7 @@ def _gather(block: ir.Block, axes: dict[str, int]) -> None:
     regions = _Regions(axes)
     for view in block.operations:
         op = view.operation
-        within = _within(op)
+        within = nested_operations(op)
         has_ends = any(map(_is_end, within))
         if has_ends:
             for inner in (b for region in op.regions for b in region.blocks):
@@ -79,30 +85,6 @@ def _gather(block: ir.Block, axes: dict[str, int]) -> None:
         regions.add(op, has_ends, any(inner.name in _COLLECTIVES for inner in [op, *within]))
     if regions.entries or regions.inside or regions.exits:
         regions.write()
-
-
-def _within(op: ir.Operation) -> list[ir.Operation]:
-    """The operations in the regions of an operation."""
-    if not len(op.regions):
-        return []
-    found: list[ir.Operation] = []
-
-    def visit(inner: ir.Operation) -> ir.WalkResult:
-        found.append(inner)
-        return ir.WalkResult.ADVANCE
-
-    op.walk(visit)
-    return [inner for inner in found if inner != op]
-
-
-def _values_read(op: ir.Operation) -> list[Value]:
-    """The values that an operation and those in its regions read, as far as they are outside it."""
-    within = _within(op)
-    own = {result for inner in within for result in inner.results}
-    for each in [op, *within] if within else []:
-        own |= {a for region in each.regions for block in region.blocks for a in block.arguments}
-    read = [v for each in (op, *within) for v in each.operands]
-    return [v for v in dict.fromkeys(read) if v not in own]
 
 
 class _Regions:
@@ -133,7 +115,7 @@ class _Regions:
 
     def add(self, op: ir.Operation, has_ends: bool, has_collectives: bool) -> None:
         """Take the next operation of the block."""
-        read = _values_read(op)
+        read = values_read(op)
         level = max((self._levels.get(v, 0) for v in read), default=0)
         reads_pieces = any(v in self.entries or v in self._pieces for v in read)
         call = _call(op)
@@ -185,7 +167,7 @@ class _Regions:
         assert self.last is not None
         inside, exits, later = self.inside[level], self.exits[level], [*self._later[level]]
         own = {result for op in inside for result in op.results}
-        read = dict.fromkeys(v for op in (*inside, *exits) for v in _values_read(op))
+        read = dict.fromkeys(v for op in (*inside, *exits) for v in values_read(op))
         given = [v for v in read if v not in own and not _is_constant(v)]
         operands = [self._operand(v) for v in given]
         results = [(op.results[0].type, op.attributes[REGION_SHARDING]) for op in exits]
@@ -224,7 +206,7 @@ class _Regions:
                 if _is_constant(value):
                     _copy(value, known)
         for op in inside:
-            for each in (op, *_within(op)):
+            for each in (op, *nested_operations(op)):
                 for number, value in enumerate(each.operands):
                     if value in known:
                         each.operands[number] = known[value]

@@ -1,13 +1,21 @@
 """Collectives in manual regions against NumPy, and their gradients against one device's."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 
 from tests.spmd import simulated_devices as simulated
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE
 from tests.spmd.simulated_devices import groups_of, pieces_of
 from xla_dynamo import spmd
+from xla_dynamo.errors import ShardingError
+from xla_dynamo.graphs.request import Request
+from xla_dynamo.graphs.sizes import static_values
+from xla_dynamo.lowerings.target import Target
+from xla_dynamo.programs.lower import lower
 
 PERMUTED = spmd.Mesh([5, 2, 7, 0, 3, 6, 1, 4], (2, 4), ("data", "model"))
 # By name: a mesh, and how a collective names groups on it.
@@ -135,6 +143,35 @@ def test_places(mesh):
     data, model = np.indices((2, 4))
     wanted = [data, model, model * 2 + data]
     torch.testing.assert_close(found, [torch.from_numpy(w.reshape(-1)) for w in wanted])
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_what_is_written(platform):
+    """XLA:CPU has no collective-broadcast; elsewhere the first of a group is the source."""
+    spec = ("data", "model")
+    mapped = spmd.shard_map(
+        lambda x: [spmd.collective_broadcast(x, 2, "model"), spmd.all_reduce(x, axis="data")],
+        WIDE,
+        [spec],
+        [spec] * 2,
+    )
+    texts = []
+
+    def backend(gm, inputs):
+        program = lower(gm, static_values(gm), Target(platform, partitions=8), Request(mesh=WIDE))
+        assert program.module.operation.verify()
+        texts.append(str(program.module))
+        return gm.forward
+
+    with pytest.raises(ShardingError):  # it is eager code that runs
+        torch.compile(
+            lambda x: mapped(x), backend=aot_autograd(fw_compiler=backend), fullgraph=True
+        )(torch.randn(16, 8))
+    (text,) = texts
+    assert ("collective_broadcast" in text) == (platform == "cuda")
+    assert platform == "cpu" or "[2, 3, 0, 1], [6, 7, 4, 5]" in text
+    channels = re.findall(r"handle = (\d+)", text)
+    assert len(channels) == len(set(channels)) == 2
 
 
 # --- dtypes ----------------------------------------------------------------------------------

@@ -277,7 +277,17 @@ def in_region(fn, in_specs=(BOTH,), out_specs=BOTH):
 
 
 PARAMETER = torch.nn.Parameter(torch.randn(2))
+
+
+def a_marking_body(carried, row):
+    return carried + 1, spmd.mark_sharding(row * 2, WIDE, (None,))
+
+
 REFUSED = {
+    "a mark in a loop": (
+        in_region(lambda x: scan(a_marking_body, torch.zeros(1), x, dim=0)[1]),
+        "XLA divides nothing",
+    ),
     "a mark": (
         in_region(lambda x: spmd.mark_sharding(x * 2, WIDE, (None, None))),
         "XLA divides no",

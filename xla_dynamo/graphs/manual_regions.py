@@ -105,13 +105,13 @@ def _check_collective(node: Node, mesh: Mesh | None) -> None:
 
 def _check_reader(node: Node) -> None:
     """Check a node that reads a piece."""
-    if is_mark(node):
+    inside = [n for body in bodies(node) for m in graphs_of(body) for n in m.graph.nodes]
+    if is_mark(node) or any(map(is_mark, inside)):
         raise ShardingError(
             "mark_sharding is in a manual region, where XLA divides nothing: each device has its "
             f"piece there. Mark values outside of it{describe(node)}"
         )
-    has_inner = any(any(True for _ in ends_of(m)) for b in bodies(node) for m in graphs_of(b))
-    if name_of(node) == ENTRY or has_inner:
+    if name_of(node) == ENTRY or any(name_of(n) in (ENTRY, EXIT) for n in inside):
         raise ShardingError(
             "a manual region has another inside it, which is not supported: name all axes in one "
             f"region{describe(node)}"
