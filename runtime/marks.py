@@ -13,7 +13,7 @@ import torch
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.torch_private import storage_id
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a storage may die while it is held: garbage is collected anywhere
 # By the address of torch's storage, for as long as that lives: the mark, and what it is for.
 _marks: dict[int, tuple[Any, Sharding, Any]] = {}
 _ever = False

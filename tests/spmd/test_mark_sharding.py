@@ -1,5 +1,6 @@
 """Marks on tensors and in compiled regions divide programs, and change no number."""
 
+import gc
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ import xla_dynamo
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided, kept_pieces, mlp
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
+from xla_dynamo.runtime import marks
 
 
 def close(actual, wanted):
@@ -378,3 +380,19 @@ def test_operators_along_the_divided_dimension(name):
     wanted = fn(x)
     spmd.mark_sharding(x, ONE_AXIS, ("x", None))
     close(torch.compile(fn, backend="openxla")(x), wanted)
+
+
+def test_garbage_is_collected_while_a_tensor_is_marked():
+    """A marked tensor in a cycle may die wherever Python collects garbage."""
+
+    class Cycle:
+        def __init__(self):
+            self.me = self
+            self.tensor = spmd.mark_sharding(torch.zeros(8), ONE_AXIS, ("x",))
+
+    gc.collect()
+    before = len(marks._marks)
+    Cycle()
+    with marks._lock:
+        gc.collect()
+    assert len(marks._marks) == before
