@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from xla_dynamo.runtime.mesh import UNCONSTRAINED as UNCONSTRAINED
 from xla_dynamo.runtime.mesh import Mesh
 
 # An axis of the mesh by name or by number.
 Axis: TypeAlias = str | int
-# For each dimension of a tensor: the axis that divides it, several of them, or None.
+# For each dimension of a tensor: the axis that divides it, several of them, None, or UNCONSTRAINED.
 PartitionSpec: TypeAlias = Sequence[Axis | Sequence[Axis] | None]
 
 

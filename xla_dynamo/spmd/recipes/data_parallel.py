@@ -1,0 +1,106 @@
+"""Data parallel: each device computes with its part of the batch, and gradients are summed."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from xla_dynamo.errors import ShardingError
+from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.spmd.marking import mark_sharding
+from xla_dynamo.spmd.recipes.activations import divide_dimension, map_tensors
+
+
+def data_parallel(
+    module: torch.nn.Module, mesh: Mesh, axis: str | Sequence[str] = "data"
+) -> torch.nn.Module:
+    """Divide the batch where a module is called, and where it returns.
+
+    Args:
+        module: its parameters stay whole on each device, unless they are marked. The first
+            dimension of the first tensor that it is called with is the batch, and so is that of
+            each tensor, taken or returned, whose first dimension has this size.
+        mesh: the devices.
+        axis: the axis of the mesh that divides the batch, or several, the major one first.
+
+    Returns:
+        The module, with hooks at its forward. Compiled regions divide what passes them; eager code
+        is as before. `shard_batch` also divides the tensors of a batch before they are given, so
+        that each device gets only its part.
+
+    Raises:
+        ShardingError: the mesh has no such axis.
+    """
+    axes = checked_axes(mesh, axis)
+
+    def divide_inputs(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return map_tensors(batch_divider(mesh, axes, (args, kwargs)), (args, kwargs))
+
+    def divide_outputs(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        return map_tensors(batch_divider(mesh, axes, (args, kwargs)), output)
+
+    module.register_forward_pre_hook(divide_inputs, with_kwargs=True)
+    module.register_forward_hook(divide_outputs, with_kwargs=True)
+    return module
+
+
+def shard_batch(batch: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
+    """Divide the tensors of a batch by their first dimension, before a compiled region takes them.
+
+    Args:
+        batch: a tensor, or tuples, lists and dicts of tensors. Scalars stay whole.
+        mesh: the devices.
+        axis: the axis of the mesh that divides the batch, or several, the major one first.
+
+    Returns:
+        The batch.
+
+    Raises:
+        ShardingError: the mesh has no such axis, or a first dimension is not divisible.
+    """
+    axes = checked_axes(mesh, axis)
+
+    def divide(t: torch.Tensor) -> torch.Tensor:
+        return mark_sharding(t, mesh, (axes,) + (None,) * (t.dim() - 1)) if t.dim() else t
+
+    return map_tensors(divide, batch)
+
+
+def checked_axes(mesh: Mesh, axis: str | Sequence[str]) -> tuple[str, ...]:
+    """The axes of a mesh that a recipe names.
+
+    Raises:
+        ShardingError: the mesh has no axis of such a name.
+    """
+    axes = (axis,) if isinstance(axis, str) else tuple(axis)
+    for name in axes:
+        if name not in mesh.axis_names:
+            raise ShardingError(
+                f"{mesh} has no axis {name!r}: name one of {mesh.axis_names}, or give the mesh an "
+                "axis of this name"
+            )
+    return axes
+
+
+def batch_divider(
+    mesh: Mesh, axes: Sequence[str], call: Any
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function that divides tensors which have the batch of a call as their first dimension."""
+    sizes = batch_sizes(call)
+
+    def divide(t: torch.Tensor) -> torch.Tensor:
+        is_batch = t.dim() > 0 and bool(sizes) and t.shape[0] == sizes[0]
+        return divide_dimension(t, mesh, 0, axes) if is_batch else t
+
+    return divide
+
+
+def batch_sizes(value: Any) -> list[int]:
+    """The first dimension of each tensor that a module takes, scalars left out, in their order."""
+    if isinstance(value, torch.Tensor):
+        return [value.shape[0]] if value.dim() else []
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, tuple | list):
+        return [size for v in value for size in batch_sizes(v)]
+    return []
