@@ -8,11 +8,11 @@ import torch
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.clients import devices_of, placement_of
-from xla_dynamo.runtime.mesh import Mesh, Sharding
-from xla_dynamo.spmd.marking import mark_sharding
+from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.spmd.operators import mark_in_graph
 from xla_dynamo.spmd.recipes.activations import divide_dimension, map_tensors
 from xla_dynamo.spmd.recipes.data_parallel import checked_axes
-from xla_dynamo.spmd.operators import mark_in_graph
+from xla_dynamo.spmd.recipes.parameters import shard_largest_dimension
 from xla_dynamo.torch_private import recursive_wrap
 
 _WRAPPED = "_orig_module."
@@ -79,8 +79,8 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
                 extra_data_axis=extra_data_axis,
                 axis=axis,
             )
-        for p in module.parameters():
-            shard_parameter(p, mesh, axis)
+        for name, p in module.named_parameters():
+            shard_largest_dimension(p, mesh, axis, name)
         self._orig_module = module
         self._axis = axis
         self._shardings = [_axes_of(p) for p in self._own_parameters()]
@@ -99,7 +99,7 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
             return self._orig_module(*args, **kwargs)
         for p, axes in zip(self._own_parameters(), self._shardings, strict=True):
             if any(self._axis in names for names in axes):
-                gather_where_read(p, self._mesh, axes, self._axis)
+                _gather_where_read(p, self._mesh, axes, self._axis)
         args, kwargs = self._divide_batch((args, kwargs))
         output = self._orig_module(*args, **kwargs)
         if self._shard_output is None:
@@ -150,7 +150,7 @@ def _axes_of(parameter: torch.Tensor) -> list[list[str]]:
     return [list(names) for names in sharding.axes] if sharding is not None else []
 
 
-def gather_where_read(p: torch.Tensor, mesh: Mesh, axes: list[list[str]], axis: str) -> None:
+def _gather_where_read(p: torch.Tensor, mesh: Mesh, axes: list[list[str]], axis: str) -> None:
     """Have a compiled region read a parameter whole along an axis, and divide its gradient by it.
 
     The marks are statements: what the region does with the parameter from here on is after them.
@@ -158,36 +158,6 @@ def gather_where_read(p: torch.Tensor, mesh: Mesh, axes: list[list[str]], axis: 
     mark_in_graph(p, mesh, axes, with_gradients=True)
     whole = [[name for name in names if name != axis] for names in axes]
     mark_in_graph(p, mesh, whole, with_gradients=False)
-
-
-def shard_parameter(parameter: torch.Tensor, mesh: Mesh, axis: str = "fsdp") -> torch.Tensor:
-    """Mark a parameter along an axis, on the largest dimension that is divisible by it.
-
-    A mark that the parameter has already is kept, on the other dimensions. Without a divisible
-    dimension the parameter stays as it is.
-
-    Returns:
-        The parameter.
-
-    Raises:
-        ShardingError: the parameter is marked for another mesh.
-    """
-    before = marks.sharding_of(parameter) or Sharding(mesh, ((),) * parameter.dim())
-    if before.mesh != mesh:
-        raise ShardingError(
-            f"a parameter of shape {tuple(parameter.shape)} is marked for {before.mesh} and would "
-            f"be divided over {mesh}: use one mesh, of as many axes as both need"
-        )
-    if any(axis in names for names in before.axes):
-        return parameter
-    pieces = mesh.shape()[axis]
-    free = [d for d, names in enumerate(before.axes) if not names]
-    free = [d for d in free if parameter.shape[d] % pieces == 0]
-    if not free:
-        return parameter
-    dim = max(free, key=lambda d: parameter.shape[d])
-    spec = [*before.axes[:dim], (axis,), *before.axes[dim + 1 :]]
-    return mark_sharding(parameter, mesh, spec)
 
 
 def _all_devices(module: torch.nn.Module, axis: str) -> Mesh:
