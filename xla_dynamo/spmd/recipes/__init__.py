@@ -1,5 +1,6 @@
 """Recipes: how whole models are divided over a mesh, by marks on parameters and activations."""
 
+from xla_dynamo.spmd.recipes.checkpointing import checkpoint_module
 from xla_dynamo.spmd.recipes.data_parallel import data_parallel, shard_batch
 from xla_dynamo.spmd.recipes.fully_sharded import SpmdFullyShardedDataParallel
 from xla_dynamo.spmd.recipes.plans import plan_of
@@ -17,6 +18,7 @@ __all__ = [
     "RowwiseParallel",
     "SequenceParallel",
     "SpmdFullyShardedDataParallel",
+    "checkpoint_module",
     "data_parallel",
     "parallelize_module",
     "plan_of",
