@@ -1,5 +1,6 @@
 """Data parallel: gradients are summed, and nothing else moves."""
 
+import copy
 import math
 
 import pytest
@@ -52,6 +53,17 @@ def test_what_has_no_batch_stays_whole():
     torch.testing.assert_close(result, wanted)
     marks = [line for line in executable.stablehlo.splitlines() if "sharding_constraint" in line]
     assert sum('[{"data"}, {?}]' in line for line in marks) == len(marks) == 3
+
+
+def test_a_copy_is_divided_too():
+    model, x = data_parallel(mlp(), ONE_AXIS, "x"), torch.randn(16, 32)
+    copied = copy.deepcopy(model)
+    torch.nn.init.zeros_(model[0].weight)
+    torch.testing.assert_close(copied(x), mlp()(x))
+    with torch.no_grad():
+        result, executable = divided(copied, x)
+    torch.testing.assert_close(result, mlp()(x).detach())
+    assert "f32[2,64]" in executable.hlo
 
 
 def test_shard_batch():

@@ -4,7 +4,7 @@ Recipes mark what modules take and return. Eager code calls the same modules: th
 stays as it is, since a mark outside of compiled regions is a note on a tensor that lives on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -42,22 +42,24 @@ def replicate(x: torch.Tensor, mesh: Mesh, axis: str) -> torch.Tensor:
     return mark_activation(x, mesh, [UNCONSTRAINED] * x.dim(), (axis,))
 
 
-def map_tensors(fn: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """What a module takes or returns, with a function applied to each tensor of floats or integers.
+def map_tensors(
+    fn: Callable[[torch.Tensor], torch.Tensor], value: Any, in_place: bool = False
+) -> Any:
+    """What a module takes or returns, with a function applied to each tensor in it.
 
-    Looks into tuples, lists and mappings. A mapping of a class of its own, such as the outputs of
-    transformers' models, gets its new values in place.
+    Looks into tuples, lists and dicts. A mapping of another class, such as the output of one of
+    transformers' models, is itself given the new values if `in_place`, and else stays as it is.
     """
     if isinstance(value, torch.Tensor):
         return fn(value)
     if isinstance(value, list):
-        return [map_tensors(fn, v) for v in value]
+        return [map_tensors(fn, v, in_place) for v in value]
     if isinstance(value, tuple):
-        mapped = [map_tensors(fn, v) for v in value]
+        mapped = [map_tensors(fn, v, in_place) for v in value]
         return type(value)(*mapped) if hasattr(value, "_fields") else tuple(mapped)
-    if isinstance(value, dict) and type(value) is dict:
-        return {k: map_tensors(fn, v) for k, v in value.items()}
-    if isinstance(value, Mapping):
+    if type(value) is dict:
+        return {k: map_tensors(fn, v, in_place) for k, v in value.items()}
+    if in_place and isinstance(value, MutableMapping):
         for key in list(value.keys()):
-            value[key] = map_tensors(fn, value[key])  # type: ignore[index]
+            value[key] = map_tensors(fn, value[key], in_place)
     return value

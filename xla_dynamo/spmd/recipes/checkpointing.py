@@ -1,9 +1,12 @@
 """Checkpoint a module: what it computes for the backward is computed anew there."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
+
+from xla_dynamo.spmd.recipes.forwards import wrap_forward
 
 
 def checkpoint_module(module: torch.nn.Module) -> torch.nn.Module:
@@ -18,12 +21,11 @@ def checkpoint_module(module: torch.nn.Module) -> torch.nn.Module:
     Returns:
         The module.
     """
-    forward = module.forward
 
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+    def around(forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
-    module.forward = checkpointed  # type: ignore[method-assign]
+    wrap_forward(module, around)
     return module

@@ -9,6 +9,7 @@ from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd.marking import mark_sharding
 from xla_dynamo.spmd.recipes.activations import divide_dimension, map_tensors
+from xla_dynamo.spmd.recipes.forwards import wrap_forward
 
 
 def data_parallel(
@@ -24,8 +25,7 @@ def data_parallel(
         axis: the axis of the mesh that divides the batch, or several, the major one first.
 
     Returns:
-        The module, with hooks at its forward. Compiled regions divide what passes them; eager code
-        is as before. `shard_batch` also divides the tensors of a batch before they are given, so
+        The module, whose forward marks what passes it in compiled regions; eager code is as before. `shard_batch` also divides the tensors of a batch before they are given, so
         that each device gets only its part.
 
     Raises:
@@ -33,14 +33,12 @@ def data_parallel(
     """
     axes = checked_axes(mesh, axis)
 
-    def divide_inputs(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return map_tensors(batch_divider(mesh, axes, (args, kwargs)), (args, kwargs))
+    def around(forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        divide = batch_divider(mesh, axes, (args, kwargs))
+        args, kwargs = map_tensors(divide, (args, kwargs))
+        return map_tensors(divide, forward(*args, **kwargs), in_place=True)
 
-    def divide_outputs(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        return map_tensors(batch_divider(mesh, axes, (args, kwargs)), output)
-
-    module.register_forward_pre_hook(divide_inputs, with_kwargs=True)
-    module.register_forward_hook(divide_outputs, with_kwargs=True)
+    wrap_forward(module, around)
     return module
 
 
@@ -86,21 +84,23 @@ def batch_divider(
     mesh: Mesh, axes: Sequence[str], call: Any
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """A function that divides tensors which have the batch of a call as their first dimension."""
-    sizes = batch_sizes(call)
+    size = _batch_size(call)
 
     def divide(t: torch.Tensor) -> torch.Tensor:
-        is_batch = t.dim() > 0 and bool(sizes) and t.shape[0] == sizes[0]
+        is_batch = size is not None and t.dim() > 0 and t.shape[0] == size
         return divide_dimension(t, mesh, 0, axes) if is_batch else t
 
     return divide
 
 
-def batch_sizes(value: Any) -> list[int]:
-    """The first dimension of each tensor that a module takes, scalars left out, in their order."""
-    if isinstance(value, torch.Tensor):
-        return [value.shape[0]] if value.dim() else []
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, tuple | list):
-        return [size for v in value for size in batch_sizes(v)]
-    return []
+def _batch_size(call: Any) -> int | None:
+    """The first dimension of the first tensor that has one; None without such a tensor."""
+    sizes: list[int] = []
+
+    def note(t: torch.Tensor) -> torch.Tensor:
+        if t.dim():
+            sizes.append(t.shape[0])
+        return t
+
+    map_tensors(note, call)
+    return sizes[0] if sizes else None

@@ -10,8 +10,8 @@ from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.clients import devices_of, placement_of
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd.operators import mark_in_graph
-from xla_dynamo.spmd.recipes.activations import divide_dimension, map_tensors
-from xla_dynamo.spmd.recipes.data_parallel import checked_axes
+from xla_dynamo.spmd.recipes.activations import map_tensors
+from xla_dynamo.spmd.recipes.data_parallel import batch_divider, checked_axes
 from xla_dynamo.spmd.recipes.parameters import shard_largest_dimension
 from xla_dynamo.torch_private import recursive_wrap
 
@@ -35,8 +35,8 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
         module: the module to wrap. It is changed: submodules are wrapped, parameters marked.
         mesh: the devices; all of them, along the one axis, unless it is given.
         shard_output: called with what the module returned and the mesh, in compiled regions. It
-            marks the output by `mark_sharding`; without it, the first tensor of the output and
-            those with a batch of the same size are divided by their first dimension.
+            marks the output by `mark_sharding`; without it, the tensors of the output whose first
+            dimension is the batch are divided by it, as `data_parallel` divides them.
         auto_wrap_policy: says which submodules are wrapped too, as a policy of
             `torch.distributed.fsdp.wrap`, such as `transformer_auto_wrap_policy`.
         auto_wrapper_callable: wraps these submodules: this class unless it is given. One that
@@ -100,10 +100,11 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
         for p, axes in zip(self._own_parameters(), self._shardings, strict=True):
             if any(self._axis in names for names in axes):
                 _gather_where_read(p, self._mesh, axes, self._axis)
-        args, kwargs = self._divide_batch((args, kwargs))
+        divide = batch_divider(self._mesh, self._batch_axes, (args, kwargs))
+        args, kwargs = map_tensors(divide, (args, kwargs))
         output = self._orig_module(*args, **kwargs)
         if self._shard_output is None:
-            return self._divide_batch(output)
+            return map_tensors(divide, output, in_place=True)
         marked = self._shard_output(output, self._mesh)
         return output if marked is None else marked
 
@@ -115,18 +116,6 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
             inner = [m for m in module._modules.values() if m is not None]
             pending += [m for m in inner if not isinstance(m, SpmdFullyShardedDataParallel)]
         return found
-
-    def _divide_batch(self, value: Any) -> Any:
-        sizes: list[int] = []
-
-        def divide(t: torch.Tensor) -> torch.Tensor:
-            if t.dim():
-                sizes.append(t.shape[0])
-            if not t.dim() or sizes[0] != t.shape[0]:
-                return t
-            return divide_dimension(t, self._mesh, 0, self._batch_axes)
-
-        return map_tensors(divide, value)
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
         """As the wrapped module's, by its names."""

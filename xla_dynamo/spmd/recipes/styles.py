@@ -7,13 +7,14 @@ divide it as suits the program.
 
 import abc
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd.recipes.activations import divide_dimension, map_tensors, replicate
+from xla_dynamo.spmd.recipes.forwards import map_inputs, map_output
 from xla_dynamo.spmd.recipes.parameters import shard_parameter
 
 
@@ -131,19 +132,12 @@ def _marker(
     return mark
 
 
-def _mark_inputs(
-    module: torch.nn.Module, mark: Callable[[torch.Tensor], torch.Tensor]
-) -> None:
-    def hook(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return map_tensors(mark, (args, kwargs))
-
-    module.register_forward_pre_hook(hook, with_kwargs=True)
+def _mark_inputs(module: torch.nn.Module, mark: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    map_inputs(module, lambda given: map_tensors(mark, given))
 
 
-def _mark_outputs(
-    module: torch.nn.Module, mark: Callable[[torch.Tensor], torch.Tensor]
-) -> None:
-    module.register_forward_hook(lambda _, args, output: map_tensors(mark, output))
+def _mark_outputs(module: torch.nn.Module, mark: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    map_output(module, lambda output: map_tensors(mark, output, in_place=True))
 
 
 def _weight(module: torch.nn.Module) -> torch.Tensor:

@@ -27,8 +27,8 @@ def parallelize_module(
         })
 
     Args:
-        module: its parameters are marked, and hooks at the forwards of its layers mark activations
-            in compiled regions. It stays the module it is, and eager code is as before.
+        module: its parameters are marked, and the forwards of its layers mark activations in
+            compiled regions. It stays the module it is, and eager code is as before.
         mesh: the devices.
         parallelize_plan: a style for the module itself, or styles by the names of its submodules.
             In a name, `*` stands for one part between dots, or some of its letters. Without a plan
