@@ -162,9 +162,7 @@ def test_an_output_that_the_user_marks():
     def by_features(output, mesh):
         spmd.mark_sharding(output, mesh, (None, "x"))
 
-    wrapped = SpmdFullyShardedDataParallel(
-        mlp(), mesh=ONE_AXIS, axis="x", shard_output=by_features
-    )
+    wrapped = SpmdFullyShardedDataParallel(mlp(), mesh=ONE_AXIS, axis="x", shard_output=by_features)
     x = torch.randn(16, 32)
     with torch.no_grad():
         result, executable = divided(wrapped, x)

@@ -60,7 +60,9 @@ def recipe(mesh, plan):
 
 def weights(model):
     """The matrices of its layers."""
-    return [m.weight for m in model.modules() if isinstance(m, torch.nn.Linear | torch.nn.Embedding)]
+    return [
+        m.weight for m in model.modules() if isinstance(m, torch.nn.Linear | torch.nn.Embedding)
+    ]
 
 
 def check_pieces(run, devices):
@@ -68,7 +70,7 @@ def check_pieces(run, devices):
         (pieces,) = kept_pieces(weight)
         assert {math.prod(piece) for piece in pieces} == {weight.numel() // devices}
     devices_share = check_bytes(run)
-    assert 1 / devices < devices_share < 1.1 / devices  # norms and some biases are whole
+    assert 1 / devices < devices_share < 1.2 / devices  # norms and some biases are whole
 
 
 @pytest.mark.parametrize("name", MESHES)
@@ -137,7 +139,8 @@ def test_models_of_transformers(name):
         result, executable = divided(lambda t: model(t, use_cache=False).logits, tokens)
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
     assert not collectives(executable)["all-gather"]
-    assert moved(executable, "all-reduce") == [(4, 16, 64)] * 4
+    # Of two in each layer, and of Llama's embedding.
+    assert moved(executable, "all-reduce") == [(4, 16, 64)] * (5 if name == "llama" else 4)
     layers = [m for m in model.modules() if type(m).__name__ in ("Linear", "Conv1D")]
     divided_layers = [m for m in layers if spmd.sharding_of(m.weight)]
     assert len(divided_layers) == {"llama": 15, "gpt2": 8, "bert": 12}[name]
@@ -147,7 +150,9 @@ def test_keys_of_few_heads_stay_whole():
     model = transformers.LlamaForCausalLM(LLAMA)
     assert "model.layers.*.self_attn.k_proj" in plan_of(model, 4)
     assert "model.layers.*.self_attn.k_proj" not in plan_of(model, 8)
-    with pytest.raises(ShardingError, match="8 heads of attention, which are not divisible by the 3"):
+    with pytest.raises(
+        ShardingError, match="8 heads of attention, which are not divisible by the 3"
+    ):
         plan_of(model, 3)
 
 
@@ -155,11 +160,11 @@ def test_layouts():
     model, x = mlp(), torch.randn(16, 32)
     wanted = model(x)
     parallelize_module(model[0], WIDE, ColwiseParallel(output_layouts=Replicate()))
-    parallelize_module(model[2], WIDE, RowwiseParallel(input_layouts=Shard(0)))
+    parallelize_module(model[2], WIDE, RowwiseParallel(input_layouts=Replicate()))
     with torch.no_grad():
         result, executable = divided(model, x)
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
-    assert moved(executable, "all-gather")[0] == (16, 64)  # what the first layer made
+    assert moved(executable, "all-gather") == [(16, 64)]  # what the first layer made
     with pytest.raises(ShardingError, match="a layout is Shard.dim. or Replicate"):
         parallelize_module(mlp()[0], WIDE, ColwiseParallel(output_layouts=Partial()))
 

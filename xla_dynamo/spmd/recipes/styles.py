@@ -74,7 +74,8 @@ class RowwiseParallel(ParallelStyle):
     For `Linear`, `Embedding` (divided by its vocabulary) and transformers' `Conv1D`.
 
     Args:
-        input_layouts: how the input is divided: by the last dimension, unless it is given.
+        input_layouts: for the names' sake: whatever it is, the input becomes divided by its last
+            dimension.
         output_layouts: how the sum is divided: it is whole, unless this is given. `Shard(1)` leaves
             each device a part of the sequence.
     """
@@ -82,14 +83,18 @@ class RowwiseParallel(ParallelStyle):
     def __init__(
         self, *, input_layouts: Layout | None = None, output_layouts: Layout | None = None
     ) -> None:
-        self.input_layouts, self.output_layouts = input_layouts, output_layouts
+        self.output_layouts = output_layouts
 
     def apply(self, module: torch.nn.Module, name: str, mesh: Mesh, axis: str) -> None:
         """Mark the weight of a layer; its bias, which is added to the sum, stays whole."""
         terms, _ = _weight_dims(module, name, "RowwiseParallel")
         shard_parameter(_weight(module), mesh, axis, terms, f"{name}.weight")
-        if not isinstance(module, torch.nn.Embedding):
-            _mark_inputs(module, _marker(self.input_layouts, -1, mesh, axis))
+        if isinstance(module, torch.nn.Embedding):
+            # The rows that a device lacks are zeros, to be added up. If the first mark divided the
+            # sequence, the partitioner would rather gather the weight.
+            _mark_outputs(module, lambda x: replicate(x, mesh, axis))
+        else:
+            _mark_inputs(module, lambda x: divide_dimension(x, mesh, -1, (axis,)))
         _mark_outputs(module, _marker(self.output_layouts, None, mesh, axis))
 
 
