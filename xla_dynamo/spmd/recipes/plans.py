@@ -1,5 +1,6 @@
-"""Plans of tensor parallel for transformers' models, from their own or for names that are common."""
+"""Plans of tensor parallel for transformers' models: their own, and some for common names."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from xla_dynamo.spmd.recipes.styles import (
 
 # What models have in `tp_plan`, by its names there. The gathered outputs are logits, which each
 # device may as well keep some of: the loss is then computed with a few small sums.
-_STYLES = {
+_STYLES: dict[str, Callable[[], ParallelStyle]] = {
     "colwise": ColwiseParallel,
     "colwise_rep": ColwiseParallel,
     "colwise_gather_output": ColwiseParallel,
@@ -26,7 +27,7 @@ _STYLES = {
 }
 
 # By the last parts of names, for models that bring no plan: GPT-2, and BERT and its kin.
-_BY_NAME = {
+_BY_NAME: dict[str, dict[str, Callable[[], ParallelStyle]]] = {
     "gpt2": {
         "attn.c_attn": ColwiseParallel,
         "attn.c_proj": RowwiseParallel,
@@ -59,13 +60,7 @@ def plan_of(model: torch.nn.Module, devices: int) -> dict[str, ParallelStyle]:
         ShardingError: there is no plan, it has styles that are unknown here, or the heads of the
             attention are not divisible.
     """
-    config: Any = getattr(model, "config", None)
-    heads = getattr(config, "num_attention_heads", devices)
-    if heads % devices:
-        raise ShardingError(
-            f"{type(model).__name__} has {heads} heads of attention, which are not divisible by "
-            f"the {devices} devices of the axis: use a mesh with fewer devices along it"
-        )
+    check_heads(model, devices)
     plan = _own_plan(model) or _plan_by_name(model)
     if not plan:
         raise ShardingError(
@@ -73,9 +68,33 @@ def plan_of(model: torch.nn.Module, devices: int) -> dict[str, ParallelStyle]:
             "parallelize_module one, with ColwiseParallel for the layers that spread out and "
             "RowwiseParallel for those that come together"
         )
-    if (getattr(config, "num_key_value_heads", None) or heads) % devices:
+    few = heads_of(model)[1]
+    if few is not None and few % devices:
         plan = {n: s for n, s in plan.items() if not n.endswith((".k_proj", ".v_proj"))}
     return plan
+
+
+def heads_of(model: torch.nn.Module) -> tuple[int | None, int | None]:
+    """How many heads the attention of one of transformers' models has, and how many its keys."""
+    config: Any = getattr(model, "config", None)
+    heads = getattr(config, "num_attention_heads", None)
+    return heads, getattr(config, "num_key_value_heads", None) or heads
+
+
+def check_heads(model: torch.nn.Module, devices: int) -> None:
+    """Raise ShardingError if a model's configuration has heads that the devices do not divide."""
+    heads, _ = heads_of(model)
+    if heads is not None and heads % devices:
+        raise ShardingError(
+            f"{type(model).__name__} has {heads} heads of attention, which are not divisible by "
+            f"the {devices} devices of the axis: use a mesh with fewer devices along it"
+        )
+
+
+def modules_ending_in(model: torch.nn.Module, *endings: str) -> list[str]:
+    """The names of a model's modules whose last parts are one of these."""
+    dotted = tuple(f".{ending}" for ending in endings)
+    return [name for name, _ in model.named_modules() if f".{name}".endswith(dotted)]
 
 
 def _own_plan(model: Any) -> dict[str, ParallelStyle]:
@@ -91,9 +110,7 @@ def _own_plan(model: Any) -> dict[str, ParallelStyle]:
 def _plan_by_name(model: torch.nn.Module) -> dict[str, ParallelStyle]:
     found: dict[str, ParallelStyle] = {}
     for styles in _BY_NAME.values():
-        for name, _ in model.named_modules():
-            for ending in sorted(styles, key=len, reverse=True):
-                if f".{name}".endswith(f".{ending}"):
-                    found[name] = styles[ending]()
-                    break
+        for ending in sorted(styles, key=len):  # a longer ending is the better one
+            style = styles[ending]
+            found |= {name: style() for name in modules_ending_in(model, ending)}
     return found
