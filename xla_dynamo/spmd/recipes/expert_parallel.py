@@ -120,7 +120,7 @@ def _choose(logits: torch.Tensor, top_k: int) -> tuple[list[torch.Tensor], list[
         left = left.masked_fill(one_hot, -torch.inf)
         values.append(value)
         chosen.append(one_hot)
-    return list(torch.stack(values).softmax(0).unbind()), chosen
+    return list(torch.stack(values, -1).softmax(-1).unbind(-1)), chosen
 
 
 def _capacity(chosen: list[torch.Tensor], top_k: int, factor: float | None) -> int:
