@@ -78,5 +78,5 @@ def test_shard_batch():
 
 def test_an_axis_that_is_not_there():
     for recipe in (data_parallel, shard_batch):
-        with pytest.raises(ShardingError, match="no axis 'batch': name one of .'data', 'model'."):
+        with pytest.raises(ShardingError, match=r"no axis 'batch': name .*'data', 'model'"):
             recipe(mlp(), WIDE, "batch")

@@ -124,7 +124,9 @@ def test_what_does_not_fit():
     x, logits = torch.randn(2, 6, WIDTH), torch.randn(2, 6, EXPERTS)
     with pytest.raises(ShardingError, match="no axis 'expert'"):
         mixture_of_experts(x, logits, Experts(), mesh=WIDE)
-    with pytest.raises(ShardingError, match=r"of Sequential have the shapes \[\(64, 32\), \(64,\), "):
+    with pytest.raises(
+        ShardingError, match=r"of Sequential have the shapes \[\(64, 32\), \(64,\), "
+    ):
         parallelize_module(mlp(), WIDE, ExpertParallel())
     experts = Experts()
     experts.up = torch.nn.Parameter(torch.zeros(6, 4, 4))

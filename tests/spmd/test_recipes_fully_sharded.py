@@ -1,4 +1,4 @@
-"""Fully sharded: each device keeps an eighth of everything, and gathers weights and nothing else."""
+"""Fully sharded: each device keeps its share of everything, and gathers weights alone."""
 
 import functools
 import math
@@ -131,7 +131,7 @@ def test_eager_and_names_are_those_of_the_module():
     assert wrapped.note == "kept"
     assert wrapped.module is model
     assert SpmdFullyShardedDataParallel(mlp(), mesh=ONE_AXIS, axis="x")[0].out_features == 64
-    with pytest.raises(RuntimeError, match="Unexpected key.*nonsense"):
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*nonsense"):
         wrapped.load_state_dict({**state, "nonsense": torch.ones(1)})
 
 

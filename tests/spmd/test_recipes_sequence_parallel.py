@@ -107,5 +107,5 @@ def test_what_does_not_fit():
         hidden_size=48, num_attention_heads=6, intermediate_size=64, vocab_size=96
     )
     config.num_hidden_layers = 1
-    with pytest.raises(ShardingError, match="6 heads of attention, .* by the 4 devices"):
+    with pytest.raises(ShardingError, match=r"6 heads of attention, .* by the 4 devices"):
         sequence_parallel(transformers.LlamaForCausalLM(config), WIDE, axis="model")

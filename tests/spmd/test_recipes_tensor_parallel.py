@@ -165,7 +165,7 @@ def test_layouts():
         result, executable = divided(model, x)
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
     assert moved(executable, "all-gather") == [(16, 64)]  # what the first layer made
-    with pytest.raises(ShardingError, match="a layout is Shard.dim. or Replicate"):
+    with pytest.raises(ShardingError, match=r"a layout is Shard.dim. or Replicate"):
         parallelize_module(mlp()[0], WIDE, ColwiseParallel(output_layouts=Partial()))
 
 
@@ -187,7 +187,7 @@ def test_plans_that_do_not_fit():
     parallelize_module(model, WIDE, {"0": ColwiseParallel()})
     with pytest.raises(ShardingError, match="divides another one already"):
         parallelize_module(mlp_with_rows(), WIDE, {"0": ColwiseParallel()})
-    with pytest.raises(ShardingError, match="marked for Mesh.data=2, model=4. and would"):
+    with pytest.raises(ShardingError, match=r"marked for Mesh.data=2, model=4. and would"):
         parallelize_module(model, ONE_AXIS, {"0": ColwiseParallel()}, axis="x")
 
 

@@ -43,7 +43,7 @@ def _written(node: Node) -> int | None:
 
 def _memory(value: Any) -> int | None:
     """What tells the memory of a value of Dynamo's graph from other memory."""
-    example = value.meta.get("example_value") if isinstance(value, Node) else None
+    example = value.meta.get("example_value") if isinstance(value, torch.fx.Node) else None
     return storage_id(example) if isinstance(example, torch.Tensor) else None
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from xla_dynamo.runtime.mesh import UNCONSTRAINED as UNCONSTRAINED
 from xla_dynamo.runtime.mesh import Mesh
 
 # An axis of the mesh by name or by number.

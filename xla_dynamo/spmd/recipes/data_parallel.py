@@ -25,8 +25,8 @@ def data_parallel(
         axis: the axis of the mesh that divides the batch, or several, the major one first.
 
     Returns:
-        The module, whose forward marks what passes it in compiled regions; eager code is as before. `shard_batch` also divides the tensors of a batch before they are given, so
-        that each device gets only its part.
+        The module, whose forward marks activations in compiled regions; eager code is as before.
+        `shard_batch` divides tensors before they are given, so that each device gets only its part.
 
     Raises:
         ShardingError: the mesh has no such axis.

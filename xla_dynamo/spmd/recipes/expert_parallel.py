@@ -1,7 +1,7 @@
 """Expert parallel: each device has some of the experts of a mixture, and is sent their tokens.
 
-This is GShard's algorithm (arXiv:2006.16668). Tokens are dispatched to slots of experts by a product
-with a mask, which XLA can divide. Two marks change what divides the slots, from the batch to the
+This is GShard's algorithm (arXiv:2006.16668). A product with a mask dispatches tokens to slots of
+experts, and XLA can divide it. Two marks change what divides the slots, from the batch to the
 experts and back, and each of these changes is an all-to-all.
 """
 
@@ -30,7 +30,7 @@ class ExpertParallel(ParallelStyle):
         counts = {p.shape[0] if p.dim() else None for p in parameters.values()}
         if len(counts) != 1 or None in counts:
             raise ShardingError(
-                f"ExpertParallel divides the first dimension of stacked experts, and the parameters "
+                "ExpertParallel divides the first dimension of stacked experts, and the parameters "
                 f"of {name} have the shapes {[tuple(p.shape) for p in parameters.values()]}"
             )
         for key, p in parameters.items():
@@ -89,8 +89,9 @@ class _Slots:
     """How the slots, [experts, batch, slots of a sequence, features], are divided."""
 
     def __init__(self, mesh: Mesh | None, axis: str, batch_axes: str | Sequence[str] | None):
-        self.mesh, self.axes, self.rest = mesh, (axis,), ()
+        self.mesh, self.axes = mesh, (axis,)
         self.batch_axes: tuple[str, ...] = ()
+        self.rest: tuple[str, ...] = ()
         if mesh is not None:
             checked_axes(mesh, axis)
             self.batch_axes = checked_axes(mesh, batch_axes or mesh.axis_names)

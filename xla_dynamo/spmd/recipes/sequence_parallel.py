@@ -120,11 +120,13 @@ def sequence_parallel_attention(
 
     Args:
         query: [..., heads, queries, features].
-        key, value: [..., heads, keys, features]. If their heads are fewer and cannot be divided,
-            they are gathered.
-        args, kwargs: as for `torch.nn.functional.scaled_dot_product_attention`.
+        key: [..., heads, keys, features]. If its heads are fewer and cannot be divided, it is
+            gathered.
+        value: as the key.
+        *args: as for `torch.nn.functional.scaled_dot_product_attention`.
         mesh: the devices.
         axis: the axis of the mesh that divides sequences, and heads inside.
+        **kwargs: as for `torch.nn.functional.scaled_dot_product_attention`.
 
     Returns:
         [..., heads, queries, features], divided by queries. Outside of compiled regions nothing is

@@ -1,8 +1,8 @@
 """Styles of tensor parallel: how a module's parameters and activations lie over one axis.
 
 The names and layouts are those of `torch.distributed.tensor.parallel`. A layout says how one axis
-of the mesh divides a tensor: `Shard(dim)` or `Replicate()` of `torch.distributed.tensor`. Other axes
-divide it as suits the program.
+of the mesh divides a tensor: `Shard(dim)` or `Replicate()` of `torch.distributed.tensor`. It leaves
+the other axes to the partitioner.
 """
 
 import abc
