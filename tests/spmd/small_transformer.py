@@ -10,6 +10,7 @@ from torch.nn import functional as F
 import xla_dynamo
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE
 from xla_dynamo import spmd
+from xla_dynamo.spmd.recipes import shard_batch
 
 MESHES = {"8": ONE_AXIS, "2x4": WIDE, "4x2": TALL}
 # LLVM is most of the time otherwise; what XLA's partitioner does is the same.
@@ -113,7 +114,7 @@ def train(recipe=None, make=Transformer, steps=20, loss_fn=loss_fn):
         batch = torch.randint(VOCABULARY, (2, BATCH, LENGTH)).unbind()
         batch = [t.clone() for t in batch]
         if batch_axes:
-            spmd.recipes.shard_batch(batch, mesh, batch_axes)
+            shard_batch(batch, mesh, batch_axes)
         losses.append(step(*batch).result.item())
     (executable,) = step.report.executables
     return Run(torch.tensor(losses), executable, model, optimizer)

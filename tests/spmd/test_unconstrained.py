@@ -33,6 +33,18 @@ def test_an_axis_may_be_kept_off():
     assert "f32[16,8]" not in executable.hlo
 
 
+def test_marks_of_several_meshes():
+    x = spmd.mark_sharding(torch.randn(16, 8), ONE_AXIS, ("x", None))
+
+    def f(x):
+        return spmd.mark_sharding(x.sin(), WIDE, (spmd.UNCONSTRAINED, "model")).cos()
+
+    for mark in (f, lambda x: replicate(x.sin(), WIDE, "model").cos()):
+        result, executable = divided(mark, x)
+        torch.testing.assert_close(result, x.sin().cos())
+        assert "f32[8,8]" in executable.hlo or "f32[8,2]" in executable.hlo  # of two halves
+
+
 def test_only_inside():
     with pytest.raises(ShardingError, match="only marks inside a compiled region"):
         spmd.mark_sharding(torch.randn(16, 8), WIDE, (spmd.UNCONSTRAINED, "model"))

@@ -7,8 +7,8 @@ import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime import marks
-from xla_dynamo.runtime.clients import devices_of, placement_of
 from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.spmd.meshes import get_1d_mesh, get_global_mesh
 from xla_dynamo.spmd.operators import mark_in_graph
 from xla_dynamo.spmd.recipes.activations import map_tensors
 from xla_dynamo.spmd.recipes.data_parallel import batch_divider, checked_axes
@@ -33,7 +33,8 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
 
     Args:
         module: the module to wrap. It is changed: submodules are wrapped, parameters marked.
-        mesh: the devices; all of them, along the one axis, unless it is given.
+        mesh: the devices: unless it is given, the global mesh, or without one all devices along the
+            axis.
         shard_output: called with what the module returned and the mesh, in compiled regions. It
             marks the output by `mark_sharding`; without it, the tensors of the output whose first
             dimension is the batch are divided by it, as `data_parallel` divides them.
@@ -63,7 +64,7 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
     ) -> None:
         super().__init__()
         _check_wrappable(module)
-        mesh = mesh or _all_devices(module, axis)
+        mesh = mesh or get_global_mesh() or get_1d_mesh(axis)
         extra = () if extra_data_axis is None else (extra_data_axis,)
         batch_axes = checked_axes(mesh, (*extra, axis))
         if auto_wrap_policy is not None:
@@ -147,13 +148,6 @@ def _gather_where_read(p: torch.Tensor, mesh: Mesh, axes: list[list[str]], axis:
     mark_in_graph(p, mesh, axes, with_gradients=True)
     whole = [[name for name in names if name != axis] for names in axes]
     mark_in_graph(p, mesh, whole, with_gradients=False)
-
-
-def _all_devices(module: torch.nn.Module, axis: str) -> Mesh:
-    """The mesh of one axis over the devices of the platform that has a module's parameters."""
-    device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    devices = devices_of(placement_of(device).platform)
-    return Mesh([d.id for d in devices], (len(devices),), (axis,))
 
 
 def _check_wrappable(module: torch.nn.Module) -> None:
