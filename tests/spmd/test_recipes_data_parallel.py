@@ -76,6 +76,13 @@ def test_shard_batch():
         shard_batch(torch.randn(15), WIDE)
 
 
+def test_the_global_mesh(monkeypatch):
+    with pytest.raises(ShardingError, match="there is no mesh to divide over"):
+        shard_batch(torch.randn(16))
+    monkeypatch.setattr("xla_dynamo.spmd.meshes._global_mesh", WIDE)
+    assert spmd.sharding_of(shard_batch(torch.randn(16))).mesh == WIDE
+
+
 def test_an_axis_that_is_not_there():
     for recipe in (data_parallel, shard_batch):
         with pytest.raises(ShardingError, match=r"no axis 'batch': name .*'data', 'model'"):

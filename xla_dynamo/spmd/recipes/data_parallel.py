@@ -5,15 +5,15 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd.marking import mark_sharding
 from xla_dynamo.spmd.recipes.activations import divide_dimension, map_tensors
+from xla_dynamo.spmd.recipes.axes import checked_axes, mesh_or_global
 from xla_dynamo.spmd.recipes.forwards import wrap_forward
 
 
 def data_parallel(
-    module: torch.nn.Module, mesh: Mesh, axis: str | Sequence[str] = "data"
+    module: torch.nn.Module, mesh: Mesh | None = None, axis: str | Sequence[str] = "data"
 ) -> torch.nn.Module:
     """Divide the batch where a module is called, and where it returns.
 
@@ -21,7 +21,7 @@ def data_parallel(
         module: its parameters stay whole on each device, unless they are marked. The first
             dimension of the first tensor that it is called with is the batch, and so is that of
             each tensor, taken or returned, whose first dimension has this size.
-        mesh: the devices.
+        mesh: the devices; the global mesh, unless it is given.
         axis: the axis of the mesh that divides the batch, or several, the major one first.
 
     Returns:
@@ -29,8 +29,9 @@ def data_parallel(
         `shard_batch` divides tensors before they are given, so that each device gets only its part.
 
     Raises:
-        ShardingError: the mesh has no such axis.
+        ShardingError: there is no mesh or it has no such axis.
     """
+    mesh = mesh_or_global(mesh)
     axes = checked_axes(mesh, axis)
 
     def around(forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -42,42 +43,27 @@ def data_parallel(
     return module
 
 
-def shard_batch(batch: Any, mesh: Mesh, axis: str | Sequence[str] = "data") -> Any:
+def shard_batch(batch: Any, mesh: Mesh | None = None, axis: str | Sequence[str] = "data") -> Any:
     """Divide the tensors of a batch by their first dimension, before a compiled region takes them.
 
     Args:
         batch: a tensor, or tuples, lists and dicts of tensors. Scalars stay whole.
-        mesh: the devices.
+        mesh: the devices; the global mesh, unless it is given.
         axis: the axis of the mesh that divides the batch, or several, the major one first.
 
     Returns:
         The batch.
 
     Raises:
-        ShardingError: the mesh has no such axis, or a first dimension is not divisible.
+        ShardingError: there is no mesh or it has no such axis, or a first dimension is not divisible.
     """
+    mesh = mesh_or_global(mesh)
     axes = checked_axes(mesh, axis)
 
     def divide(t: torch.Tensor) -> torch.Tensor:
         return mark_sharding(t, mesh, (axes,) + (None,) * (t.dim() - 1)) if t.dim() else t
 
     return map_tensors(divide, batch)
-
-
-def checked_axes(mesh: Mesh, axis: str | Sequence[str]) -> tuple[str, ...]:
-    """The axes of a mesh that a recipe names.
-
-    Raises:
-        ShardingError: the mesh has no axis of such a name.
-    """
-    axes = (axis,) if isinstance(axis, str) else tuple(axis)
-    for name in axes:
-        if name not in mesh.axis_names:
-            raise ShardingError(
-                f"{mesh} has no axis {name!r}: name one of {mesh.axis_names}, or give the mesh an "
-                "axis of this name"
-            )
-    return axes
 
 
 def batch_divider(

@@ -13,7 +13,7 @@ import torch
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import UNCONSTRAINED, Mesh
 from xla_dynamo.spmd.recipes.activations import mark_activation
-from xla_dynamo.spmd.recipes.data_parallel import checked_axes
+from xla_dynamo.spmd.recipes.axes import checked_axes
 from xla_dynamo.spmd.recipes.parameters import shard_parameter
 from xla_dynamo.spmd.recipes.styles import ParallelStyle
 

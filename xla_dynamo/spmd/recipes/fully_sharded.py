@@ -11,7 +11,8 @@ from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd.meshes import get_1d_mesh, get_global_mesh
 from xla_dynamo.spmd.operators import mark_in_graph
 from xla_dynamo.spmd.recipes.activations import map_tensors
-from xla_dynamo.spmd.recipes.data_parallel import batch_divider, checked_axes
+from xla_dynamo.spmd.recipes.axes import checked_axes
+from xla_dynamo.spmd.recipes.data_parallel import batch_divider
 from xla_dynamo.spmd.recipes.parameters import shard_largest_dimension
 from xla_dynamo.torch_private import recursive_wrap
 

@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd.recipes.activations import divide_dimension, map_tensors, replicate
-from xla_dynamo.spmd.recipes.data_parallel import checked_axes
+from xla_dynamo.spmd.recipes.axes import checked_axes, mesh_or_global
 from xla_dynamo.spmd.recipes.forwards import map_inputs, map_output, wrap_forward
 from xla_dynamo.spmd.recipes.plans import check_heads, heads_of, modules_ending_in
 from xla_dynamo.spmd.recipes.styles import ParallelStyle
@@ -64,7 +64,7 @@ class HeadsToSequence(ParallelStyle):
 
 def sequence_parallel(
     module: torch.nn.Module,
-    mesh: Mesh,
+    mesh: Mesh | None = None,
     attention_plan: Mapping[str, ParallelStyle] | None = None,
     *,
     axis: str = "sequence",
@@ -76,7 +76,7 @@ def sequence_parallel(
         module: its parameters stay whole on each device, unless they are marked. The first tensor
             that it is called with has the sequence in `sequence_dim`, and so has each tensor, taken
             or returned, that has this size there.
-        mesh: the devices.
+        mesh: the devices; the global mesh, unless it is given.
         attention_plan: `SequenceToHeads` and `HeadsToSequence` by the names of projections, as
             `parallelize_module` reads names. Unless it is given, the projections are those named
             `q_proj`, `k_proj`, `v_proj` and `o_proj` or `out_proj`, or as in BERT. An empty one is
@@ -92,6 +92,7 @@ def sequence_parallel(
         ShardingError: the mesh has no such axis, no module has one of the names, or the heads are
             not divisible.
     """
+    mesh = mesh_or_global(mesh)
     checked_axes(mesh, axis)
     check_heads(module, mesh.shape()[axis])
     if attention_plan is None:

@@ -7,14 +7,14 @@ import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
-from xla_dynamo.spmd.recipes.data_parallel import checked_axes
+from xla_dynamo.spmd.recipes.axes import checked_axes, mesh_or_global
 from xla_dynamo.spmd.recipes.plans import plan_of
 from xla_dynamo.spmd.recipes.styles import ParallelStyle
 
 
 def parallelize_module(
     module: torch.nn.Module,
-    mesh: Mesh,
+    mesh: Mesh | None = None,
     parallelize_plan: ParallelStyle | Mapping[str, ParallelStyle] | None = None,
     *,
     axis: str = "model",
@@ -29,7 +29,7 @@ def parallelize_module(
     Args:
         module: its parameters are marked, and the forwards of its layers mark activations in
             compiled regions. It stays the module it is, and eager code is as before.
-        mesh: the devices.
+        mesh: the devices; the global mesh, unless it is given.
         parallelize_plan: a style for the module itself, or styles by the names of its submodules.
             In a name, `*` stands for one part between dots, or some of its letters. Without a plan
             it is that of `plan_of(module, ...)`, which knows transformers' models.
@@ -43,6 +43,7 @@ def parallelize_module(
         ShardingError: no module has one of the names, a parameter is not divisible, a style is not
             for modules of this kind, or there is no plan for the model.
     """
+    mesh = mesh_or_global(mesh)
     checked_axes(mesh, axis)
     plan = parallelize_plan
     if plan is None:
