@@ -55,7 +55,7 @@ def shard_batch(batch: Any, mesh: Mesh | None = None, axis: str | Sequence[str] 
         The batch.
 
     Raises:
-        ShardingError: there is no mesh or it has no such axis, or a first dimension is not divisible.
+        ShardingError: there is no mesh, it has no such axis, or a first dimension is not divisible.
     """
     mesh = mesh_or_global(mesh)
     axes = checked_axes(mesh, axis)
