@@ -115,9 +115,10 @@ def _choose(logits: torch.Tensor, top_k: int) -> tuple[list[torch.Tensor], list[
     Maxima one after another, which XLA divides; it would gather what it sorts.
     """
     left, values, chosen = logits.float(), [], []
+    numbers = torch.arange(logits.shape[-1], device=logits.device)
     for _ in range(top_k):
         value, index = left.max(-1)
-        one_hot = torch.nn.functional.one_hot(index, logits.shape[-1]).bool()
+        one_hot = index.unsqueeze(-1) == numbers  # torch's one_hot has a check that XLA cannot run
         left = left.masked_fill(one_hot, -torch.inf)
         values.append(value)
         chosen.append(one_hot)
