@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -13,6 +14,9 @@ from xla_dynamo import spmd
 from xla_dynamo.spmd.recipes import shard_batch
 
 MESHES = {"8": ONE_AXIS, "2x4": WIDE, "4x2": TALL}
+on_meshes = pytest.mark.parametrize(
+    "name", ["8", "2x4", pytest.param("4x2", marks=pytest.mark.slow)]
+)
 # LLVM is most of the time otherwise; what XLA's partitioner does is the same.
 QUICK = {"xla_options": {"xla_backend_optimization_level": 0}}
 VOCABULARY, WIDTH, HEADS, HIDDEN = 64, 32, 8, 48

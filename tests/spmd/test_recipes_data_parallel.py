@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from tests.spmd.dividing import ONE_AXIS, WIDE, collectives, divided, mlp, moved
-from tests.spmd.small_transformer import MESHES, check_bytes, check_losses, train
+from tests.spmd.small_transformer import MESHES, check_bytes, check_losses, on_meshes, train
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.spmd.recipes import data_parallel, shard_batch
 
 
-@pytest.mark.parametrize("name", MESHES)
+@on_meshes
 def test_twenty_steps(name):
     mesh = MESHES[name]
     run = train(lambda model: (data_parallel(model, mesh, mesh.axis_names), mesh, mesh.axis_names))

@@ -14,6 +14,7 @@ from tests.spmd.small_transformer import (
     Transformer,
     check_bytes,
     check_losses,
+    on_meshes,
     train,
 )
 from xla_dynamo.errors import ShardingError
@@ -57,7 +58,7 @@ def of_experts(mesh=None):
     return Transformer(feed_forward=functools.partial(Mixture, mesh))
 
 
-@pytest.mark.parametrize("name", MESHES)
+@on_meshes
 def test_twenty_steps(name):
     mesh = MESHES[name]
     devices = mesh.mesh_shape[-1]

@@ -15,6 +15,7 @@ from tests.spmd.small_transformer import (
     Transformer,
     check_bytes,
     check_losses,
+    on_meshes,
     train,
 )
 from xla_dynamo import spmd
@@ -52,7 +53,7 @@ def check_collectives(run, devices):
             assert {math.prod(piece) for piece in pieces} == {weight.numel() // devices}
 
 
-@pytest.mark.parametrize("name", MESHES)
+@on_meshes
 def test_twenty_steps(name):
     mesh = MESHES[name]
     run = train(recipe(mesh, auto_wrap_policy=BY_LAYER))
@@ -111,6 +112,17 @@ def test_batch_norm():
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(dict(model.named_buffers()), dict(again.named_buffers()))
     assert (64, 32) in moved(executable, "all-gather")
+
+
+def test_a_parameter_of_two_layers_is_gathered_once():
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32, bias=False) for _ in range(2)))
+    model[1].weight = model[0].weight
+    x = torch.randn(16, 32)
+    with torch.no_grad():
+        wrapped = SpmdFullyShardedDataParallel(model, mesh=ONE_AXIS, axis="x")
+        result, executable = divided(wrapped, x)
+        torch.testing.assert_close(result, model(x), rtol=1e-4, atol=1e-4)
+    assert moved(executable, "all-gather") == [(32, 32)]
 
 
 def test_eager_and_names_are_those_of_the_module():

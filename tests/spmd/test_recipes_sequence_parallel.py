@@ -17,6 +17,7 @@ from tests.spmd.small_transformer import (
     check_bytes,
     check_losses,
     loss_by_position,
+    on_meshes,
     train,
 )
 from xla_dynamo.errors import ShardingError
@@ -27,7 +28,7 @@ from xla_dynamo.spmd.recipes import (
 )
 
 
-@pytest.mark.parametrize("name", MESHES)
+@on_meshes
 def test_twenty_steps(name):
     mesh = MESHES[name]
     *batch, axis = mesh.axis_names

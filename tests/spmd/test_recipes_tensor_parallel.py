@@ -16,6 +16,7 @@ from tests.spmd.small_transformer import (
     Transformer,
     check_bytes,
     check_losses,
+    on_meshes,
     train,
 )
 from xla_dynamo import spmd
@@ -73,7 +74,7 @@ def check_pieces(run, devices):
     assert 1 / devices < devices_share < 1.2 / devices  # norms and some biases are whole
 
 
-@pytest.mark.parametrize("name", MESHES)
+@on_meshes
 def test_twenty_steps(name):
     mesh = MESHES[name]
     run = train(recipe(mesh, PLAN))
@@ -85,7 +86,7 @@ def test_twenty_steps(name):
     assert moved(run.executable, "all-reduce").count(activations) >= 5 + 4
 
 
-@pytest.mark.parametrize("name", ["8", "2x4"])
+@pytest.mark.parametrize("name", [pytest.param("8", marks=pytest.mark.slow), "2x4"])
 def test_twenty_steps_by_sequence(name):
     """Between layers each device has a part of the sequence: activations are gathered there."""
     mesh = MESHES[name]

@@ -82,10 +82,10 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
                 axis=axis,
             )
         for name, p in module.named_parameters():
-            shard_largest_dimension(p, mesh, axis, name)
+            shard_largest_dimension(p, mesh, axis, name.replace(_WRAPPED, ""))
         self._orig_module = module
         self._axis = axis
-        self._shardings = [_axes_of(p) for p in self._own_parameters()]
+        self._shardings = {name: _axes_of(p) for name, p in self._own_parameters().items()}
         self._mesh, self._batch_axes, self._shard_output = mesh, batch_axes, shard_output
         self.register_state_dict_post_hook(_take_prefix_off)
         self.register_load_state_dict_pre_hook(_put_prefix_on)
@@ -99,7 +99,8 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
         """What the module returns, divided in compiled regions."""
         if not torch.compiler.is_compiling():
             return self._orig_module(*args, **kwargs)
-        for p, axes in zip(self._own_parameters(), self._shardings, strict=True):
+        for name, p in self._own_parameters().items():
+            axes = self._shardings.get(name, [])
             if any(self._axis in names for names in axes):
                 _gather_where_read(p, self._mesh, axes, self._axis)
         divide = batch_divider(self._mesh, self._batch_axes, (args, kwargs))
@@ -110,13 +111,19 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
         marked = self._shard_output(output, self._mesh)
         return output if marked is None else marked
 
-    def _own_parameters(self) -> list[torch.nn.Parameter]:
-        """Those of the module without those of the wrappers inside it."""
-        found, pending = [], [self._orig_module]
-        for module in pending:
-            found += [p for p in module._parameters.values() if p is not None]
-            inner = [m for m in module._modules.values() if m is not None]
-            pending += [m for m in inner if not isinstance(m, SpmdFullyShardedDataParallel)]
+    def _own_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Those of the module without those of the wrappers inside it, each once, by name."""
+        found: dict[str, torch.nn.Parameter] = {}
+        pending = [("", self._orig_module)]
+        for prefix, module in pending:
+            for name, p in module._parameters.items():
+                if p is not None and not any(p is other for other in found.values()):
+                    found[prefix + name] = p
+            pending += [
+                (f"{prefix}{name}.", m)
+                for name, m in module._modules.items()
+                if m is not None and not isinstance(m, SpmdFullyShardedDataParallel)
+            ]
         return found
 
     def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
