@@ -2,7 +2,11 @@
 
 from jax.extend.mlir.dialects import sdy
 
-from xla_dynamo.lowerings.builders.shardings import axes_of_entries, sharding_attribute
+from xla_dynamo.lowerings.builders.shardings import (
+    axes_of_entries,
+    axes_of_entry,
+    sharding_attribute,
+)
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.table import Context, lowers
 
@@ -16,8 +20,9 @@ def mark_sharding(
     axis_names: list[str],
     partition_spec: list[str],
     with_gradients: bool = False,
+    replicated_axes: str = "",
 ) -> Value:
     if ctx.target.partitions == 1:
         return x
-    sharding = sharding_attribute(axes_of_entries(partition_spec))
+    sharding = sharding_attribute(axes_of_entries(partition_spec), axes_of_entry(replicated_axes))
     return sdy.ShardingConstraintOp(x, sharding).result

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from xla_dynamo.errors import ShardingError
-from xla_dynamo.runtime.mesh import Mesh, Sharding
+from xla_dynamo.runtime.mesh import UNCONSTRAINED, Mesh, Sharding
 
 
 def common_mesh(meshes: Iterable[Mesh]) -> Mesh:
@@ -36,7 +36,7 @@ def on_mesh(sharding: Sharding, mesh: Mesh) -> Sharding:
     """The same sharding over a finer mesh, which `common_mesh` made of its own."""
     if sharding.mesh == mesh:
         return sharding
-    parts = _parts(sharding.mesh, mesh)
+    parts = {UNCONSTRAINED: [UNCONSTRAINED], **_parts(sharding.mesh, mesh)}
     axes = (tuple(part for name in names for part in parts[name]) for names in sharding.axes)
     return Sharding(mesh, tuple(axes))
 

@@ -16,6 +16,10 @@ from xla_dynamo.errors import ShardingError
 # dimension that is whole on each device.
 Axes: TypeAlias = tuple[tuple[str, ...], ...]
 
+# In place of an axis, for a mark in a compiled region: the partitioner divides the dimension as
+# suits the program. JAX has it as `PartitionSpec.UNCONSTRAINED`.
+UNCONSTRAINED = "?"
+
 
 class Mesh:
     """A grid of devices with names for its axes, as PyTorch/XLA's `Mesh`.
@@ -116,6 +120,11 @@ class Sharding:
             )
         used = [name for names in self.axes for name in names]
         for name in used:
+            if name == UNCONSTRAINED:
+                raise ShardingError(
+                    f"{self} leaves a dimension unconstrained, and only marks inside a compiled "
+                    "region can: name the axis that divides it, or None"
+                )
             if name not in self.mesh.axis_names:
                 raise ShardingError(
                     f"{self} names the axis {name!r}, and the axes of {self.mesh} are "

@@ -46,6 +46,7 @@ ROOMS = {
     "dynamo": "events graphs lowerings.builders programs",
     "backend": "decompositions dynamo events execution graphs options runtime",
     "spmd": "runtime",
+    "spmd.recipes": "runtime spmd",
     "training": "backend dynamo events execution graphs options runtime",
     "distributed_checkpoint": "runtime spmd training",
     "lazy": "backend decompositions execution graphs lowerings.builders options runtime spmd",

@@ -121,6 +121,11 @@ PLACES: dict[str, tuple[str, str]] = {
         "AOTAutograd asks Dynamo for another trace",
     ),
     "TensorifyState": ("torch._dynamo.symbolic_convert:TensorifyState", "what it asked for"),
+    # Modules.
+    "recursive_wrap": (
+        "torch.distributed.fsdp.wrap:_recursive_wrap",
+        "wraps the submodules that a policy of torch.distributed.fsdp.wrap names",
+    ),
     # The device that torch leaves to others, PrivateUse1, from Python.
     "DeviceGuard": ("torch._C._acc:DeviceGuard", "what torch asks for the current device"),
     "DeviceHooks": ("torch._C._acc:PrivateUse1Hooks", "what torch asks of such a device"),

@@ -6,6 +6,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
 MESH = "mesh"  # the symbol of a module's one mesh
+_UNCONSTRAINED = "?"  # `runtime.mesh.UNCONSTRAINED`
 # The calls that stand for the ends of a manual region until the pass `gather_manual_regions`
 # replaces them, and their attribute with the sharding of the whole value.
 ENTRY, EXIT = "xla_dynamo.full_to_shard", "xla_dynamo.shard_to_full"
@@ -26,15 +27,28 @@ def mesh_axes(module: ir.Module) -> dict[str, int]:
     return {axis.name: axis.size for axis in axes}
 
 
-def sharding_attribute(axes: Sequence[Sequence[str]]) -> ir.Attribute:
-    """The attribute for a tensor whose dimensions these axes divide."""
+def sharding_attribute(
+    axes: Sequence[Sequence[str]], replicated_axes: Sequence[str] = ()
+) -> ir.Attribute:
+    """The attribute for a tensor whose dimensions these axes divide.
+
+    Unconstrained dimensions may be divided by further axes, but not by the replicated ones.
+    """
     dims = [
-        sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(name) for name in names], is_closed=True)
+        sdy.DimensionShardingAttr.get([], is_closed=False)
+        if list(names) == [_UNCONSTRAINED]
+        else sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(n) for n in names], is_closed=True)
         for names in axes
     ]
-    return sdy.TensorShardingAttr.get(MESH, dims)
+    replicated = [sdy.AxisRefAttr.get(name) for name in replicated_axes]
+    return sdy.TensorShardingAttr.get(MESH, dims, replicated)
 
 
 def axes_of_entries(partition_spec: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The axes that divide each dimension, from the entries of a graph's operator: "data,model"."""
-    return tuple(tuple(names.split(",")) if names else () for names in partition_spec)
+    """The axes that divide each dimension, from the entries of a graph's operator."""
+    return tuple(map(axes_of_entry, partition_spec))
+
+
+def axes_of_entry(entry: str) -> tuple[str, ...]:
+    """The axes that an entry names, as in "data,model"; none in an empty one."""
+    return tuple(entry.split(",")) if entry else ()

@@ -21,9 +21,9 @@ def collectives(executable):
     return collections.Counter(re.findall(names, executable.hlo))
 
 
-def divided(fn, *args):
+def divided(fn, *args, **kwargs):
     """What a function returns when it is compiled, and its one executable."""
-    report = xla_dynamo.explain(fn)(*args)
+    report = xla_dynamo.explain(fn)(*args, **kwargs)
     (executable,) = report.executables
     return report.result, executable
 
@@ -41,3 +41,13 @@ def mlp(sizes=(32, 64, 24)):
     return torch.nn.Sequential(
         torch.nn.Linear(first, hidden), torch.nn.GELU(), torch.nn.Linear(hidden, last)
     )
+
+
+def moved(executable, collective):
+    """The shapes of what a collective of an executable's optimized HLO results in, each time."""
+    found = []
+    for line in executable.hlo.splitlines():
+        if match := re.search(rf" = (.*?) {collective}(?:-start)?\(", line):
+            types = re.findall(r"[a-z]+\d*\[([\d,]*)\]", match[1])
+            found += [tuple(map(int, dims.split(","))) if dims else () for dims in types]
+    return found

@@ -6,9 +6,9 @@ import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.graphs.source_lines import describe
-from xla_dynamo.lowerings.builders.shardings import axes_of_entries
+from xla_dynamo.lowerings.builders.shardings import axes_of_entries, axes_of_entry
 from xla_dynamo.runtime.common_mesh import common_mesh, on_mesh
-from xla_dynamo.runtime.mesh import Mesh, Sharding
+from xla_dynamo.runtime.mesh import UNCONSTRAINED, Mesh, Sharding
 
 OPERATOR = "xla.mark_sharding"
 # Operators that name a mesh and how a tensor is divided over it.
@@ -63,11 +63,16 @@ def _common(found: Sequence[tuple[Mesh, torch.fx.Node]]) -> Mesh:
 
 def _move(node: torch.fx.Node, mesh: Mesh) -> None:
     """Let a mark name the axes of the common mesh."""
-    x, *_, spec = node.args[:5]
-    sharding = on_mesh(Sharding(mesh_of_node(node), axes_of_entries(spec)), mesh)  # type: ignore[arg-type]
-    names = [",".join(axes) for axes in sharding.axes]
+    x, _, _, _, spec, *rest = node.args
+    before = mesh_of_node(node)
+
+    def moved(axes: tuple[tuple[str, ...], ...]) -> list[str]:
+        return [",".join(names) for names in on_mesh(Sharding(before, axes), mesh).axes]
+
     grid = list(mesh.device_ids), list(mesh.mesh_shape), list(mesh.axis_names)
-    node.args = (x, *grid, names, *node.args[5:])
+    if len(rest) == 2:  # the last of a mark's arguments: the replicated axes
+        rest[1:] = moved((axes_of_entry(rest[1]),))  # type: ignore[arg-type]
+    node.args = (x, *grid, moved(axes_of_entries(spec)), *rest)  # type: ignore[arg-type]
 
 
 def specs_in(gm: torch.fx.GraphModule) -> Iterable[torch.fx.Node]:
@@ -101,6 +106,8 @@ def mesh_of_node(node: torch.fx.Node) -> Mesh:
 
 def _checked(node: torch.fx.Node) -> Sharding:
     x, spec = node.args[0], node.args[4]
+    # A dimension that the partitioner may divide as it likes is right in any program.
+    spec = ["" if names == UNCONSTRAINED else names for names in spec]  # type: ignore
     try:
         sharding = Sharding(mesh_of_node(node), axes_of_entries(spec))  # type: ignore[arg-type]
         sharding.check(x.meta["val"].dim())  # type: ignore

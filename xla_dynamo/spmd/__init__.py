@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.runtime.mesh import UNCONSTRAINED, Mesh
 from xla_dynamo.spmd.collectives import (
     all_gather,
     all_reduce,
@@ -45,6 +45,7 @@ _LAZY = {
 }
 
 __all__ = [
+    "UNCONSTRAINED",
     "HybridMesh",
     "Mesh",
     "ShardingSpec",

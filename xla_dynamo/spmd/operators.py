@@ -1,5 +1,6 @@
 """The operator that marks a tensor in a graph: `torch.ops.xla.mark_sharding`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from xla_dynamo.runtime.mesh import Mesh
 _library = torch.library.Library("xla", "FRAGMENT")
 _library.define(
     "mark_sharding(Tensor x, int[] device_ids, int[] mesh_shape, str[] axis_names, "
-    "str[] partition_spec, bool with_gradients=False) -> Tensor",
+    "str[] partition_spec, bool with_gradients=False, str replicated_axes='') -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
 )
 
@@ -25,13 +26,15 @@ def _like(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
 
 
 def _keep_spec(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    _, *ctx.spec, ctx.with_gradients = inputs
+    _, *ctx.spec, with_gradients, replicated_axes = inputs
+    ctx.rest = with_gradients, replicated_axes
 
 
 def _gradient(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    if ctx.with_gradients:
-        gradient = torch.ops.xla.mark_sharding(gradient, *ctx.spec)
-    return gradient, None, None, None, None, None
+    with_gradients, replicated_axes = ctx.rest
+    if with_gradients:
+        gradient = torch.ops.xla.mark_sharding(gradient, *ctx.spec, False, replicated_axes)
+    return gradient, None, None, None, None, None, None
 
 
 torch.library.impl("xla::mark_sharding", "CompositeExplicitAutograd", _unchanged, lib=_library)
@@ -45,10 +48,24 @@ MARK = torch.ops.xla.mark_sharding.default
 
 
 def mark_in_graph(
-    x: torch.Tensor, mesh: Mesh, axes: list[list[str]], with_gradients: bool
+    x: torch.Tensor,
+    mesh: Mesh,
+    axes: list[list[str]],
+    with_gradients: bool,
+    replicated_axes: Sequence[str] = (),
 ) -> torch.Tensor:
-    """Mark a tensor of a graph. Dynamo traces this."""
+    """Mark a tensor of a graph. Dynamo traces this.
+
+    The partitioner divides no dimension by one of the replicated axes, not even a dimension that is
+    `UNCONSTRAINED`.
+    """
     names = [",".join(a) for a in axes]
     return torch.ops.xla.mark_sharding(
-        x, mesh.device_ids, mesh.mesh_shape, mesh.axis_names, names, with_gradients
+        x,
+        mesh.device_ids,
+        mesh.mesh_shape,
+        mesh.axis_names,
+        names,
+        with_gradients,
+        ",".join(replicated_axes),
     )

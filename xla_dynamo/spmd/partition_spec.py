@@ -7,7 +7,7 @@ from xla_dynamo.runtime.mesh import Mesh
 
 # An axis of the mesh by name or by number.
 Axis: TypeAlias = str | int
-# For each dimension of a tensor: the axis that divides it, several of them, or None.
+# For each dimension of a tensor: the axis that divides it, several of them, None, or UNCONSTRAINED.
 PartitionSpec: TypeAlias = Sequence[Axis | Sequence[Axis] | None]
 
 

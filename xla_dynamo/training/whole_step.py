@@ -15,6 +15,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from xla_dynamo.backend import compile_torch_graph
+from xla_dynamo.dynamo.marks_in_place import read_marked_values
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.events import Frame
@@ -144,6 +145,7 @@ class WholeStep:
             index_of_loss(self._gm)
             # Before the trace decomposes recurrent layers, which loses their dropout.
             prepare_recurrent_layers(self._gm)
+            read_marked_values(self._gm)
         self._recipe.ran = True
         key = (self._recipe.updates, *size_key([args[i] for i in self._open]))
         if self._recipe.accumulates:
