@@ -19,7 +19,8 @@ from bench.replica_groups import Groups, groups_of, pairs_of
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _BITS = {
     "pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "f16": 16, "bf16": 16,
-    "s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128, "token": 0,
+    "s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128,
+    "token": 0,
 }  # fmt: skip
 _NAMED = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = ")
 _OPCODE = re.compile(r"\s*(?P<kind>[a-z][a-z0-9\-]*)\(")
@@ -104,12 +105,9 @@ def _repeated(
 
 
 def _called(line: str) -> list[str]:
-    names = [
-        name
-        for found in _CALLED.findall(line)
-        for name in re.split(r"[,\s]+", found[0] or found[1])
-    ]
-    return [name.lstrip("%") for name in names if name]
+    """The computations that an instruction calls, alone or in a list."""
+    given = [several or one for several, one in _CALLED.findall(line)]
+    return [name.lstrip("%") for names in given for name in re.split(r"[,\s]+", names) if name]
 
 
 def _trip_count(line: str) -> int | None:
@@ -163,9 +161,8 @@ def _arrays_of_start(result: str) -> list[int]:
 
 def _arrays(result: str) -> list[int]:
     """The bytes of each array of a type."""
-    return [
-        -(-_bits(a["type"]) * math.prod(_sizes(a["sizes"])) // 8) for a in _ARRAY.finditer(result)
-    ]
+    found = ((a["type"], _sizes(a["sizes"])) for a in _ARRAY.finditer(result))
+    return [-(-_bits(kind) * math.prod(sizes) // 8) for kind, sizes in found]
 
 
 def _bits(name: str) -> int:
@@ -196,15 +193,14 @@ def sent_by_axis(
     Groups that are not those of whole axes, and permutes, are under "other".
     """
     ids = np.arange(math.prod(mesh_shape)).reshape(mesh_shape)
-    known = {}
-    for count in range(1, len(axis_names) + 1):
-        for axes in itertools.combinations(range(len(axis_names)), count):
-            others = [i for i in range(len(axis_names)) if i not in axes]
-            rows = ids.transpose([*others, *axes]).reshape(
-                -1, math.prod(mesh_shape[i] for i in axes)
-            )
-            groups = frozenset(frozenset(map(int, row)) for row in rows)
-            known.setdefault(groups, ", ".join(axis_names[i] for i in axes))
+    known: dict[frozenset[frozenset[int]], str] = {}
+    numbers = range(len(axis_names))
+    for axes in (a for n in numbers for a in itertools.combinations(numbers, n + 1)):
+        others = [i for i in numbers if i not in axes]
+        size = math.prod(mesh_shape[i] for i in axes)
+        rows = ids.transpose([*others, *axes]).reshape(-1, size)
+        groups = frozenset(frozenset(map(int, row)) for row in rows)
+        known.setdefault(groups, ", ".join(axis_names[i] for i in axes))
     total: collections.Counter[str] = collections.Counter()
     for one in found:
         groups = frozenset(map(frozenset, one.groups))

@@ -12,7 +12,8 @@ _IOTA = re.compile(
     r"replica_groups=\[(?P<shape>[\d,]+)\]<=\[(?P<grid>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?"
 )
 _MESH = re.compile(
-    r"replica_groups=mesh\[(?P<axes>[^\]]*)\](?:, device_ids=\((?P<ids>[^{}]*)\))? \{(?P<used>[^}]*)\}"
+    r"replica_groups=mesh\[(?P<axes>[^\]]*)\](?:, device_ids=\((?P<ids>[^{}]*)\))? "
+    r"\{(?P<used>[^}]*)\}"
 )
 _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>(?:\{\d+,\d+\},?)*)\}")
 _AXIS = re.compile(r"'(?P<name>[^']*)'(?::\((?P<before>\d+)\)(?P<size>\d+))?")
@@ -59,21 +60,16 @@ def _of_mesh(found: re.Match[str]) -> Groups:
     """The devices that differ along some axes of a mesh, or along parts of them."""
     sizes = {name: int(n) for name, n in re.findall(r"'([^']*)'=(\d+)", found["axes"])}
     ids = _ids(found["ids"], math.prod(sizes.values()))
-    # Each axis becomes as many dimensions as it is cut into by the parts that are used.
     used = [(a["name"], a["before"], a["size"]) for a in _AXIS.finditer(found["used"])]
+    # Each axis becomes as many dimensions as the parts that are used, and those between, cut it.
     shape: list[int] = []
     inside: list[int] = []
-    for name, size in sizes.items():
-        parts = sorted(
-            (int(before), int(part)) if before else (1, size)
-            for n, before, part in used
-            if n == name
-        )
+    for axis, size in sizes.items():
+        parts = [(int(before or 1), int(n or size)) for name, before, n in used if name == axis]
         done = 1
-        for before, part in parts:
-            shape.append(before // done)  # between the parts
-            inside.append(len(shape))
-            shape.append(part)
+        for before, part in sorted(parts):
+            inside.append(len(shape) + 1)
+            shape += [before // done, part]
             done = before * part
         shape.append(size // done)
     grid = ids.reshape(shape)
@@ -83,7 +79,7 @@ def _of_mesh(found: re.Match[str]) -> Groups:
 
 
 def _ids(text: str | None, count: int) -> np.ndarray:
-    """The devices of a mesh in its order: 0, 1, ... unless told, as a permuted grid or in a list."""
+    """The devices of a mesh in its order: 0, 1, ... unless a grid or a list says otherwise."""
     if text is None:
         return np.arange(count)
     permuted = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)

@@ -106,9 +106,8 @@ class Devices:
         mesh = spmd.Mesh(range(self.devices), shape, RECIPES[recipe])
         built = [self._compile(recipe, mesh, runs and not number) for number in range(rounds)]
         found: list[Collective] = collectives(built[0]["hlo"]) if self.devices > 1 else []
-        counts = {
-            kind: sum(c.times for c in found if c.kind == kind) for kind in sent_by_kind(found)
-        }
+        kinds = sent_by_kind(found)
+        counts = {kind: sum(c.times for c in found if c.kind == kind) for kind in kinds}
         cost = built[0]["cost"]
         times = ("lowering", "partitioning", "xla")
         return {
@@ -116,7 +115,7 @@ class Devices:
             **{name: statistics.median(b[name] for b in built) for name in times},
             "error": built[0]["error"],
             "collectives": counts,
-            "sent": sent_by_kind(found),
+            "sent": kinds,
             "by_axis": sent_by_axis(found, RECIPES[recipe], shape),
             "argument_bytes": cost.argument_bytes,
             "temporary_bytes": cost.temporary_bytes,

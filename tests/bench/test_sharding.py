@@ -1,0 +1,127 @@
+"""The benchmark of a divided Llama block: predictions hold. Everything is compiled cold."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from bench import __main__ as command_line
+from bench import sharding
+from bench.sharding_block import Devices
+from bench.sharding_prediction import RECIPES, Sizes, as_compiled, mesh_shape, textbook
+
+SMALL = Sizes(hidden=64, inner=128, heads=8, batch=2, tokens=16)
+
+
+def test_meshes():
+    assert [mesh_shape("data, tensor", n) for n in (4, 8, 16, 32, 1024)] == [
+        (2, 2), (2, 4), (4, 4), (4, 8), (128, 8),
+    ]  # fmt: skip
+    assert mesh_shape("tensor", 8) == (8,)
+
+
+def test_the_textbook():
+    weights = (4 * 64**2 + 3 * 64 * 128 + 2 * 64) * 4
+    stream = 2 * 16 * 64 * 4
+    assert textbook("data", 8, SMALL) == {"data": 2 * weights * 7 / 8}
+    assert textbook("fully sharded", 8, SMALL) == {"data": 2 * weights * 7 / 8}
+    assert textbook("tensor", 8, SMALL) == {"model": 4 * 2 * stream * 7 / 8}
+    both = textbook("data, tensor", 8, SMALL)
+    assert both["model"] == 4 * 2 * stream * 3 / 4
+    assert both["data"] == 2 * ((weights - 2 * 64 * 4) / 4 + 2 * 64 * 4) / 2
+    for recipe in RECIPES:
+        assert sum(textbook(recipe, 1, SMALL).values()) == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "data, tensor",
+        "fully sharded",
+        pytest.param("data", marks=pytest.mark.slow),
+        pytest.param("tensor", marks=pytest.mark.slow),
+    ],
+)
+def test_a_block_is_as_predicted(recipe):
+    devices = Devices(8, {**vars(SMALL)}, 1)
+    figures = devices.measure(recipe, 1, True)
+    assert figures["by_axis"] == pytest.approx(as_compiled(recipe, 8, SMALL), rel=1e-6)
+    assert figures["error"] < 1e-4
+    assert 0 < figures["partitioning"] < figures["xla"]
+    weights = (SMALL.matrices() + SMALL.norms()) * 4
+    # Each device has its share of the matrices.
+    share = {"fully sharded": 8, "data": 1, "tensor": 8, "data, tensor": 4}[recipe]
+    assert weights / share < figures["argument_bytes"] < 1.5 * weights / share + 20_000
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_without_a_run():
+    figures = Devices(8, {**vars(SMALL)}, 1).measure("data", 1, False)
+    assert figures["error"] is None
+    assert figures["by_axis"] == pytest.approx(as_compiled("data", 8, SMALL))
+
+
+def record(devices, recipe, error=1e-7, **more):
+    shape = mesh_shape(recipe, devices)
+    sent = sum(as_compiled(recipe, devices, SMALL).values())
+    figures = {"lowering": 0.1, "partitioning": 0.02, "xla": 1.5, "argument_bytes": 1e6}
+    return {
+        "devices": devices, "recipe": recipe, "mesh": list(shape), "error": error,
+        "sent": {"all-reduce": sent}, "collectives": {"all-reduce": 2}, **figures, **more,
+    }  # fmt: skip
+
+
+def test_tables(capsys):
+    records = [record(8, "tensor"), record(1, "data", xla=1.0), record(8, "data", error=None)]
+    console = Console(width=200)
+    console.print(sharding.times_table(records))
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert [row.split("│")[1].strip() for row in rows] == ["one device", "data", "tensor"]
+    assert rows[1].split("│")[-2].strip() == "1.50"
+    console.print(sharding.bytes_table(records, SMALL))
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert len(rows) == 2
+    assert "1.75" in rows[1]  # seven all-reduces in the place of four
+    assert "not run" in rows[0]
+
+
+class Asked:
+    """A worker whose figures are those that are predicted, but for one that is wrong."""
+
+    def __init__(self, **options):
+        self.devices = int(options["environment"]["CPU_NUM_DEVICES"])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    def ask(self, what, timeout, **asked):
+        if what == "prepare":
+            return {}
+        error = 1e-2 if asked["recipe"] == "tensor" else 1e-7
+        return record(self.devices, asked["recipe"], error if asked["runs"] else None)
+
+
+def test_the_command(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sharding, "Worker", Asked)
+    path = tmp_path / "out" / "results.jsonl"
+    given = ["--devices", "1", "2", "4", "--compiled-only", "64", "--output", str(path)]
+    sizes = ["--hidden", "64", "--inner", "128", "--heads", "8", "--tokens", "16", "--batch", "2"]
+    assert command_line.main(["sharding", *given, *sizes]) == 1
+    assert "tensor, 2: loss off by 1.0e-02" in capsys.readouterr().out
+    first, *lines = map(json.loads, path.read_text().splitlines())
+    assert first["run"].startswith("python -m bench sharding --devices 1 2 4 --compiled-only 64")
+    assert first["settings"]["sizes"] == vars(SMALL)
+    assert len(first["load"]) == 3
+    # One device once; no mesh with an axis of one device; no model axis beyond the heads.
+    assert [(r["devices"], r["recipe"]) for r in lines] == [
+        (1, "data"),
+        (2, "data"), (2, "fully sharded"), (2, "tensor"),
+        (4, "data"), (4, "fully sharded"), (4, "tensor"), (4, "data, tensor"),
+        (64, "data"), (64, "fully sharded"), (64, "data, tensor"),
+    ]  # fmt: skip
+    right = ["--recipes", "data", "--devices", "2", "--compiled-only", "--output", str(path)]
+    assert command_line.main(["sharding", *right]) == 0
