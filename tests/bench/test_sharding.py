@@ -6,9 +6,17 @@ import pytest
 from rich.console import Console
 
 from bench import __main__ as command_line
-from bench import sharding
+from bench import sharding, sharding_prediction
 from bench.sharding_block import Devices
-from bench.sharding_prediction import RECIPES, Sizes, as_compiled, mesh_shape, textbook
+from bench.sharding_prediction import (
+    RECIPES,
+    Machines,
+    Sizes,
+    as_compiled,
+    mesh_shape,
+    seconds,
+    textbook,
+)
 
 SMALL = Sizes(hidden=64, inner=128, heads=8, batch=2, tokens=16)
 
@@ -31,6 +39,36 @@ def test_the_textbook():
     assert both["data"] == 2 * ((weights - 2 * 64 * 4) / 4 + 2 * 64 * 4) / 2
     for recipe in RECIPES:
         assert sum(textbook(recipe, 1, SMALL).values()) == 0
+
+
+def test_seconds_of_a_step():
+    """By hand: 1 MB of bfloat16 a block at 1 GB/s, and messages that take no time or all of it."""
+    sizes = Sizes(hidden=512, inner=512, heads=8, batch=1, tokens=1000)
+    free = Machines(model_gbs=1, data_gbs=1, latency_us=1e-9, tflops=1)
+    found = seconds("tensor", 8, sizes, 3, 16, free)
+    assert found["compute"] == pytest.approx(3 * 6 * 7 * 512**2 / 8 * 1000 / 1e12)
+    assert found["model"] == pytest.approx(3 * 8 * (7 / 8) * 1000 * 512 * 2 / 1e9)
+    slow = Machines(model_gbs=1e9, data_gbs=1e9, latency_us=1e6, tflops=1)
+    found = seconds("data, tensor", 8, sizes, 3, 16, slow)
+    assert found["data"] == pytest.approx(3 * 2 * 1, rel=1e-3)  # two in a ring: one message a pass
+    assert found["model"] == pytest.approx(3 * 8 * 3, rel=1e-3)
+
+
+def test_the_extrapolation(monkeypatch, capsys):
+    command = ["prediction", "--devices", "8", "1000", "--layers", "2"]
+    monkeypatch.setattr("sys.argv", command)
+    sharding_prediction.main()
+    printed = capsys.readouterr().out
+    assert "2 blocks on 1,000 devices" in printed
+    rows = [line.split("│") for line in printed.splitlines() if line.startswith("│")]
+    found = [(row[1].strip(), row[2].strip()) for row in rows]
+    assert found == [
+        ("data", "8"), ("fully sharded", "8"), ("tensor", "8"), ("data, tensor", "2x4"),
+        ("data", "1000"), ("fully sharded", "1000"), ("data, tensor", "125x8"),
+    ]  # fmt: skip
+    weights = 2 * (4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096) * 2 / 1e9
+    assert float(rows[0][5]) == pytest.approx(weights, abs=1e-3)
+    assert float(rows[0][3]) == pytest.approx(2 * 7 / 8 * weights, abs=1e-3)
 
 
 @pytest.mark.filterwarnings("ignore")
