@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import tempfile
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -49,65 +50,72 @@ def run(options: argparse.Namespace, console: Console) -> int:
     path = options.output or ROOT / "bench" / "results" / f"{day}-sharding-float32.jsonl"
     settings = {"sizes": dataclasses.asdict(sizes), "rounds": options.rounds}
     first = describe_run(_command(options), {**settings, "threads": options.threads})
-    lines = [{**first, "load": [round(n, 1) for n in os.getloadavg()]}]
-    failures = []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**first, "load": _load()}) + "\n")
+    records, failures = [], []
     counts = [(n, True) for n in options.devices] + [(n, False) for n in options.compiled_only]
     with console.status("") as status:
         for devices, runs in counts:
-            recipes = [r for r in options.recipes if _applies(r, devices, sizes)]
             try:
-                lines += _measured(devices, recipes, runs, sizes, options, status.update)
+                for record in _measured(devices, runs, sizes, options, status.update):
+                    records.append(record)
+                    with path.open("a") as file:  # a run that is killed leaves what it knows
+                        file.write(json.dumps(record) + "\n")
             except WorkerFailed as failure:
                 failures.append(f"{devices} devices: {failure.status}: {failure}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    console.print(times_table(lines[1:]))
-    console.print(bytes_table(lines[1:], sizes))
-    console.print(f"load average at the start {lines[0]['load']}; wrote {path}")
-    for failure_ in failures:
-        console.print(failure_, markup=False)
-    wrong = [r for r in lines[1:] if r["error"] is not None and r["error"] > 1e-4]
+    console.print(times_table(records))
+    console.print(bytes_table(records, sizes))
+    console.print(f"load average {_load()}; wrote {path}")
+    for message in failures:
+        console.print(message, markup=False)
+    wrong = [r for r in records if r["error"] is not None and r["error"] > 1e-4]
     for record in wrong:
         console.print(f"{record['recipe']}, {record['devices']}: loss off by {record['error']:.1e}")
     return int(bool(failures or wrong))
 
 
-def _applies(recipe: str, devices: int, sizes: Sizes) -> bool:
-    """Whether the sizes are divisible by the mesh. One device is measured once, undivided."""
-    shape = dict(zip(RECIPES[recipe], mesh_shape(recipe, devices), strict=True))
+def _load() -> list[float]:
+    """How busy the machine is: the load averages of the last 1, 5 and 15 minutes."""
+    return [round(n, 1) for n in os.getloadavg()]
+
+
+def _recipes(chosen: list[str], devices: int, sizes: Sizes) -> list[str]:
+    """The recipes whose meshes divide the sizes. One device is measured once, undivided."""
     if devices == 1:
-        return recipe == "data"
+        return ["data"]
+    return [recipe for recipe in chosen if _applies(recipe, devices, sizes)]
+
+
+def _applies(recipe: str, devices: int, sizes: Sizes) -> bool:
+    shape = dict(zip(RECIPES[recipe], mesh_shape(recipe, devices), strict=True))
     if len(shape) == 2 and 1 in shape.values():
         return False  # that is another recipe
     return sizes.heads % shape.get("model", 1) == 0
 
 
 def _measured(
-    devices: int,
-    recipes: list[str],
-    runs: bool,
-    sizes: Sizes,
-    options: argparse.Namespace,
-    tell: Any,
-) -> list[Record]:
+    devices: int, runs: bool, sizes: Sizes, options: argparse.Namespace, tell: Callable[[str], None]
+) -> Iterator[Record]:
     """The figures of a number of devices, from a process of its own."""
-    found: list[Record] = []
+    recipes = _recipes(options.recipes, devices, sizes)
+    if not recipes:
+        return
     with tempfile.TemporaryDirectory() as caches:
         environment = {**environment_of(options.threads, caches), "CPU_NUM_DEVICES": str(devices)}
-        limit = options.memory_limit
+        limit, patience = options.memory_limit, options.time_limit
         with Worker(
             environment=environment, memory_gb=limit, module="bench.sharding_block"
         ) as worker:
             given = {"sizes": dataclasses.asdict(sizes), "threads": options.threads}
-            worker.ask("prepare", options.time_limit, devices=devices, **given)
+            worker.ask("prepare", patience, devices=devices, **given)
             # What is first in a process is slower: XLA and torch prepare themselves.
-            worker.ask("measure", options.time_limit, recipe=recipes[0], rounds=1, runs=False)
+            worker.ask("measure", patience, recipe=recipes[0], rounds=1, runs=False)
             for recipe in recipes:
                 tell(f"{devices} devices, {recipe}")
                 asked = {"recipe": recipe, "rounds": options.rounds if runs else 1, "runs": runs}
-                figures = worker.ask("measure", options.time_limit, **asked)
-                found.append({"devices": devices, "recipe": recipe, "ran": runs, **figures})
-    return found
+                figures = worker.ask("measure", patience, **asked)
+                known = {"devices": devices, "recipe": recipe, "ran": runs, "load": _load()[0]}
+                yield {**known, **figures}
 
 
 def times_table(records: list[Record]) -> Table:

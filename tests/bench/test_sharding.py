@@ -7,6 +7,7 @@ from rich.console import Console
 
 from bench import __main__ as command_line
 from bench import sharding, sharding_prediction
+from bench.processes import WorkerFailed
 from bench.sharding_block import Devices
 from bench.sharding_prediction import (
     RECIPES,
@@ -163,3 +164,24 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     ]  # fmt: skip
     right = ["--recipes", "data", "--devices", "2", "--compiled-only", "--output", str(path)]
     assert command_line.main(["sharding", *right]) == 0
+    # Tensor parallel alone has nothing for 1,024 devices, and one device is measured anyhow.
+    other = ["--recipes", "tensor", "--devices", "1", "--output", str(path)]
+    assert command_line.main(["sharding", *other]) == 0
+    _, line = map(json.loads, path.read_text().splitlines())
+    assert (line["devices"], line["load"] >= 0) == (1, True)
+
+
+def test_what_was_measured_before_a_failure_is_kept(monkeypatch, tmp_path, capsys):
+    class Dying(Asked):
+        def ask(self, what, timeout, **asked):
+            if asked.get("recipe") == "fully sharded":
+                raise WorkerFailed("crash", "died in measure")
+            return super().ask(what, timeout, **asked)
+
+    monkeypatch.setattr(sharding, "Worker", Dying)
+    path = tmp_path / "results.jsonl"
+    given = ["--devices", "2", "--compiled-only", "--output", str(path)]
+    assert command_line.main(["sharding", *given]) == 1
+    assert "2 devices: crash: died in measure" in capsys.readouterr().out
+    _, line = map(json.loads, path.read_text().splitlines())
+    assert line["recipe"] == "data"
