@@ -8,8 +8,10 @@ sharding predicts is in `bench.sharding_prediction`. docs/sharding-at-scale.md e
 """
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -20,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.processes import ROOT, Worker, WorkerFailed, environment_of
+from bench.processes import ROOT, Worker, WorkerFailed, environment_of, failing
 from bench.results import describe_run
 from bench.sharding_prediction import RECIPES, Sizes, as_compiled, mesh_shape, textbook
 from bench.timing import add_limits, positive
@@ -33,7 +35,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", type=positive, nargs="*", default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--compiled-only", type=positive, nargs="*", default=[1024])
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES), choices=list(RECIPES))
-    parser.add_argument("--rounds", type=positive, default=3, help="compilations for each median")
+    parser.add_argument(
+        "--rounds", type=positive, default=3, help="compilations, of which the fastest counts"
+    )
     for field in dataclasses.fields(Sizes):
         parser.add_argument(f"--{field.name}", type=positive, default=field.default)
     parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
@@ -52,22 +56,19 @@ def run(options: argparse.Namespace, console: Console) -> int:
     first = describe_run(_command(options), {**settings, "threads": options.threads})
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**first, "load": _load()}) + "\n")
-    records, failures = [], []
-    counts = [(n, True) for n in options.devices] + [(n, False) for n in options.compiled_only]
+    samples: list[Record] = []
+    failures: dict[str, WorkerFailed] = {}
     with console.status("") as status:
-        for devices, runs in counts:
-            try:
-                for record in _measured(devices, runs, sizes, options, status.update):
-                    records.append(record)
-                    with path.open("a") as file:  # a run that is killed leaves what it knows
-                        file.write(json.dumps(record) + "\n")
-            except WorkerFailed as failure:
-                failures.append(f"{devices} devices: {failure.status}: {failure}")
+        for record in _measured(sizes, options, failures, status.update):
+            samples.append(record)
+            with path.open("a") as file:  # a run that is killed leaves what it knows
+                file.write(json.dumps(record) + "\n")
+    records = fastest(samples)
     console.print(times_table(records))
     console.print(bytes_table(records, sizes))
     console.print(f"load average {_load()}; wrote {path}")
-    for message in failures:
-        console.print(message, markup=False)
+    for devices, failure in failures.items():
+        console.print(f"{devices} devices: {failure.status}: {failure}", markup=False)
     wrong = [r for r in records if r["error"] is not None and r["error"] > 1e-4]
     for record in wrong:
         console.print(f"{record['recipe']}, {record['devices']}: loss off by {record['error']:.1e}")
@@ -94,28 +95,62 @@ def _applies(recipe: str, devices: int, sizes: Sizes) -> bool:
 
 
 def _measured(
-    devices: int, runs: bool, sizes: Sizes, options: argparse.Namespace, tell: Callable[[str], None]
+    sizes: Sizes,
+    options: argparse.Namespace,
+    failures: dict[str, WorkerFailed],
+    tell: Callable[[str], None],
 ) -> Iterator[Record]:
-    """The figures of a number of devices, from a process of its own."""
-    recipes = _recipes(options.recipes, devices, sizes)
-    if not recipes:
-        return
-    with tempfile.TemporaryDirectory() as caches:
-        environment = {**environment_of(options.threads, caches), "CPU_NUM_DEVICES": str(devices)}
-        limit, patience = options.memory_limit, options.time_limit
-        with Worker(
-            environment=environment, memory_gb=limit, module="bench.sharding_block"
-        ) as worker:
-            given = {"sizes": dataclasses.asdict(sizes), "threads": options.threads}
-            worker.ask("prepare", patience, devices=devices, **given)
-            # What is first in a process is slower: XLA and torch prepare themselves.
-            worker.ask("measure", patience, recipe=recipes[0], rounds=1, runs=False)
-            for recipe in recipes:
-                tell(f"{devices} devices, {recipe}")
-                asked = {"recipe": recipe, "rounds": options.rounds if runs else 1, "runs": runs}
-                figures = worker.ask("measure", patience, **asked)
-                known = {"devices": devices, "recipe": recipe, "ran": runs, "load": _load()[0]}
-                yield {**known, **figures}
+    """The figures of each round, number of devices and recipe.
+
+    Each number of devices has a process of its own. They take turns, since the machine's pace may
+    change, and each is stopped while another's turn is.
+    """
+    counts = {str(n): True for n in options.devices}
+    counts.update({str(n): False for n in options.compiled_only})
+    given = {"sizes": dataclasses.asdict(sizes), "threads": options.threads}
+    patience = options.time_limit
+    with contextlib.ExitStack() as stack:
+        caches = stack.enter_context(tempfile.TemporaryDirectory())
+        workers: dict[str, Worker] = {}
+        turns = itertools.product(range(-1, options.rounds), counts)
+        for turn, devices in turns:
+            recipes = _recipes(options.recipes, int(devices), sizes)
+            if not recipes or devices in failures:
+                continue
+            with failing(devices, workers, failures):
+                if turn < 0:
+                    tell(f"{devices} devices: warm-up")
+                    worker = stack.enter_context(_worker(devices, caches, options))
+                    workers[devices] = worker
+                    worker.ask("prepare", patience, devices=int(devices), **given)
+                    # What is first in a process is slower: XLA and torch prepare themselves.
+                    worker.ask("measure", patience, recipe=recipes[0], runs=False)
+                    continue
+                for recipe in recipes:
+                    tell(f"turn {turn + 1} of {options.rounds}: {devices} devices, {recipe}")
+                    runs = counts[devices] and not turn
+                    figures = workers[devices].ask("measure", patience, recipe=recipe, runs=runs)
+                    known = {"devices": int(devices), "recipe": recipe, "turn": turn}
+                    yield {**known, "load": _load()[0], **figures}
+
+
+def _worker(devices: str, caches: str, options: argparse.Namespace) -> Worker:
+    environment = {**environment_of(options.threads, caches), "CPU_NUM_DEVICES": devices}
+    limit = options.memory_limit
+    return Worker(environment=environment, memory_gb=limit, module="bench.sharding_block")
+
+
+def fastest(samples: list[Record]) -> list[Record]:
+    """One record for each number of devices and recipe: the first, with the least times of all.
+
+    The least and not the median: whatever else runs on the machine only adds.
+    """
+    found: dict[tuple[int, str], Record] = {}
+    for sample in samples:
+        record = found.setdefault((sample["devices"], sample["recipe"]), dict(sample))
+        for name in ("lowering", "partitioning", "xla"):
+            record[name] = min(record[name], sample[name])
+    return list(found.values())
 
 
 def times_table(records: list[Record]) -> Table:

@@ -5,7 +5,6 @@
 
 import pathlib
 import re
-import statistics
 import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -93,32 +92,26 @@ class Devices:
         xla_dynamo.runtime.set_device_count(devices)
         self.devices, self.sizes = devices, Sizes(**sizes)
 
-    def measure(self, recipe: str, rounds: int, runs: bool) -> dict[str, Any]:
-        """Compile a step by a recipe, some times, and run it once or not at all.
+    def measure(self, recipe: str, runs: bool) -> dict[str, Any]:
+        """Compile a step by a recipe, and run it or not.
 
         Returns:
-            `lowering`, `partitioning` and `xla`: median seconds, the last with those before it;
-            `sent`, `by_axis`: bytes of a device; `collectives`: how often there is which kind;
-            `error`: of the loss against eager's, relative; `argument_bytes`, `temporary_bytes`: of
-            a device.
+            `lowering`, `partitioning` and `xla`: seconds, the last with those before it; `sent`,
+            `by_axis`: bytes of a device; `collectives`: how often there is which kind; `error`: of
+            the loss against eager's, relative; `argument_bytes`, `temporary_bytes`: of a device.
         """
         shape = mesh_shape(recipe, self.devices)
-        mesh = spmd.Mesh(range(self.devices), shape, RECIPES[recipe])
-        built = [self._compile(recipe, mesh, runs and not number) for number in range(rounds)]
-        found: list[Collective] = collectives(built[0]["hlo"]) if self.devices > 1 else []
+        built = self._compile(recipe, spmd.Mesh(range(self.devices), shape, RECIPES[recipe]), runs)
+        found: list[Collective] = collectives(built["hlo"]) if self.devices > 1 else []
         kinds = sent_by_kind(found)
-        counts = {kind: sum(c.times for c in found if c.kind == kind) for kind in kinds}
-        cost = built[0]["cost"]
-        times = ("lowering", "partitioning", "xla")
         return {
             "mesh": list(shape),
-            **{name: statistics.median(b[name] for b in built) for name in times},
-            "error": built[0]["error"],
-            "collectives": counts,
+            **{name: built[name] for name in ("lowering", "partitioning", "xla", "error")},
+            "collectives": {k: sum(c.times for c in found if c.kind == k) for k in kinds},
             "sent": kinds,
             "by_axis": sent_by_axis(found, RECIPES[recipe], shape),
-            "argument_bytes": cost.argument_bytes,
-            "temporary_bytes": cost.temporary_bytes,
+            "argument_bytes": built["cost"].argument_bytes,
+            "temporary_bytes": built["cost"].temporary_bytes,
         }
 
     def _compile(self, recipe: str, mesh: spmd.Mesh, runs: bool) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def test_the_extrapolation(monkeypatch, capsys):
 )
 def test_a_block_is_as_predicted(recipe):
     devices = Devices(8, {**vars(SMALL)}, 1)
-    figures = devices.measure(recipe, 1, True)
+    figures = devices.measure(recipe, True)
     assert figures["by_axis"] == pytest.approx(as_compiled(recipe, 8, SMALL), rel=1e-6)
     assert figures["error"] < 1e-4
     assert 0 < figures["partitioning"] < figures["xla"]
@@ -96,7 +96,7 @@ def test_a_block_is_as_predicted(recipe):
 
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_without_a_run():
-    figures = Devices(8, {**vars(SMALL)}, 1).measure("data", 1, False)
+    figures = Devices(8, {**vars(SMALL)}, 1).measure("data", False)
     assert figures["error"] is None
     assert figures["by_axis"] == pytest.approx(as_compiled("data", 8, SMALL))
 
@@ -130,6 +130,7 @@ class Asked:
 
     def __init__(self, **options):
         self.devices = int(options["environment"]["CPU_NUM_DEVICES"])
+        self.seconds = iter([9, 3, 1, 2] * 20)
 
     def __enter__(self):
         return self
@@ -137,11 +138,15 @@ class Asked:
     def __exit__(self, *exception):
         pass
 
+    def close(self):
+        pass
+
     def ask(self, what, timeout, **asked):
         if what == "prepare":
             return {}
         error = 1e-2 if asked["recipe"] == "tensor" else 1e-7
-        return record(self.devices, asked["recipe"], error if asked["runs"] else None)
+        error = error if asked["runs"] else None
+        return record(self.devices, asked["recipe"], error, xla=next(self.seconds))
 
 
 def test_the_command(monkeypatch, tmp_path, capsys):
@@ -156,19 +161,24 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert first["settings"]["sizes"] == vars(SMALL)
     assert len(first["load"]) == 3
     # One device once; no mesh with an axis of one device; no model axis beyond the heads.
-    assert [(r["devices"], r["recipe"]) for r in lines] == [
+    turn = [
         (1, "data"),
         (2, "data"), (2, "fully sharded"), (2, "tensor"),
         (4, "data"), (4, "fully sharded"), (4, "tensor"), (4, "data, tensor"),
         (64, "data"), (64, "fully sharded"), (64, "data, tensor"),
     ]  # fmt: skip
+    assert [(r["devices"], r["recipe"]) for r in lines] == turn * 3
+    ran = [(r["devices"], r["turn"]) for r in lines if r["error"] is not None]
+    assert set(ran) == {(1, 0), (2, 0), (4, 0)}
+    alone = [r for r in sharding.fastest(lines) if r["devices"] == 1]
+    assert [r["xla"] for r in alone] == [1]  # of 3, 1 and 2; the warm-up does not count
     right = ["--recipes", "data", "--devices", "2", "--compiled-only", "--output", str(path)]
     assert command_line.main(["sharding", *right]) == 0
     # Tensor parallel alone has nothing for 1,024 devices, and one device is measured anyhow.
     other = ["--recipes", "tensor", "--devices", "1", "--output", str(path)]
     assert command_line.main(["sharding", *other]) == 0
-    _, line = map(json.loads, path.read_text().splitlines())
-    assert (line["devices"], line["load"] >= 0) == (1, True)
+    _, *lines = map(json.loads, path.read_text().splitlines())
+    assert [(line["devices"], line["load"] >= 0) for line in lines] == [(1, True)] * 3
 
 
 def test_what_was_measured_before_a_failure_is_kept(monkeypatch, tmp_path, capsys):
@@ -184,4 +194,4 @@ def test_what_was_measured_before_a_failure_is_kept(monkeypatch, tmp_path, capsy
     assert command_line.main(["sharding", *given]) == 1
     assert "2 devices: crash: died in measure" in capsys.readouterr().out
     _, line = map(json.loads, path.read_text().splitlines())
-    assert line["recipe"] == "data"
+    assert line["recipe"] == "data"  # once: the process is gone in the later turns
