@@ -8,6 +8,7 @@ python -m bench report results.jsonl
 python -m bench compare before.jsonl after.jsonl
 python -m bench peers
 python -m bench serve
+python -m bench sharding
 """
 
 import argparse
@@ -21,7 +22,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from bench import peers, report, serve
+from bench import peers, report, serve, sharding
 from bench.backends import BACKENDS
 from bench.compare import compare
 from bench.models import MODELS
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = commands.add_parser("peers", help="make the environments that other backends need")
     made.add_argument("names", nargs="*", help=", ".join(peers.ENVIRONMENTS))
     serve.add_options(commands.add_parser("serve", help="requests of clients to one BERT"))
+    divided = commands.add_parser("sharding", help="a Llama block divided over virtual devices")
+    sharding.add_options(divided)
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 180)
     match options.command:
@@ -70,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 console.print(f"{name}: {peers.make(name)}")
         case "serve":
             return serve.run(options, console)
+        case "sharding":
+            return sharding.run(options, console)
     return 0
 
 

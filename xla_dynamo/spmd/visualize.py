@@ -69,8 +69,10 @@ def visualize_tensor_sharding(
 ) -> Table:
     """`visualize_sharding` of a marked tensor, over the devices of its mesh.
 
+    A tensor of the device 'xla' without a mark has the sharding that its program gave it.
+
     Raises:
-        ShardingError: the tensor is not marked.
+        ShardingError: the tensor is not divided by a mark or a program.
         OptionError: matplotlib, which draws pictures, is not installed.
     """
     sharding = sharding_of(t)
@@ -84,7 +86,7 @@ def visualize_tensor_sharding(
 
 
 def get_sharding_text(t: torch.Tensor) -> str:
-    """The sharding of a marked tensor as XLA writes it, "" of a tensor that is not marked.
+    """The sharding of a marked tensor as XLA writes it, "" of a tensor that has none.
 
     As in "{devices=[2,1,4]0,1,2,3,4,5,6,7 last_tile_dim_replicate}": 2 by 1 pieces, of which four
     devices each have the same. Its numbers are the ids of the mesh's devices.
