@@ -1,7 +1,7 @@
 """The shardings that tensors are marked with, by the memory that they have.
 
 A mark belongs to a storage, so that the tensors that autograd and AOTAutograd make of a parameter
-have it too. A view of other elements has none.
+have it too, and to the elements that the tensor shows of it: a view has a mark of its own.
 """
 
 import threading
@@ -14,8 +14,10 @@ from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.torch_private import storage_id
 
 _lock = threading.RLock()  # a storage may die while it is held: garbage is collected anywhere
-# By the address of torch's storage, for as long as that lives: the mark, and what it is for.
-_marks: dict[int, tuple[Any, Sharding, Any]] = {}
+# By the address of torch's storage, for as long as that lives: the shardings of the tensors that
+# show it, by their elements.
+_marks: dict[int, tuple[dict[Any, Sharding], Any]] = {}
+_MOST_VIEWS = 64
 _ever = False
 
 
@@ -36,30 +38,37 @@ def expect() -> None:
 
 
 def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
-    """Mark a tensor, in the place of an earlier mark."""
+    """Mark a tensor, in the place of an earlier mark; its views and its base keep theirs."""
     expect()
-    key = storage_id(tensor)
+    key, elements = storage_id(tensor), _elements(tensor)
 
     def forget(reference: Any) -> None:
         with _lock:
-            if key in _marks and _marks[key][2] is reference:
+            if key in _marks and _marks[key][1] is reference:
                 del _marks[key]
 
     with _lock:
-        reference = weakref.ref(tensor.untyped_storage(), forget)
-        _marks[key] = (_elements(tensor), sharding, reference)
+        if key not in _marks or _marks[key][1]() is None:
+            _marks[key] = {}, weakref.ref(tensor.untyped_storage(), forget)
+        shardings, _ = _marks[key]
+        shardings.pop(elements, None)
+        shardings[elements] = sharding
+        if len(shardings) > _MOST_VIEWS:
+            del shardings[next(iter(shardings))]
 
 
 def clear(tensor: torch.Tensor) -> None:
     """Take a tensor's mark off, if it has one."""
     with _lock:
-        _marks.pop(storage_id(tensor), None)
+        shardings, _ = _marks.get(storage_id(tensor), ({}, None))
+        shardings.pop(_elements(tensor), None)
+        if not shardings:
+            _marks.pop(storage_id(tensor), None)
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
     """The sharding that a tensor is marked with; None without one."""
-    known = _marks.get(storage_id(tensor)) if _marks else None
-    return known[1] if known is not None and known[0] == _elements(tensor) else None
+    return asked_of(storage_id(tensor), _elements(tensor)) if _marks else None
 
 
 def asked_of(storage: int, elements: tuple[Any, ...]) -> Sharding | None:
@@ -70,7 +79,7 @@ def asked_of(storage: int, elements: tuple[Any, ...]) -> Sharding | None:
         elements: the tensor's size, stride, offset and dtype.
     """
     known = _marks.get(storage)
-    return known[1] if known is not None and known[0] == elements else None
+    return known[0].get(elements) if known is not None else None
 
 
 def _elements(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -200,6 +200,11 @@ def has_gradient_hooks(parameter: torch.Tensor) -> bool:
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
 
 
+def is_function_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for another inside a transform of torch.func, such as vmap."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # type: ignore[attr-defined]
+
+
 def in_forward_mode() -> bool:
     """Whether a level of forward-mode automatic differentiation is entered."""
     return forward_ad._current_level >= 0

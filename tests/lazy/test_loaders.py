@@ -163,3 +163,17 @@ def test_batches_of_the_cpu_are_divided_for_compiled_models():
     for x in xla_dynamo.MpDeviceLoader(batches, "cpu", input_sharding=spec):
         assert spmd.sharding_of(x).axes == (("data",), ())
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_divided_batches_keep_their_gradients():
+    batch = torch.randn(16, 8, requires_grad=True)
+    spec = spmd.ShardingSpec(WIDE, ("data", None))
+    (x,) = xla_dynamo.MpDeviceLoader([batch], "xla", input_sharding=spec)
+    assert spmd.sharding_of(x).axes == (("data",), ())
+    (x * 2).sum().backward()
+    torch.testing.assert_close(batch.grad, torch.full((16, 8), 2.0))
+
+
+def test_what_is_no_sharding():
+    with pytest.raises(ShardingError, match="input_sharding is a"):
+        xla_dynamo.MpDeviceLoader(loader(), "xla", input_sharding=("data", None))

@@ -324,3 +324,19 @@ def test_lazy_programs_are_not_divided_by_marks_of_others():
     y = x.sin() + 1
     torch.testing.assert_close(y.cpu(), kept.sin() + 1)
     assert spmd.sharding_of(y) is None
+
+
+def test_a_mark_of_a_pending_tensor_can_be_taken_off():
+    x = on_device(16, 8)
+    y = spmd.mark_sharding(x + 1, WIDE, ("data", None))
+    spmd.clear_sharding(y)
+    xla_dynamo.sync()
+    assert spmd.sharding_of(y) is None
+    torch.testing.assert_close(y.cpu(), x.cpu() + 1)
+
+
+def test_a_mark_of_an_expanded_tensor_changes_nothing():
+    x = on_device(1, 8)
+    y = (x + 1).expand(16, 8)
+    spmd.mark_sharding(y, WIDE, ("data", None))
+    torch.testing.assert_close(y.cpu(), (x.cpu() + 1).expand(16, 8))

@@ -283,3 +283,18 @@ def test_gradients(name):
     weights = torch.randn_like(wanted)
     (gradient,) = torch.autograd.grad(result, x, weights)
     torch.testing.assert_close(gradient, *torch.autograd.grad(wanted, x, weights))
+
+
+@pytest.mark.parametrize(
+    "collective",
+    [
+        lambda a: spmd.all_gather(a, 5),
+        lambda a: spmd.all_gather(a, -3),
+        lambda a: spmd.reduce_scatter(a, "sum", 2),
+        lambda a: spmd.all_to_all(a, 0, 2),
+    ],
+)
+def test_dimensions_that_are_not_there(collective):
+    mapped = spmd.shard_map(collective, ONE_AXIS, [("x", None)], ("x", None))
+    with pytest.raises(Exception, match="there is no such dimension"):
+        mapped(torch.randn(8, 8))

@@ -379,3 +379,12 @@ def test_eager_code_is_refused():
         spmd.all_reduce(x, mesh=WIDE)
     with pytest.raises(ShardingError, match="compile the function"):
         spmd.enable_manual_sharding(x, BOTH, mesh=WIDE)
+
+
+def test_many_functions():
+    """Dynamo's limit of compilations for one function is for each of them."""
+    x = torch.randn(8, 8)
+    limit = torch._dynamo.config.recompile_limit
+    for k in range(limit + 2):
+        mapped = spmd.shard_map(lambda a, k=k: a + k, WIDE, [("data", None)], ("data", None))
+        torch.testing.assert_close(mapped(x), x + k)

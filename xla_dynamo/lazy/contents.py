@@ -123,13 +123,13 @@ def cell_of(tensor: Tensor) -> Cell:
 
 def live_cells() -> list[Cell]:
     """The cells of all storages that live."""
-    return list(_cells.values())
+    return list(_cells.copy().values())  # at once: garbage may be collected
 
 
 def marked_shardings() -> dict[int, Sharding]:
     """The shardings that the contents of storages are marked with, by the id of the value."""
     found = {}
-    for storage, cell in list(_cells.items()):
+    for storage, cell in _cells.copy().items():  # at once: garbage may be collected
         dtype, *elements = cell.value.geometry
         sharding = marks.asked_of(storage, (*elements, dtype))
         if sharding is not None:

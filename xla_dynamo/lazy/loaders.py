@@ -48,6 +48,7 @@ class MpDeviceLoader:
 
         Raises:
             ValueError: one of the sizes is less than one.
+            ShardingError: `input_sharding` is no spec.
             ShardingError, from the iteration: a batch has other keys than `input_sharding`.
         """
         if min(device_prefetch_size, batches_per_execution) < 1:
@@ -55,6 +56,7 @@ class MpDeviceLoader:
         self._loader, self._device = loader, torch.device(device)
         self._ahead, self._batches = device_prefetch_size, batches_per_execution
         self._sharding = input_sharding
+        _check_sharding(input_sharding)
         if input_sharding is not None:
             expect_marks()  # here, since batches are marked in another thread
 
@@ -78,6 +80,15 @@ class MpDeviceLoader:
             upload.stop()
 
 
+def _check_sharding(sharding: Any) -> None:
+    specs = list(sharding.values()) if isinstance(sharding, Mapping) else [sharding]
+    for spec in specs:
+        if spec is not None and not isinstance(spec, ShardingSpec):
+            raise ShardingError(
+                f"input_sharding is a spmd.ShardingSpec, or a dictionary of them, and not {spec!r}"
+            )
+
+
 def _uploader(device: torch.device, sharding: InputSharding | None) -> Callable[[Any], Any]:
     """The function that brings a batch to the device."""
 
@@ -85,7 +96,7 @@ def _uploader(device: torch.device, sharding: InputSharding | None) -> Callable[
         def one(t: torch.Tensor) -> torch.Tensor:
             if spec is None or spec.mesh.size() == 1 or not spec.can_apply(t):
                 return t.to(device)
-            if device.type == "xla" and t.device.type != "xla":
+            if device.type == "xla" and t.device.type != "xla" and not t.requires_grad:
                 return uploaded_in_pieces(t, spec.sharding())
             return spec.apply(t.to(device))
 

@@ -28,6 +28,8 @@ def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
         if value.buffer is not None and shows_all(tensor) and divides_evenly(tensor, sharding):
             _divide(value, sharding)
             return
+    if _overlaps(tensor):
+        return  # nobody may write there
     axes = [list(names) for names in sharding.axes]
     with torch.no_grad():
         tensor.copy_(mark_in_graph(tensor.detach(), sharding.mesh, axes, False))
@@ -54,11 +56,18 @@ def uploaded_in_pieces(tensor: torch.Tensor, sharding: Sharding) -> torch.Tensor
 
 def gather(tensor: torch.Tensor) -> None:
     """Let the elements of a tensor lie on one device again."""
-    with execution.running, contents.lock:
+    with execution.running:
         value = cell_of(tensor).value
+        if value.record is not None:
+            execution.compute([value])
         if value.buffer is not None and memory.sharding_of(value) is not None:
             elements = gathered(value.buffer, memory.placement())
             value.buffer = memory.buffer_of(elements.clone(), elements.size(), elements.stride())
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether a tensor shows elements more than once, as an expanded one does."""
+    return any(n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True))
 
 
 def _divide(value: Value, sharding: Sharding) -> None:

@@ -60,7 +60,7 @@ def all_gather(
     mesh: Mesh | None = None,
 ) -> torch.Tensor:
     """The pieces of a group's devices one behind the other along `dim`. See `all_reduce`."""
-    return torch.ops.xla.all_gather(x, dim % x.dim(), *_groups(mesh, axis, groups))
+    return torch.ops.xla.all_gather(x, _dim_of(x, dim), *_groups(mesh, axis, groups))
 
 
 def reduce_scatter(
@@ -78,7 +78,7 @@ def reduce_scatter(
     """
     reduce_type = _REDUCTIONS.get(reduce_type, reduce_type)
     group = _groups(mesh, axis, groups)
-    return torch.ops.xla.reduce_scatter(x, reduce_type, dim % x.dim(), *group)
+    return torch.ops.xla.reduce_scatter(x, reduce_type, _dim_of(x, dim), *group)
 
 
 def all_to_all(
@@ -96,7 +96,8 @@ def all_to_all(
     must be divisible by that of the groups. See `all_reduce`.
     """
     group = _groups(mesh, axis, groups)
-    return torch.ops.xla.all_to_all(x, split_dim % x.dim(), concat_dim % x.dim(), *group)
+    dims = _dim_of(x, split_dim), _dim_of(x, concat_dim)
+    return torch.ops.xla.all_to_all(x, *dims, *group)
 
 
 def collective_broadcast(
@@ -149,6 +150,16 @@ def axis_index(axis: AxisNames, *, mesh: Mesh | None = None) -> torch.Tensor:
     _, size = _groups(mesh, axis, None)
     spec = [(axis,) if isinstance(axis, str | int) else tuple(axis)]
     return enable_manual_sharding(torch.arange(size), spec, mesh=mesh).reshape(())
+
+
+def _dim_of(x: torch.Tensor, dim: int) -> int:
+    """The number of a dimension that may be counted from behind."""
+    if not -x.dim() <= dim < x.dim():
+        raise ShardingError(
+            f"a collective along dimension {dim} of a tensor of {x.dim()} dimensions: there is no "
+            "such dimension"
+        )
+    return dim % x.dim()
 
 
 def _groups(

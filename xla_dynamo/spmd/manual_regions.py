@@ -1,6 +1,7 @@
 """Manual regions: functions of each device's pieces of tensors, in a program that XLA divides."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,9 +11,11 @@ from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd import manual_operators
 from xla_dynamo.spmd.current_mesh import enter, leave, mesh_or_current
+from xla_dynamo.spmd.forward_mode import refuse_forward_mode
 from xla_dynamo.spmd.marking import expect_marks
 from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
 
+_numbers = itertools.count()
 # How a tree of tensors is divided: a spec for each tensor.
 Specs = Any
 assert manual_operators
@@ -70,7 +73,10 @@ def shard_map(
         if torch.compiler.is_compiling():
             return mapped(*args)
         if not compiled:
-            compiled.append(torch.compile(mapped, backend="openxla", fullgraph=True))
+            # Dynamo counts what it compiled by the code: each function has code of its own.
+            own: Any = mapped
+            own.__code__ = own.__code__.replace(co_name=f"mapped_{next(_numbers)}")
+            compiled.append(torch.compile(own, backend="openxla", fullgraph=True))
         return compiled[0](*args)
 
     return call
@@ -95,6 +101,7 @@ def enable_manual_sharding(
         ShardingError: the spec has another rank or unknown axes, or a size is not divisible (where
             the graph is compiled); or this is no compiled region.
     """
+    refuse_forward_mode()
     mesh = mesh_or_current(mesh)
     names = [",".join(axes) for axes in axes_of(mesh, partition_spec)]
     return torch.ops.xla.full_to_shard(t, mesh.device_ids, mesh.mesh_shape, mesh.axis_names, names)

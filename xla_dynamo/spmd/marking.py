@@ -9,7 +9,8 @@ from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.clients import tensors_on
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 from xla_dynamo.spmd.operators import mark_in_graph
-from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
+from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of, check_spec
+from xla_dynamo.torch_private import is_function_wrapper
 
 
 def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
@@ -75,11 +76,14 @@ def expect_marks() -> None:
 
 
 def _marked(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bool) -> torch.Tensor:
+    if not torch.compiler.is_compiling():
+        check_spec(t, mesh, spec)
     axes = axes_of(mesh, spec)
     if torch.compiler.is_compiling():  # checked where the graph is compiled
         return mark_in_graph(t, mesh, axes, with_gradients)
     sharding = Sharding(mesh, tuple(tuple(names) for names in axes))
     sharding.check(t.dim())
+    _check_tensor(t)
     tensors = tensors_on(t.device.type)
     if tensors is None:
         _check_sizes(t, sharding)
@@ -90,6 +94,19 @@ def _marked(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bo
     if tensors is not None and with_gradients:
         return mark_in_graph(t, mesh, axes, True)
     return t
+
+
+def _check_tensor(t: torch.Tensor) -> None:
+    """Raise ShardingError for tensors without memory that could be divided."""
+    why = ""
+    if is_function_wrapper(t):
+        why = "it is inside a transform of torch.func: mark what the transform is given"
+    elif t.layout is not torch.strided or t.is_quantized or t.is_nested:
+        why = f"its layout is {t.layout}, its dtype {t.dtype}: only dense tensors are divided"
+    elif t.device.type == "meta":
+        why = "it is on the device meta: give it memory first, by to_empty()"
+    if why:
+        raise ShardingError(f"a tensor of {t.dim()} dimensions cannot be marked, since {why}")
 
 
 def _check_sizes(t: torch.Tensor, sharding: Sharding) -> None:

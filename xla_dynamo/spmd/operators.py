@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.spmd.forward_mode import refuse_forward_mode
 
 # Lives as long as the process: torch forgets what a Library registered when it dies.
 _library = torch.library.Library("xla", "FRAGMENT")
@@ -59,6 +60,7 @@ def mark_in_graph(
     The partitioner divides no dimension by one of the replicated axes, not even a dimension that is
     `UNCONSTRAINED`.
     """
+    refuse_forward_mode()
     names = [",".join(a) for a in axes]
     return torch.ops.xla.mark_sharding(
         x,
