@@ -1,0 +1,174 @@
+"""The symbols of a graph with open sizes: where a call has their values, what they may be."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import sympy
+import torch
+
+from xla_dynamo.graphs.sizes import name_of_size
+from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.lowerings.bounded.extents import Extent
+from xla_dynamo.torch_private import FakeTensorMode
+
+Node: TypeAlias = torch.fx.Node
+# The size that a range of sizes without an upper end may have at most.
+_LARGEST = 1 << 24
+
+
+class NotBounded(Exception):
+    """A graph cannot be compiled for bounds of its sizes; the message says what decided so."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorSizes:
+    """The shape and strides of a tensor of a graph, of extents.
+
+    Attributes:
+        shape: the extent of each dimension.
+        stride: its stride.
+    """
+
+    shape: tuple[Extent, ...]
+    stride: tuple[Extent, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a size or a stride depends on a symbol."""
+        return any(e.number is None for e in (*self.shape, *self.stride))
+
+
+class OpenSizes:
+    """The symbols of a graph.
+
+    Attributes:
+        names: the name of each symbol.
+        ranges: the least and the largest number that each may be.
+        inputs: what is known of each input: the sizes of a tensor, the extent of an integer, or
+            None for something else.
+    """
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        """Read them off the fake values.
+
+        Raises:
+            NotBounded: some size is no polynomial of symbols that the inputs tell.
+        """
+        self._placeholders = gm.graph.find_nodes(op="placeholder")
+        self._symbols: list[sympy.Symbol] = []
+        self._sources: list[tuple[int, int | None]] = []
+        self.names: list[str] = []
+        self.ranges: list[tuple[int, int]] = []
+        for index, node in enumerate(self._placeholders):
+            self._find_symbols(index, node.meta.get("val"))
+        self.inputs = [self.of_input(node) for node in self._placeholders]
+        for node in gm.graph.nodes:
+            self._check(node)
+
+    def _find_symbols(self, index: int, fake: Any) -> None:
+        sizes = enumerate(fake.shape) if isinstance(fake, torch.Tensor) else [(None, fake)]
+        for dim, size in sizes:
+            if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
+                symbol, environment = size.node.expr, size.node.shape_env
+                if symbol not in self._symbols:
+                    self._symbols.append(symbol)
+                    self.names.append(name_of_size(size))
+                    self._sources.append((index, dim))
+                    known = getattr(environment, "var_to_range", {}).get(symbol)
+                    self.ranges.append(_range(known))
+
+    def of_input(self, node: Node) -> TensorSizes | Extent | None:
+        """What is known of an input."""
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor):
+            return self.of_tensor(node, fake)
+        if isinstance(fake, torch.SymInt):
+            return self.extent(node, fake)
+        if isinstance(fake, torch.SymFloat | torch.SymBool):
+            raise NotBounded(f"a number that is no size was left open{describe(node)}")
+        return None
+
+    def of_tensor(self, node: Node, fake: torch.Tensor) -> TensorSizes:
+        """The sizes of a node's fake tensor."""
+        shape = tuple(self.extent(node, n) for n in fake.shape)
+        return TensorSizes(shape, tuple(self.extent(node, n) for n in fake.stride()))
+
+    def extent(self, node: Node, size: Any) -> Extent:
+        """A size of a node's fake value as a polynomial of the symbols.
+
+        Raises:
+            NotBounded: it is none.
+        """
+        if not isinstance(size, torch.SymInt):
+            return Extent.of({(): int(size)})
+        try:
+            terms = sympy.Poly(size.node.expr, *self._symbols).terms()
+            return Extent.of({_key(powers): _whole(factor) for powers, factor in terms})
+        except (sympy.PolynomialError, ValueError) as error:
+            raise NotBounded(f"a size is {size}, not a polynomial{describe(node)}") from error
+
+    def _check(self, node: Node) -> None:
+        """Raise NotBounded if a value of a node is open in a way that is not followed."""
+        fakes = node.meta.get("val")
+        for fake in fakes if isinstance(fakes, list | tuple) else [fakes]:
+            if isinstance(fake, torch.SymFloat | torch.SymBool):
+                raise NotBounded(f"it computes with sizes{describe(node)}")
+            if isinstance(fake, torch.SymInt):
+                self.extent(node, fake)
+            elif isinstance(fake, torch.Tensor):
+                for size in (*fake.shape, *fake.stride(), fake.storage_offset()):
+                    self.extent(node, size)
+
+    def values(self, args: Sequence[Any]) -> tuple[int, ...] | None:
+        """The symbols' values in a call; None if its inputs are not what was traced."""
+        values = tuple(
+            args[index] if dim is None else args[index].shape[dim] for index, dim in self._sources
+        )
+        for known, given in zip(self.inputs, args, strict=True):
+            if isinstance(known, Extent):
+                if known.at(values) != given:
+                    return None
+            elif isinstance(known, TensorSizes):
+                shape = tuple(e.at(values) for e in known.shape)
+                stride = tuple(e.at(values) for e in known.stride)
+                if (tuple(given.shape), given.stride()) != (shape, stride):
+                    return None
+        return values
+
+    def arguments(self, args: Sequence[Any], values: Sequence[int]) -> list[Any]:
+        """Inputs like these, at other values of the symbols: fake tensors."""
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return [self._argument(*pair, values) for pair in zip(self.inputs, args, strict=True)]
+
+    def _argument(
+        self, known: TensorSizes | Extent | None, given: Any, values: Sequence[int]
+    ) -> Any:
+        if isinstance(known, Extent):
+            return known.at(values)
+        if not isinstance(known, TensorSizes):
+            return given
+        shape = [e.at(values) for e in known.shape]
+        stride = [e.at(values) for e in known.stride]
+        return torch.empty_strided(shape, stride, dtype=given.dtype, device=given.device)
+
+
+def _range(known: Any) -> tuple[int, int]:
+    """The ends of a range of torch's; sizes of 0 and 1 are traced by themselves."""
+    if known is None:
+        return 2, _LARGEST
+    lower = int(known.lower) if known.lower.is_Integer else 2
+    upper = int(known.upper) if known.upper.is_Integer else _LARGEST
+    return max(lower, 2), min(upper, _LARGEST)
+
+
+def _key(powers: Sequence[int]) -> tuple[int, ...]:
+    return tuple(i for i, power in enumerate(powers) for _ in range(power))
+
+
+def _whole(factor: Any) -> int:
+    if not factor.is_Integer:
+        raise ValueError
+    return int(factor)
+
+
