@@ -12,7 +12,6 @@ from xla_dynamo.execution.calls import Call
 from xla_dynamo.graphs.buckets import Bucket, buckets_of, variants_of
 from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
 from xla_dynamo.graphs.request import Request
-from xla_dynamo.graphs.sizes import values_at
 from xla_dynamo.lowerings.bounded.extents import Symbols
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower_bounded import BoundedProgram, lower_bounded
@@ -65,7 +64,7 @@ class BucketedCalls:
                 for name, b in zip(self._sizes.names, buckets, strict=True)
             }
             try:
-                bounded = self._known[key] = self._compile(self._lower(args, buckets), names)
+                bounded = self._known[key] = self._compile(self._lower(buckets), names)
             except NotBounded as refusal:
                 self._refused.add(key)
                 self._tell(names, str(refusal))
@@ -76,9 +75,7 @@ class BucketedCalls:
             self._known.move_to_end(key)
         return bounded.at(values)
 
-    def _lower(
-        self, args: Sequence[Any], buckets: Sequence[Bucket]
-    ) -> Callable[[Target], BoundedProgram]:
+    def _lower(self, buckets: Sequence[Bucket]) -> Callable[[Target], BoundedProgram]:
         """What lowers the graph for these buckets, and raises NotBounded where it cannot."""
         sizes = self._sizes
         assert sizes is not None
@@ -87,7 +84,7 @@ class BucketedCalls:
 
         def lower(target: Target) -> BoundedProgram:
             try:
-                values = [values_at(self._gm, sizes.arguments(args, v)) for v in variants]
+                values = [sizes.fake_values(self._gm, at) for at in variants]
                 return lower_bounded(self._gm, sizes, symbols, values, target, self._request)
             except (XlaDynamoError, RuntimeError, ValueError, TypeError, IndexError) as error:
                 raise NotBounded(f"at other sizes: {error}") from error

@@ -6,11 +6,13 @@ from typing import Any, TypeAlias
 
 import sympy
 import torch
+from torch.utils import _pytree as pytree
 
+from xla_dynamo.graphs.nodes import attribute_of
 from xla_dynamo.graphs.sizes import name_of_size
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.bounded.extents import Extent
-from xla_dynamo.torch_private import FakeTensorMode
+from xla_dynamo.torch_private import FakeTensor, FakeTensorMode
 
 Node: TypeAlias = torch.fx.Node
 # The size that a range of sizes without an upper end may have at most.
@@ -58,6 +60,7 @@ class OpenSizes:
         self._placeholders = gm.graph.find_nodes(op="placeholder")
         self._symbols: list[sympy.Symbol] = []
         self._sources: list[tuple[int, int | None]] = []
+        self._known: dict[sympy.Expr, Extent] = {}
         self.names: list[str] = []
         self.ranges: list[tuple[int, int]] = []
         for index, node in enumerate(self._placeholders):
@@ -102,9 +105,13 @@ class OpenSizes:
         """
         if not isinstance(size, torch.SymInt):
             return Extent.of({(): int(size)})
+        expression = size.node.expr
+        if expression in self._known:
+            return self._known[expression]
         try:
-            terms = sympy.Poly(size.node.expr, *self._symbols).terms()
-            return Extent.of({_key(powers): _whole(factor) for powers, factor in terms})
+            terms = sympy.Poly(expression, *self._symbols).terms()
+            extent = Extent.of({_key(powers): _whole(factor) for powers, factor in terms})
+            return self._known.setdefault(expression, extent)
         except (sympy.PolynomialError, ValueError) as error:
             raise NotBounded(f"a size is {size}, not a polynomial{describe(node)}") from error
 
@@ -117,6 +124,8 @@ class OpenSizes:
             if isinstance(fake, torch.SymInt):
                 self.extent(node, fake)
             elif isinstance(fake, torch.Tensor):
+                if fake.is_conj() or fake.is_neg():
+                    raise NotBounded(f"it conjugates or negates without a copy{describe(node)}")
                 for size in (*fake.shape, *fake.stride(), fake.storage_offset()):
                     self.extent(node, size)
 
@@ -136,21 +145,30 @@ class OpenSizes:
                     return None
         return values
 
-    def arguments(self, args: Sequence[Any], values: Sequence[int]) -> list[Any]:
-        """Inputs like these, at other values of the symbols: fake tensors."""
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            return [self._argument(*pair, values) for pair in zip(self.inputs, args, strict=True)]
+    def fake_values(self, gm: torch.fx.GraphModule, at: Sequence[int]) -> dict[Node, Any]:
+        """The fake value of every node at these values of the symbols.
 
-    def _argument(
-        self, known: TensorSizes | Extent | None, given: Any, values: Sequence[int]
-    ) -> Any:
-        if isinstance(known, Extent):
-            return known.at(values)
-        if not isinstance(known, TensorSizes):
-            return given
-        shape = [e.at(values) for e in known.shape]
-        stride = [e.at(values) for e in known.stride]
-        return torch.empty_strided(shape, stride, dtype=given.dtype, device=given.device)
+        They are those of the trace, with numbers for the symbols: no operator is called again.
+        """
+        mode = FakeTensorMode()
+        return {node: self._fake_value(node, at, mode) for node in gm.graph.nodes}
+
+    def _fake_value(self, node: Node, at: Sequence[int], mode: FakeTensorMode) -> Any:
+        if node.op == "get_attr":
+            return attribute_of(node)
+        fakes = node.meta.get("val")
+        return pytree.tree_map(lambda fake: self._number_for(node, fake, at, mode), fakes)
+
+    def _number_for(self, node: Node, fake: Any, at: Sequence[int], mode: FakeTensorMode) -> Any:
+        if isinstance(fake, torch.SymInt):
+            return self.extent(node, fake).at(at)
+        if not isinstance(fake, torch.Tensor):
+            return fake
+        sizes = self.of_tensor(node, fake)
+        shape, stride = ([e.at(at) for e in extents] for extents in (sizes.shape, sizes.stride))
+        # Not by an operator of the mode, which takes a millisecond.
+        plain = torch.empty_strided(shape, stride, dtype=fake.dtype, device="meta")
+        return FakeTensor(mode, plain, fake.device)
 
 
 def _range(known: Any) -> tuple[int, int]:
