@@ -183,7 +183,7 @@ def _moved(
             raise Refused("how much it takes depends on an open size")
         if is_free(dim):
             last = ctx.count(dim).plus(-taken[d][0])
-            if not ctx.symbols.never_below(last, 0):
+            if not last.never_below(0, ctx.symbols.lows):
                 raise Refused("it takes a part of an open size that may not be there at all sizes")
             start = row.op.operands[first + d]
             row.op.operands[first + d] = hlo.minimum(start, ctx.value(last, build.dtype_of(start)))

@@ -66,6 +66,10 @@ class Extent:
             terms[key] = terms.get(key, 0) + factor * n
         return Extent.of(terms)
 
+    def never_below(self, least: int, lows: Sequence[int]) -> bool:
+        """Whether it only rises with the symbols, and is not below a number at the least ones."""
+        return all(n > 0 for key, n in self.terms if key) and self.at(lows) >= least
+
     @property
     def number(self) -> int | None:
         """The value, if it depends on no symbol."""
@@ -135,11 +139,6 @@ class Symbols:
             (key, tuple(math.prod(of_one) for of_one in zip(*(self.sizes[i] for i in key))))
             for key in keys
         ]
-
-    def never_below(self, extent: Extent, least: int) -> bool:
-        """Whether an extent that only rises with the symbols is never below a number."""
-        rises = all(n > 0 for key, n in extent.terms if key)
-        return rises and extent.at(self.lows) >= least
 
 
 class RunTimeSizes:

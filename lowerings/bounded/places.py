@@ -15,6 +15,7 @@ from xla_dynamo.lowerings.bounded.dimensions import (
     is_free,
     joined,
     regrouped,
+    simplified,
     static_dim,
     uniform_dim,
 )
@@ -139,7 +140,7 @@ def _part(ctx: BoundedContext, dim: Dim, before: Sizes, start: Sizes, after: Siz
     rest = whole.plus(first, -1).plus(taken, -1)
     # At the bounds it lies in the dimension, since else the program would not be one. A static
     # dimension has elements of the graph everywhere, so below the bounds nothing is missing.
-    if is_free(dim) and not symbols.never_below(rest, 0):
+    if is_free(dim) and not rest.never_below(0, symbols.lows):
         raise Refused("it takes a part of an open size that may not be there at all sizes")
     if is_open(start) and is_open(after):
         raise Refused("both where it begins and how much it takes depend on open sizes")
@@ -156,6 +157,12 @@ def concatenate(ctx: BoundedContext, row: Row) -> None:
         given[0][d] if d == along else joined([of_one[d] for of_one in given])
         for d in range(len(given[0]))
     ]
+    if len({of_one[along] for of_one in given}) == 1 and _is_reshaped(result):
+        # Parts of one size, as `stack` makes them: they are a dimension of their own.
+        count = static_dim((len(given),) * len(row.ops))
+        dims[along] = simplified((*count, *given[0][along]))
+        ctx.dims[result] = tuple(dims)
+        return
     if not any(is_free(of_one[along]) for of_one in given):
         dims[along] = static_dim(row.result()[along])
         ctx.dims[result] = tuple(dims)
@@ -181,6 +188,11 @@ def concatenate(ctx: BoundedContext, row: Row) -> None:
     ctx.replace(result, made, tuple(dims))
 
 
+def _is_reshaped(value: ir.Value) -> bool:
+    """Whether all that a value is used for is another shape of it."""
+    return all(use.owner.name == "stablehlo.reshape" for use in value.uses)
+
+
 @bounds("stablehlo.pad")
 def pad(ctx: BoundedContext, row: Row) -> None:
     """Behind an open dimension the padding begins at run time, so its places are filled first."""
@@ -202,7 +214,7 @@ def pad(ctx: BoundedContext, row: Row) -> None:
             raise Refused("it puts numbers between the places of an open size")
         else:
             extent = ctx.count(dim).plus(low[0] + high[0])
-            if not ctx.symbols.never_below(extent, 0):
+            if not extent.never_below(0, ctx.symbols.lows):
                 raise Refused("it cuts an open size")
             if high[0] > 0:
                 filled[d] = dim

@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.errors import XlaDynamoError
 from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.execution.calls import Call
 from xla_dynamo.graphs.buckets import Bucket, buckets_of, variants_of
@@ -86,7 +85,10 @@ class BucketedCalls:
             try:
                 values = [sizes.fake_values(self._gm, at) for at in variants]
                 return lower_bounded(self._gm, sizes, symbols, values, target, self._request)
-            except (XlaDynamoError, RuntimeError, ValueError, TypeError, IndexError) as error:
-                raise NotBounded(f"at other sizes: {error}") from error
+            except NotBounded:
+                raise
+            # Whatever a rule raises at a size that was not asked for is no error of the user's.
+            except Exception as error:
+                raise NotBounded(f"at the bounds: {type(error).__name__}: {error}") from error
 
         return lower

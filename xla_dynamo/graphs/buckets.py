@@ -1,6 +1,7 @@
 """Buckets: the bounds that open sizes are compiled for, and the sizes at which a bound is proved."""
 
 import bisect
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ class Bucket:
     high: int
 
     def middle(self, number: int) -> int:
-        """A size within, another one for each symbol by its number.
+        """A size within: another one for each number, if there are so many.
 
         Its distances to both ends have no common divisor. So no remainder by another number than 1
         is the same at the three sizes, and what depends on a remainder shows.
@@ -68,9 +69,16 @@ def buckets_of(
 
 
 def variants_of(buckets: Sequence[Bucket]) -> list[tuple[int, ...]]:
-    """The values of the symbols at which a graph is lowered: the bounds, the lows, and others."""
-    return [
-        tuple(b.high for b in buckets),
-        tuple(b.low for b in buckets),
-        tuple(b.middle(i) for i, b in enumerate(buckets)),
-    ]
+    """The values of the symbols at which a graph is lowered.
+
+    The first are the bounds. Each symbol has its low and a size between, and symbols of one bucket
+    have them in another order: so neither is always the smaller one.
+    """
+    seen: collections.Counter[Bucket] = collections.Counter()
+    others = []
+    for bucket in buckets:
+        number, turned = divmod(seen[bucket], 2)
+        seen[bucket] += 1
+        pair = bucket.low, bucket.middle(number)
+        others.append(pair[::-1] if turned else pair)
+    return [tuple(b.high for b in buckets), *zip(*others, strict=True)]

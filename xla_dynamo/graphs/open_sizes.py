@@ -109,11 +109,19 @@ class OpenSizes:
         if expression in self._known:
             return self._known[expression]
         try:
-            terms = sympy.Poly(expression, *self._symbols).terms()
-            extent = Extent.of({_key(powers): _whole(factor) for powers, factor in terms})
-            return self._known.setdefault(expression, extent)
+            return self._known.setdefault(expression, self._polynomial(expression))
         except (sympy.PolynomialError, ValueError) as error:
             raise NotBounded(f"a size is {size}, not a polynomial{describe(node)}") from error
+
+    def _polynomial(self, expression: sympy.Expr) -> Extent:
+        # Strides are products of Max(1, size): the size itself, where it is never below.
+        for inner in [e for e in sympy.preorder_traversal(expression) if type(e).__name__ == "Max"]:
+            if len(inner.args) == 2 and sympy.S.One in inner.args:
+                (other,) = (e for e in inner.args if e != 1)
+                if self._polynomial(other).never_below(1, [least for least, _ in self.ranges]):
+                    expression = expression.xreplace({inner: other})
+        terms = sympy.Poly(expression, *self._symbols).terms()
+        return Extent.of({_key(powers): _whole(factor) for powers, factor in terms})
 
     def _check(self, node: Node) -> None:
         """Raise NotBounded if a value of a node is open in a way that is not followed."""

@@ -15,6 +15,7 @@ from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.bounded.bound import bound_sizes
 from xla_dynamo.lowerings.bounded.dimensions import Dims
 from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols, constant
+from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.layouts import output_layout
 from xla_dynamo.programs.lower import ProgramLowering
@@ -73,8 +74,9 @@ def lower_bounded(
             ProgramLowering(gm, values, ModuleBuilder(target, request), count)
             for values in variants
         ]
-        for lowering in lowerings:
-            lowering.write()
+        with build.for_other_sizes():
+            for lowering in lowerings:
+                lowering.write()
         first = lowerings[0]
         _check_bindings(lowerings, open_sizes)
         try:

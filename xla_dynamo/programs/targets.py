@@ -19,4 +19,4 @@ def target_of(
         libraries = frozenset(
             name for name in libraries_of(platform) if name.split("_")[0] in options.libraries
         )
-    return Target(platform, libraries, partitions, options.matmul_precision)
+    return Target(platform, libraries, partitions, options.matmul_precision, bounded)
