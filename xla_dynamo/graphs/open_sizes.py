@@ -65,6 +65,8 @@ class OpenSizes:
         self.ranges: list[tuple[int, int]] = []
         for index, node in enumerate(self._placeholders):
             self._find_symbols(index, node.meta.get("val"))
+        if not self._symbols:
+            raise NotBounded("none of its inputs has an open size of its own")
         self.inputs = [self.of_input(node) for node in self._placeholders]
         for node in gm.graph.nodes:
             self._check(node)
@@ -110,7 +112,7 @@ class OpenSizes:
             return self._known[expression]
         try:
             return self._known.setdefault(expression, self._polynomial(expression))
-        except (sympy.PolynomialError, ValueError) as error:
+        except (sympy.polys.polyerrors.BasePolynomialError, ValueError) as error:
             raise NotBounded(f"a size is {size}, not a polynomial{describe(node)}") from error
 
     def _polynomial(self, expression: sympy.Expr) -> Extent:
