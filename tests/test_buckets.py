@@ -10,11 +10,12 @@ import torch.nn.functional as F
 import transformers
 
 import xla_dynamo
-from tests.comparison import compare, copied
+from tests.comparison import compare
 from tests.compiling import compiled_whole
 from xla_dynamo.errors import OptionError
 from xla_dynamo.execution import bounded_calls
 from xla_dynamo.graphs.buckets import Bucket, bucket_of, variants_of
+from xla_dynamo.options import Options
 
 ENDS = (2, 1 << 24)
 # Within a bucket, at its edge, one beyond; the last two are of the next one.
@@ -51,8 +52,7 @@ def check(f, make, sizes=SIZES, buckets="auto", **how):
     run = compiled_whole(f, dynamic=True, buckets=buckets)
     for n in sizes:
         args = make(n)
-        wanted, actual = f(*copied(args)), run(*args)
-        compare(wanted, actual, values=True, **how)
+        compare(f(*args), run(*args), values=True, **how)
     return run
 
 
@@ -126,12 +126,12 @@ REFUSED = {
 def test_what_cannot_be_bounded_is_compiled_for_each_size(name, executables):
     f, make, reason = REFUSED[name]
     sizes = (5, 7, 8)
-    run = compiled_whole(f, dynamic=True, buckets="auto")
-    explained = xla_dynamo.explain(run)(*make(5))
-    assert reason in explained.not_bucketed[0].reason
+    run = xla_dynamo.explain(f, dynamic=True, options={"buckets": "auto"})
+    report = run(*make(5))
+    assert reason in report.not_bucketed[0].reason
     for n in sizes:
         args = make(n)
-        compare(f(*copied(args)), run(*args), values=True)
+        compare(f(*map(torch.clone, args)), run(*args).result, values=True)
     assert executables() == len(sizes)
 
 
@@ -140,7 +140,7 @@ def test_explain_names_the_operator_and_its_line():
         y = x + 1
         return y.flip(0)
 
-    report = xla_dynamo.explain(compiled_whole(f, dynamic=True, buckets="auto"))(*rows(5))
+    report = xla_dynamo.explain(f, dynamic=True, options={"buckets": "auto"})(*rows(5))
     (event,) = report.not_bucketed
     assert "stablehlo.reverse" in event.reason
     assert "return y.flip(0)" in event.reason
@@ -178,8 +178,7 @@ def test_given_bounds(executables):
 
 
 def test_the_range_of_a_size_bounds_its_bucket(executables):
-    run = compiled_whole(lambda x: x.softmax(0), buckets="auto")
-    explained = xla_dynamo.explain(run)
+    explained = xla_dynamo.explain(lambda x: x.softmax(0), options={"buckets": "auto"})
     for n in (9, 12):
         x = torch.randn(n, 11)
         torch._dynamo.mark_dynamic(x, 0, min=3, max=12)
@@ -199,7 +198,7 @@ def test_exact_is_the_default(executables):
 @pytest.mark.parametrize("value", ["none", [], [1, 8], ["8"], 8, None])
 def test_other_values_of_the_option_are_errors(value):
     with pytest.raises(OptionError, match="'auto', 'exact' or a list of sizes"):
-        compiled_whole(torch.sin, buckets=value)(torch.ones(2))
+        Options.parse({"buckets": value})
 
 
 @pytest.mark.parametrize(

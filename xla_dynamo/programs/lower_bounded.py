@@ -16,6 +16,7 @@ from xla_dynamo.lowerings.bounded.bound import bound_sizes
 from xla_dynamo.lowerings.bounded.dimensions import Dims
 from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols, constant
 from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.layouts import output_layout
 from xla_dynamo.programs.lower import ProgramLowering
@@ -90,12 +91,14 @@ def lower_bounded(
             raise NotBounded(f"{refusal}{_line(gm, refusal.place)}") from refusal
         cut, numbers = _outputs(first, open_sizes, symbols, dims_of)
         program = first.finish(None)
-    padded = {
-        index: (tuple(fake.shape), tuple(fake.stride()))
-        for node, index in first.input_index.items()
-        if isinstance(known := open_sizes.inputs[index], TensorSizes) and known.is_open
-        if (fake := variants[0][node]) is not None
-    }
+    padded = {}
+    for node, index in first.input_index.items():
+        known = open_sizes.inputs[index]
+        if isinstance(known, TensorSizes) and known.is_open:
+            size, stride = tuple(variants[0][node].shape), tuple(variants[0][node].stride())
+            # Others are copied on their way into the program, whatever their strides.
+            is_dense = row_major_order(size, stride) is not None
+            padded[index] = size, stride if is_dense else row_major(size)
     return BoundedProgram(program, padded, cut, numbers)
 
 
