@@ -40,7 +40,9 @@ class Row:
 
     def integers(self, name: str) -> list[Sizes]:
         """The elements of an attribute that is a list of integers."""
-        return list(zip(*(list(ir.DenseI64ArrayAttr(op.attributes[name])) for op in self.ops), strict=True))
+        return list(
+            zip(*(list(ir.DenseI64ArrayAttr(op.attributes[name])) for op in self.ops), strict=True)
+        )
 
     def same(self, name: str) -> bool:
         """Whether an attribute is the same in all variants."""
@@ -128,7 +130,9 @@ def inline_calls(function: func.FuncOp) -> None:
     """Put the bodies of the module's functions where the function calls them."""
     module = function.operation.parent
     bodies = {
-        op.name.value: op for op in module.regions[0].blocks[0].operations if isinstance(op, func.FuncOp)
+        op.name.value: op
+        for op in module.regions[0].blocks[0].operations
+        if isinstance(op, func.FuncOp)
     }
     todo = [op for op in function.entry_block.operations if isinstance(op, func.CallOp)]
     while todo:

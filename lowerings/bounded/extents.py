@@ -112,7 +112,7 @@ class Symbols:
         return found
 
     def _solve(self, sizes: Sizes) -> Extent | None:
-        """factor * product + constant, where one of the two may be left out."""
+        """A product of symbols times a factor, plus a constant if it is of one symbol."""
         if not is_open(sizes):
             return constant(sizes[0])
         found: set[Extent] = set()
@@ -136,7 +136,12 @@ class Symbols:
         numbers = range(len(self.sizes))
         keys = [k for n in (1, 2, 3) for k in itertools.combinations_with_replacement(numbers, n)]
         return [
-            (key, tuple(math.prod(of_one) for of_one in zip(*(self.sizes[i] for i in key))))
+            (
+                key,
+                tuple(
+                    math.prod(of_one) for of_one in zip(*(self.sizes[i] for i in key), strict=True)
+                ),
+            )
             for key in keys
         ]
 

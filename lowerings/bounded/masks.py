@@ -40,7 +40,9 @@ class Masks:
                     tensor_type((), torch.int32), self._run_time.value(self.extent(atom))
                 )
                 place = build.iota([atom.sizes[0]], 0, torch.int32)
-                inside = build.compare(place, build.broadcast_in_dim(bound, [atom.sizes[0]], []), "LT")
+                inside = build.compare(
+                    place, build.broadcast_in_dim(bound, [atom.sizes[0]], []), "LT"
+                )
                 inside = build.broadcast_in_dim(inside, shape, [number])
                 mask = inside if mask is None else hlo.and_(mask, inside)
         assert mask is not None

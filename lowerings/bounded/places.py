@@ -28,6 +28,11 @@ _BY_PLACE = ELEMENTWISE | named(
     "bitcast_convert complex count_leading_zeros imag popcnt real reduce_precision "
     "shift_left shift_right_arithmetic shift_right_logical"
 )
+_BY_PLACE |= named(
+    "acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma is_inf is_neg_inf is_pos_inf "
+    "lgamma next_after polygamma sinh tan zeta",
+    "chlo",
+)
 
 
 @bounds(*_BY_PLACE)
@@ -207,7 +212,9 @@ def pad(ctx: BoundedContext, row: Row) -> None:
             raise Refused("how much it pads depends on an open size")
         if not is_free(dim):
             is_whole = not is_open(after)
-            dims.append(static_dim(after) if is_whole else (Atom(after, ctx.symbols.wanted(after)),))
+            dims.append(
+                static_dim(after) if is_whole else (Atom(after, ctx.symbols.wanted(after)),)
+            )
         elif not (any(low) or any(high) or any(interior)):
             dims.append(dim)
         elif any(interior) or min(low) < 0:
@@ -257,8 +264,10 @@ def _computed(ctx: BoundedContext, numbers: list[int | float], dtype: torch.dtyp
         rounded = [torch.tensor(1 / n, dtype=dtype).item() for n in sizes if n]
         extent = ctx.symbols.extent(sizes)
         if extent is not None and rounded == numbers:
-            quotient = hlo.divide(
-                build.scalar(1, torch.float64), ctx.value(extent, torch.float64)
+            quotient = hlo.divide(build.scalar(1, torch.float64), ctx.value(extent, torch.float64))
+            return (
+                quotient
+                if dtype is torch.float64
+                else hlo.convert(tensor_type((), dtype), quotient)
             )
-            return quotient if dtype is torch.float64 else hlo.convert(tensor_type((), dtype), quotient)
     raise Refused(f"a number that is {numbers[0]} at the bounds depends on open sizes")

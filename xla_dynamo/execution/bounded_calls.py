@@ -75,20 +75,21 @@ class BoundedCall:
             args[index] = padded(args[index], size, stride)
         args.append(plan.symbols)
         results = self._call(args)
+        # A result that is two outputs is one tensor, as in eager.
         cut: dict[tuple[int, _Cut], torch.Tensor] = {}
+        whole = {index: results[index] for index, _ in plan.cuts}
         for index, how in plan.cuts:
-            key = (id(results[index]), how)
+            key = (id(whole[index]), how)
             if key not in cut:
-                cut[key] = _apply(results[index], how)
-        for (index, how), made in zip(
-            plan.cuts, [cut[(id(results[i]), how)] for i, how in plan.cuts], strict=True
-        ):
-            results[index] = made
+                cut[key] = _apply(whole[index], how)
+            results[index] = cut[key]
         for index, number in plan.numbers:
             results[index] = number
         for index, output in self._inputs:
             tensor = given[output.input]
-            results[index] = replayed(tensor, output.replay, output.as_view) if output.replay else tensor
+            results[index] = (
+                replayed(tensor, output.replay, output.as_view) if output.replay else tensor
+            )
         return results
 
 
@@ -134,5 +135,3 @@ def _fits(tensor: torch.Tensor, stride: Sequence[int]) -> bool:
     """Whether a tensor has these strides, in all dimensions in which they matter."""
     each = zip(tensor.shape, tensor.stride(), stride, strict=True)
     return all(size <= 1 or own == wanted for size, own, wanted in each)
-
-

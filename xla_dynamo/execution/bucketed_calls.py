@@ -16,9 +16,7 @@ from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower_bounded import BoundedProgram, lower_bounded
 
 Key: TypeAlias = tuple[Bucket, ...]
-Compile: TypeAlias = Callable[
-    [Callable[[Target], BoundedProgram], Mapping[str, Any]], BoundedCall
-]
+Compile: TypeAlias = Callable[[Callable[[Target], BoundedProgram], Mapping[str, Any]], BoundedCall]
 
 
 class BucketedCalls:

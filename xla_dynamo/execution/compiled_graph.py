@@ -135,7 +135,8 @@ class CompiledGraph(BoxedGraph):
         key = (sizes, tuple(shardings.items()))
         with self._lock:
             if self._buckets is not None and not shardings:
-                if (call := self._buckets.find(args)) is not None:
+                call = self._buckets.find(args)
+                if call is not None:
                     return call
             program = self._by_size.get(key)
             if program is None:
@@ -218,7 +219,9 @@ class CompiledGraph(BoxedGraph):
         return bind(program, steps, placement), program.chosen_strides, steps
 
     @unset_fake_temporarily()
-    def _compile_bounded(self, lower: Callable[[Target], BoundedProgram], sizes: Mapping[str, Any]) -> BoundedCall:
+    def _compile_bounded(
+        self, lower: Callable[[Target], BoundedProgram], sizes: Mapping[str, Any]
+    ) -> BoundedCall:
         """The call of a program for a bucket, which `lower` makes for a target."""
         start = time.perf_counter()
         placement = placement_of(self._device)

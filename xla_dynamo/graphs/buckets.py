@@ -1,4 +1,4 @@
-"""Buckets: the bounds that open sizes are compiled for, and the sizes at which a bound is proved."""
+"""Buckets: the bounds that open sizes are compiled for, and the sizes that prove them."""
 
 import bisect
 import collections

@@ -198,5 +198,3 @@ def _whole(factor: Any) -> int:
     if not factor.is_Integer:
         raise ValueError
     return int(factor)
-
-

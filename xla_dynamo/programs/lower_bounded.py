@@ -64,7 +64,7 @@ def lower_bounded(
     target: Target,
     request: Request,
 ) -> BoundedProgram:
-    """Lower a graph once for each variant: the fake values of its nodes at the symbols' sizes there.
+    """Lower a graph once for each variant, which gives the fake values of its nodes at some sizes.
 
     Raises:
         NotBounded: the program would not be known to be right at other sizes.
@@ -126,11 +126,15 @@ def _check_bindings(lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes)
             (first.donations, first.inputs, first.static_inputs, first.host_results)
             == (other.donations, other.inputs, other.static_inputs, other.host_results)
             and len(first.results) == len(other.results)
-            and [c.tensor is d.tensor for c, d in zip(first.builder.constants, other.builder.constants, strict=False)]
+            and [
+                c.tensor is d.tensor
+                for c, d in zip(first.builder.constants, other.builder.constants, strict=False)
+            ]
             == [True] * len(first.builder.constants)
             and len(first.builder.constants) == len(other.builder.constants)
             and first.mutations == other.mutations
-            and list(map(_without_number, first.outputs)) == list(map(_without_number, other.outputs))
+            and list(map(_without_number, first.outputs))
+            == list(map(_without_number, other.outputs))
         )
         if not alike:
             raise NotBounded("inputs, outputs or views of them are bound in another way")
