@@ -46,7 +46,8 @@ class Row:
 
     def same(self, name: str) -> bool:
         """Whether an attribute is the same in all variants."""
-        return len({str(op.attributes[name]) for op in self.ops}) == 1
+        first, *others = (op.attributes[name] for op in self.ops)
+        return all(other == first for other in others)
 
     def differing(self) -> set[str]:
         """The names of the attributes that differ."""
@@ -111,7 +112,7 @@ class Alignment:
                 raise Refused("the program has other operands at other sizes", str(ops[0].location))
 
     def _note_static(self, values: Sequence[ir.Value]) -> None:
-        if len({str(v.type) for v in values}) > 1:
+        if any(v.type != values[0].type for v in values):
             raise Refused("its body has values of an open size")
         self._note(values)
 

@@ -1,7 +1,6 @@
 """Buckets: the bounds that open sizes are compiled for, and the sizes that prove them."""
 
 import bisect
-import collections
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -71,14 +70,13 @@ def buckets_of(
 def variants_of(buckets: Sequence[Bucket]) -> list[tuple[int, ...]]:
     """The values of the symbols at which a graph is lowered.
 
-    The first are the bounds. Each symbol has its low and a size between, and symbols of one bucket
-    have them in another order: so neither is always the smaller one.
+    The first are the bounds. Each symbol has its low and a size between, and symbols whose buckets
+    overlap have them in another order: so neither is the smaller one in all variants.
     """
-    seen: collections.Counter[Bucket] = collections.Counter()
     others = []
-    for bucket in buckets:
-        number, turned = divmod(seen[bucket], 2)
-        seen[bucket] += 1
+    for place, bucket in enumerate(buckets):
+        before = [b for b in buckets[:place] if b.low <= bucket.high and bucket.low <= b.high]
+        number, turned = divmod(len(before), 2)
         pair = bucket.low, bucket.middle(number)
         others.append(pair[::-1] if turned else pair)
     return [tuple(b.high for b in buckets), *zip(*others, strict=True)]
