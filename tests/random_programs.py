@@ -174,7 +174,7 @@ def values_at_sizes(program: Program, backend: str | None, dynamic: bool | None)
     changing, found = max(sizes, default=2), []
     options = {"buckets": [6, 12]} if backend == "openxla" else None
     run = _through(backend, dynamic, lambda *args: run_program(program, args), options)
-    for size in (changing, 6, 3, 7):
+    for size in (changing, 6, 7):
         try:
             run_program(program, _resized(program[0], changing, size))
         except (RuntimeError, IndexError, ValueError):
