@@ -13,7 +13,15 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from xla_dynamo.lowerings.builders.build import Value, cast, dtype_of, rank_of, reshape, shape_of
+from xla_dynamo.lowerings.builders.build import (
+    Value,
+    cast,
+    dtype_of,
+    rank_of,
+    reduce_window,
+    reshape,
+    shape_of,
+)
 from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.builders.promotion import computed_in
 from xla_dynamo.lowerings.table import Context, aten, lowers
@@ -55,19 +63,30 @@ def _accumulated_in(ctx: Context, x: Value) -> torch.dtype:
     return computed_in(x)
 
 
-def _running(scan: Callable[..., jax.Array]) -> Callable[..., Value]:
+def _running(scan: Callable[..., jax.Array], kind: str) -> Callable[..., Value]:
     def rule(ctx: Context, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
         x = cast(x, ctx.out.dtype)
         if not rank_of(x):
             return x
         wide = cast(x, _accumulated_in(ctx, x))
-        return cast(call_jax(ctx, scan, wide, dim=dim % rank_of(x)), ctx.out.dtype)
+        dim %= rank_of(x)
+        if ctx.target.bounded and not dtype_of(wide).is_complex:
+            return cast(_windows(wide, dim, kind), ctx.out.dtype)
+        return cast(call_jax(ctx, scan, wide, dim=dim), ctx.out.dtype)
 
     return rule
 
 
-lowers(aten.cumsum.default)(_running(_cumsum))
-lowers(aten.cumprod.default)(_running(_cumprod))
+def _windows(x: Value, dim: int, kind: str) -> Value:
+    """The reductions of all that is not behind each place: one operation, whatever the size."""
+    sizes = [1] * rank_of(x)
+    sizes[dim] = shape_of(x)[dim]
+    pads = [(n - 1, 0) for n in sizes]
+    return reduce_window(x, kind, sizes, [1] * rank_of(x), pads)
+
+
+lowers(aten.cumsum.default)(_running(_cumsum, "sum"))
+lowers(aten.cumprod.default)(_running(_cumprod, "prod"))
 
 
 @lowers(aten.logcumsumexp.default)

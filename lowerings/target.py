@@ -13,12 +13,15 @@ class Target:
         partitions: over how many devices XLA divides the program; 1 where it runs as it is.
         matmul_precision: of float32 matrix products, in the words of
             torch.set_float32_matmul_precision.
+        bounded: whether the program is for all sizes up to its own (see `lowerings.bounded`): its
+            operations must be the same at all of them.
     """
 
     platform: str
     libraries: frozenset[str] = frozenset()
     partitions: int = 1
     matmul_precision: str = "highest"
+    bounded: bool = False
 
     @property
     def is_cpu(self) -> bool:

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.comparison import compare
+from tests.padding import harmful_padding
 from tests.random_operators import DTYPES, INTEGERS, KINDS, PURE, SMALL, Value, binary, matmul
 
 # --- inputs ------------------------------------------------------------------------------------
@@ -164,11 +165,44 @@ def gradients(program: Program, backend: str | None, dynamic: bool | None) -> An
     return [g.float() if single and g is not None else g for g in found]
 
 
-def _through(backend: str | None, dynamic: bool | None, run: Callable[..., Any]) -> Any:
+def values_at_sizes(program: Program, backend: str | None, dynamic: bool | None) -> Any:
+    """The outputs and the inputs at several sizes, where one bound is compiled for.
+
+    A size of the inputs becomes another one, wherever it stands. What eager refuses is left out.
+    """
+    sizes = [n for t in program[0] for n in t.shape if n > 1]
+    changing, found = max(sizes, default=2), []
+    options = {"buckets": [6, 12]} if backend == "openxla" else None
+    run = _through(backend, dynamic, lambda *args: run_program(program, args), options)
+    for size in (changing, 6, 7):
+        try:
+            run_program(program, _resized(program[0], changing, size))
+        except (RuntimeError, IndexError, ValueError):
+            continue
+        args = _resized(program[0], changing, size)
+        with harmful_padding():
+            found.append((run(*args), args))
+    return found
+
+
+def _resized(tensors: list[torch.Tensor], old: int, new: int) -> list[torch.Tensor]:
+    """Copies in which a dimension of size `old` has another one; elements are repeated."""
+    found = []
+    for t in copies(tensors):
+        for dim, size in enumerate(t.shape):
+            if size == old:
+                t = t.index_select(dim, torch.arange(new) % old)
+        found.append(t)
+    return found
+
+
+def _through(
+    backend: str | None, dynamic: bool | None, run: Callable[..., Any], options: Any = None
+) -> Any:
     if backend is None:
         return run
     torch._dynamo.reset()
-    return torch.compile(run, backend=backend, fullgraph=True, dynamic=dynamic)
+    return torch.compile(run, backend=backend, fullgraph=True, dynamic=dynamic, options=options)
 
 
 def check(
@@ -211,6 +245,7 @@ _NO_DERIVATIVE = (
 MODES: dict[str, tuple[Any, ...]] = {
     "values": (KINDS, values_and_inputs, None),
     "open sizes": (KINDS, values_and_inputs, True),
+    "buckets": (KINDS, values_at_sizes, True),
     "gradients": (PURE, gradients, None),
 }
 

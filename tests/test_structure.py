@@ -34,15 +34,16 @@ ROOMS = {
     "lowerings.builders": "lowerings.table",
     "lowerings.cpu": "lowerings.builders lowerings.table",
     "lowerings": "lowerings.builders lowerings.cpu lowerings.table",
+    "lowerings.bounded": "lowerings.builders",
     "lowerings.passes": "lowerings.builders lowerings.target",
     "options": "",
-    "graphs": "lowerings lowerings.builders lowerings.table options runtime",
+    "graphs": "lowerings lowerings.bounded lowerings.builders lowerings.table options runtime",
     "decompositions": "graphs",
-    "programs": "decompositions graphs lowerings lowerings.builders lowerings.passes"
-    " lowerings.table lowerings.target options runtime",
+    "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
+    " lowerings.passes lowerings.table lowerings.target options runtime",
     "events": "graphs programs runtime",
-    "execution": "decompositions events graphs lowerings.builders lowerings.passes options"
-    " programs runtime runtime.cpu",
+    "execution": "decompositions events graphs lowerings.bounded lowerings.builders"
+    " lowerings.passes lowerings.target options programs runtime runtime.cpu",
     "dynamo": "events graphs lowerings.builders programs",
     "backend": "decompositions dynamo events execution graphs options runtime",
     "spmd": "runtime",

@@ -202,7 +202,28 @@ class BuiltExecutable:
         )
 
 
-Event: TypeAlias = GraphBreak | Frame | CompilationRecord | BuiltExecutable
+@dataclasses.dataclass(frozen=True)
+class NotBucketed:
+    """A part of a graph with open sizes is compiled for each tuple of them, and not for bounds.
+
+    Attributes:
+        graph: the graph.
+        part: which of its parts, from 1.
+        bounds: the bounds that it was to be compiled for; empty if there are none for it.
+        reason: which operator decided so, and where it stands.
+    """
+
+    graph: CompilationRecord
+    part: int
+    bounds: Mapping[str, Any]
+    reason: str
+
+    def __str__(self) -> str:
+        bounds = "".join(f", {n} = {v}" for n, v in self.bounds.items())
+        return f"no bounds for the sizes of {self.graph.name}{bounds}: {self.reason}"
+
+
+Event: TypeAlias = GraphBreak | Frame | CompilationRecord | BuiltExecutable | NotBucketed
 Observer: TypeAlias = Callable[[Event], None]
 
 

@@ -69,6 +69,7 @@ class Options:
     rng: str = "xla"
     libraries: tuple[str, ...] = LIBRARIES
     freeze: bool = False
+    buckets: str | tuple[int, ...] = "exact"
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> "Options":
@@ -95,6 +96,8 @@ class Options:
             _check(key, value, fields[key].type)
         if "libraries" in given:
             given["libraries"] = tuple(given["libraries"])
+        if not isinstance(given.get("buckets", ""), str):
+            given["buckets"] = tuple(sorted(set(given["buckets"])))
         return cls(**given)
 
 
@@ -106,6 +109,11 @@ def _check(key: str, value: Any, kind: Any) -> None:
     elif key == "libraries":
         if not isinstance(value, list | tuple) or not all(name in LIBRARIES for name in value):
             raise OptionError(f"option {key!r} must be a list out of {LIBRARIES}, not {value!r}")
+    elif key == "buckets":
+        if not (_are_bounds(value) or (isinstance(value, str) and value in ("auto", "exact"))):
+            raise OptionError(
+                f"option {key!r} must be 'auto', 'exact' or a list of sizes above 1, not {value!r}"
+            )
     elif kind is bool:
         if not isinstance(value, bool):
             raise OptionError(f"option {key!r} must be True or False, not {value!r}")
@@ -120,3 +128,11 @@ def _check(key: str, value: Any, kind: Any) -> None:
         raise OptionError(f"option {key!r} must be a dict, not {type(value).__name__} ({value!r})")
     elif not all(isinstance(k, str) for k in value):
         raise OptionError(f"the keys of option {key!r} must be names of XLA's options")
+
+
+def _are_bounds(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) > 0
+        and all(isinstance(n, int) and not isinstance(n, bool) and n > 1 for n in value)
+    )

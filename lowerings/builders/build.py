@@ -1,7 +1,9 @@
 """The vocabulary of the rules: StableHLO operations with torch's shapes, dtypes and numbers."""
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,8 @@ from xla_dynamo.lowerings.builders.values import (
     shape_of,
 )
 from xla_dynamo.torch_private import get_computation_dtype
+
+_sizes_vary = contextvars.ContextVar("sizes_vary", default=False)
 
 # --- types and shapes --------------------------------------------------------------------------
 
@@ -142,9 +146,20 @@ def divide(x: Value, y: Value) -> Value:
 
     XLA multiplies by the reciprocal of a divisor that is a constant or shared by many elements.
     """
-    if dtype_of(x).is_floating_point and _shared(y) and not _is_power_of_two(y):
+    may_be_any = _sizes_vary.get() or not _is_power_of_two(y)
+    if dtype_of(x).is_floating_point and _shared(y) and may_be_any:
         y = where(is_nan(x), x, y)  # the divisor is another one for each x, as far as XLA sees
     return hlo.divide(x, y)
+
+
+@contextlib.contextmanager
+def for_other_sizes() -> Iterator[None]:
+    """Emit nothing that is right only since a number, which may be a size, is a power of two."""
+    token = _sizes_vary.set(True)
+    try:
+        yield
+    finally:
+        _sizes_vary.reset(token)
 
 
 def _shared(y: Value) -> bool:

@@ -131,11 +131,11 @@ def _value(output: Output, results: list[torch.Tensor], inputs: dict[int, Any]) 
         return base if output.view is None else restrided(base, *output.view)
     if output.input is not None:
         tensor = inputs[output.input]
-        return _replayed(tensor, output.replay, output.as_view) if output.replay else tensor
+        return replayed(tensor, output.replay, output.as_view) if output.replay else tensor
     return output.number
 
 
-def _replayed(tensor: torch.Tensor, steps: Sequence[ViewStep], as_view: bool) -> Any:
+def replayed(tensor: torch.Tensor, steps: Sequence[ViewStep], as_view: bool) -> Any:
     """A view of a tensor; unless `as_view`, it is none for autograd, so it may change in place."""
     value: Any = tensor
     with torch.no_grad():

@@ -7,13 +7,15 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from xla_dynamo.errors import CompileError
-from xla_dynamo.events import BuiltExecutable, CompilationRecord, log_event
+from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed, log_event
+from xla_dynamo.execution.bounded_calls import BoundedCall
+from xla_dynamo.execution.bucketed_calls import BucketedCalls
 from xla_dynamo.execution.calls import BoxedGraph, Call, bind
 from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.split_graph import Part, SplitGraph
@@ -35,7 +37,9 @@ from xla_dynamo.graphs.sizes import (
 )
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.graphs.subgraphs import inline_subgraphs
+from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower import lower
+from xla_dynamo.programs.lower_bounded import BoundedProgram
 from xla_dynamo.programs.program import Program, Strides
 from xla_dynamo.programs.targets import target_of
 from xla_dynamo.runtime import marks, metrics
@@ -81,6 +85,12 @@ class CompiledGraph(BoxedGraph):
         freezes = request.options.freeze and request.keeps_inputs and not request.trains
         self._frozen = FrozenValues() if freezes else None
         self._lock = threading.Lock()
+        may_be_bounded = not (self._is_static or is_marked or freezes or self._offset_inputs)
+        self._buckets = None
+        if may_be_bounded and request.options.buckets != "exact":
+            self._buckets = BucketedCalls(
+                gm, request, self._device, self._compile_bounded, self._tell_not_bucketed
+            )
         self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
         if waits:
             super().__init__(lambda args: self._for(args, self._shardings(args))(args))
@@ -124,6 +134,10 @@ class CompiledGraph(BoxedGraph):
         sizes = () if self._is_static else (*size_key(args), *offsets)
         key = (sizes, tuple(shardings.items()))
         with self._lock:
+            if self._buckets is not None and not shardings:
+                call = self._buckets.find(args)
+                if call is not None:
+                    return call
             program = self._by_size.get(key)
             if program is None:
                 reason = self._why_now(key, symbol_values(self._gm, args))
@@ -171,6 +185,17 @@ class CompiledGraph(BoxedGraph):
         known = self._frozen.keys if self._frozen and mesh is None else None
         program = lower(self._gm, fake_values, target, request, known)
         lowering = time.perf_counter() - start
+        return self._build(program, placement, self._sizes, reason, lowering)
+
+    def _build(
+        self,
+        program: Program,
+        placement: Placement,
+        sizes: Mapping[str, Any],
+        reason: str,
+        lowering: float,
+    ) -> tuple[Call, Strides, Steps | None]:
+        """Compile a program that was lowered in so many seconds, and bind it."""
         metrics.add_time("LoweringTime", lowering)
         metrics.increment("UncachedCompile")
         if log.isEnabledFor(logging.DEBUG):
@@ -180,7 +205,7 @@ class CompiledGraph(BoxedGraph):
             BuiltExecutable(
                 self._record,
                 self._part,
-                self._sizes,
+                sizes,
                 reason,
                 program,
                 executable,
@@ -189,8 +214,24 @@ class CompiledGraph(BoxedGraph):
         )
         steps = None
         if executable is not None:
-            steps = steps_of(program, executable, request.keeps_inputs, self._frozen)
+            keeps_inputs = self._request.keeps_inputs
+            steps = steps_of(program, executable, keeps_inputs, self._frozen)
         return bind(program, steps, placement), program.chosen_strides, steps
+
+    @unset_fake_temporarily()
+    def _compile_bounded(
+        self, lower: Callable[[Target], BoundedProgram], sizes: Mapping[str, Any]
+    ) -> BoundedCall:
+        """The call of a program for a bucket, which `lower` makes for a target."""
+        start = time.perf_counter()
+        placement = placement_of(self._device)
+        bounded = lower(target_of(placement.platform, self._request.options, bounded=True))
+        lowering = time.perf_counter() - start
+        call, *_ = self._build(bounded.program, placement, sizes, "a new bucket", lowering)
+        return BoundedCall(bounded, call)
+
+    def _tell_not_bucketed(self, bounds: Mapping[str, Any], reason: str) -> None:
+        self._record.tell(NotBucketed(self._record, self._part, bounds, reason))
 
     def _executable(
         self, program: Program, placement: Placement

@@ -104,11 +104,12 @@ def symbol_values(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[str, An
             pairs = list(zip(fake.shape, given.shape, strict=True))
         for size, value in pairs:
             if isinstance(size, torch.SymInt | torch.SymFloat) and size.node.expr.is_symbol:
-                found[_name(size)] = value
+                found[name_of_size(size)] = value
     return found
 
 
-def _name(size: torch.SymInt | torch.SymFloat) -> str:
+def name_of_size(size: torch.SymInt | torch.SymFloat) -> str:
+    """The name of an open size in the user's function, where Dynamo knows it, else the symbol's."""
     environment, symbol = size.node.shape_env, size.node.expr
     known = getattr(environment, "var_to_sources", {}).get(symbol)  # private: torch 2.11 to 2.13
     if not known:

@@ -59,13 +59,25 @@ def lower(
         LoweringError: a rule failed or emitted another type than the fake value's.
     """
     with make_ir_context(), ir.Location.unknown():
-        return _ProgramLowering(gm, fake_values, ModuleBuilder(target, request)).run(frozen)
+        return ProgramLowering(gm, fake_values, ModuleBuilder(target, request)).run(frozen)
 
 
-class _ProgramLowering(GraphLowering):
+class ProgramLowering(GraphLowering):
+    """A whole graph on its way into a program.
+
+    Attributes:
+        symbols: how many open sizes the program takes the values of, as an argument behind those
+            of its inputs, i32[symbols]; 0 for a program without.
+    """
+
     def __init__(
-        self, gm: torch.fx.GraphModule, fake_values: Mapping[Node, Any], builder: ModuleBuilder
+        self,
+        gm: torch.fx.GraphModule,
+        fake_values: Mapping[Node, Any],
+        builder: ModuleBuilder,
+        symbols: int = 0,
     ) -> None:
+        """Begin with no node lowered."""
         super().__init__(gm, fake_values, builder)
         self.graph_results: Any = gm.graph.output_node().args[0]
         views = builder.request.views_of_inputs
@@ -79,20 +91,35 @@ class _ProgramLowering(GraphLowering):
         self.result_index: dict[Any, int] = {}
         self.restrides: dict[int, Restride] = {}
         self.host_results: set[int] = set()
+        self.symbols = symbols
+        self.donations: list[Input] = []
+        self.inputs: list[Input] = []
+        self.static_inputs: list[Input] = []
+        self.outputs: tuple[Output, ...] = ()
+        self.mutations: tuple[Mutation, ...] = ()
 
     def run(self, frozen: Collection[str] | None) -> Program:
+        """Write the module, and run the passes over it."""
+        self.write()
+        return self.finish(frozen)
+
+    def write(self) -> None:
+        """Write the module as the rules emit it."""
         builder, request = self.builder, self.builder.request
         donated = self.donated()
         others = [node for node in self.input_index if node not in donated]
         static = {n for n in others if self.input_index[n] in request.static_inputs}
         with ir.InsertionPoint(builder.block):
-            donations = self.arguments(donated)
-            inputs = self.arguments([node for node in others if node not in static])
-            statics = self.arguments([node for node in others if node in static])
+            self.donations = self.arguments(donated)
+            self.inputs = self.arguments([node for node in others if node not in static])
+            if self.symbols:
+                builder.argument([self.symbols], torch.int32)
+                self.inputs.append(Input(len(self.input_index), InputLayout((0,))))
+            self.static_inputs = self.arguments([node for node in others if node in static])
             self.lower_nodes()
             self.shared = outputs_of_one_memory(self.graph_results, self.fake_values)
-            outputs = tuple(self.output(value) for value in self.graph_results)
-            mutations = tuple(
+            self.outputs = tuple(self.output(value) for value in self.graph_results)
+            self.mutations = tuple(
                 Mutation(self.input_index[target], self.output(value))
                 for target, value in self.mutated.items()
                 if target not in donated
@@ -100,6 +127,12 @@ class _ProgramLowering(GraphLowering):
             self.results += [self.new_value(node) for node in donated]
             func.ReturnOp(self.results)
         builder.finish()
+
+    def finish(self, frozen: Collection[str] | None) -> Program:
+        """Run the passes over the module that was written."""
+        builder, request = self.builder, self.builder.request
+        donations, inputs, statics = self.donations, self.inputs, self.static_inputs
+        outputs, mutations = self.outputs, self.mutations
         cut = None
         if frozen is not None and not mutations and statics:
             first = len(donations) + len(inputs)
@@ -108,7 +141,7 @@ class _ProgramLowering(GraphLowering):
             if (cut := freeze(builder.main, roots, frozen, builder.target)) is not None:
                 statics = [i for number, i in before.items() if number not in cut.unused]
         builder.main.arg_attrs = self.argument_attributes(
-            len(donated), [given.axes for given in (*donations, *inputs, *statics)]
+            len(donations), [given.axes for given in (*donations, *inputs, *statics)]
         )
         if builder.target.partitions == 1:
             allow_any_permutation(builder.main, self.results_for_backward(outputs, mutations))

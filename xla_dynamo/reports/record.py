@@ -3,7 +3,15 @@
 import dataclasses
 from typing import Any
 
-from xla_dynamo.events import BuiltExecutable, CompilationRecord, Event, Frame, GraphBreak, Operator
+from xla_dynamo.events import (
+    BuiltExecutable,
+    CompilationRecord,
+    Event,
+    Frame,
+    GraphBreak,
+    NotBucketed,
+    Operator,
+)
 
 
 class Record:
@@ -60,6 +68,11 @@ class Record:
     def executables(self) -> list[BuiltExecutable]:
         """What XLA compiled: one for each part of a graph and each tuple of its sizes."""
         return [e for e in self.events if isinstance(e, BuiltExecutable)]
+
+    @property
+    def not_bucketed(self) -> list[NotBucketed]:
+        """The graphs that are compiled for each tuple of sizes where bounds were asked for."""
+        return [e for e in self.events if isinstance(e, NotBucketed)]
 
     @property
     def eager_operators(self) -> list[tuple[CompilationRecord, Operator]]:

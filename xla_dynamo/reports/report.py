@@ -62,6 +62,15 @@ class Report(Record):
                 numbers=(0, 3, 5),
             ),
             _table(
+                "Open sizes without buckets",
+                ("graph", "bounds", "why"),
+                (
+                    (n.graph.number, ", ".join(f"{k} = {v}" for k, v in n.bounds.items()), n.reason)
+                    for n in self.not_bucketed
+                ),
+                numbers=(0,),
+            ),
+            _table(
                 "Executables",
                 (
                     "graph",

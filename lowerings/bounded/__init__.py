@@ -1,0 +1,1 @@
+"""Programs of bounded sizes: lowered at upper bounds, right at every size below them."""

@@ -1,0 +1,105 @@
+"""Make a program that was lowered at upper bounds of its open sizes right at every size below."""
+
+from collections.abc import Callable, Sequence
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
+
+from xla_dynamo.lowerings.bounded import contractions, places
+from xla_dynamo.lowerings.bounded.alignment import Alignment, Row, inline_calls
+from xla_dynamo.lowerings.bounded.context import RULES, BoundedContext, all_static
+from xla_dynamo.lowerings.bounded.dimensions import Atom, Dims, dim_sizes, is_free
+from xla_dynamo.lowerings.bounded.extents import Extent, Refused, RunTimeSizes, Symbols, is_open
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.functions import has_uses
+
+assert contractions, places  # they register the rules
+
+
+def bound_sizes(
+    functions: Sequence[func.FuncOp],
+    symbols: Symbols,
+    run_time: int,
+    inputs: Sequence[Sequence[Extent] | None],
+) -> Callable[[ir.Value], Dims]:
+    """Change the first of these functions, which must be one graph's in several variants.
+
+    What is arbitrary, since it stands behind the elements of the graph, is kept out of whatever is
+    computed from several places; numbers that are sizes are computed at run time.
+
+    Args:
+        functions: the graph's lowerings.
+        symbols: its open sizes.
+        run_time: the number of the argument that has the symbols' values, i32[symbols].
+        inputs: the extents of each argument's dimensions; None for one of static sizes.
+
+    Returns:
+        What is known of the dimensions of a value that the first function had.
+
+    Raises:
+        Refused: some operation is not known to be right at other sizes.
+    """
+    for function in functions:
+        inline_calls(function)
+    main = functions[0]
+    aligned = Alignment(functions)
+    sizes = RunTimeSizes(main.entry_block.arguments[run_time], main.entry_block)
+    ctx = BoundedContext(symbols, sizes, aligned)
+    _note_arguments(ctx, functions, inputs)
+    for row in aligned.rows():
+        if row.name == "func.return":
+            break
+        try:
+            with ir.InsertionPoint(row.op), row.op.location:
+                _read(ctx, aligned, row)
+        except Refused as refusal:
+            raise Refused(f"{row.name}: {refusal}", str(row.op.location)) from refusal
+    dims = dict(ctx.dims)
+    for op in reversed([op.operation for op in main.entry_block.operations]):
+        if op.name in _REPLACED and not has_uses(op):
+            op.erase()
+    return lambda value: dims[value]
+
+
+_REPLACED = ("stablehlo.constant", "stablehlo.slice", "stablehlo.concatenate")
+
+
+def _note_arguments(
+    ctx: BoundedContext,
+    functions: Sequence[func.FuncOp],
+    inputs: Sequence[Sequence[Extent] | None],
+) -> None:
+    arguments = [list(f.entry_block.arguments) for f in functions]
+    for extents, *values in zip(inputs, *arguments, strict=True):
+        sizes = list(zip(*map(build.shape_of, values), strict=True))
+        dims = all_static(sizes)
+        if extents is not None:
+            dims = tuple(
+                (Atom(s, extent if is_open(s) else None),)
+                for s, extent in zip(sizes, extents, strict=True)
+            )
+        elif any(map(is_open, sizes)):
+            raise Refused("an argument has an open size that is not known")
+        for dim, of_one in zip(dims, sizes, strict=True):
+            assert dim_sizes(dim) == of_one
+        ctx.dims[values[0]] = dims
+
+
+def _read(ctx: BoundedContext, aligned: Alignment, row: Row) -> None:
+    """Note the dimensions of an operation's results, by its rule if one is open."""
+    operands = [ctx.dims[value] for value in row.op.operands]
+    results = [row.result(i) for i in range(len(row.op.results))]
+    free = any(is_free(dim) for dims in operands for dim in dims)
+    free = free or any(is_open(sizes) for of_one in results for sizes in of_one)
+    aligned.check_regions(row)
+    if not free and not row.differing():
+        for result, sizes in zip(row.op.results, results, strict=True):
+            ctx.dims[result] = all_static(sizes)
+        return
+    rule = RULES.get(row.name)
+    if rule is None:
+        raise Refused("it is not known how it treats open sizes")
+    rule(ctx, row)
+    for result, sizes in zip(row.op.results, results, strict=True):
+        if [dim_sizes(dim) for dim in ctx.dims[result]] != sizes:
+            raise Refused("its open sizes are not followed")

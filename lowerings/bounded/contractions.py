@@ -1,0 +1,260 @@
+"""Rules of bounded programs: operations that combine or choose places, behind masks."""
+
+import torch
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings.bounded.alignment import Row
+from xla_dynamo.lowerings.bounded.context import BoundedContext, allow, bounds, refuse_open
+from xla_dynamo.lowerings.bounded.dimensions import (
+    Dim,
+    Dims,
+    dim_sizes,
+    is_free,
+    joined,
+    static_dim,
+)
+from xla_dynamo.lowerings.bounded.extents import Refused, Sizes, is_open
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.operation_names import named
+
+# What a reduction may fold with: the start changes nothing, however often it is folded in.
+_SELECTIONS = named("maximum minimum and or")
+_NEUTRAL = {"stablehlo.add": (0,), "stablehlo.multiply": (1,), "stablehlo.xor": (0,)}
+# The body of a reduction of several operands that keeps one of them, as argmax does.
+_CHOOSING = _SELECTIONS | named("compare select not xor return constant")
+
+
+@bounds("stablehlo.reduce")
+def reduce(ctx: BoundedContext, row: Row) -> None:
+    """What is arbitrary becomes the number that the reduction starts with."""
+    allow(row)
+    count = len(row.op.results)
+    over = list(ir.DenseI64ArrayAttr(row.op.attributes["dimensions"]))
+    given = [ctx.operand(row, i) for i in range(count)]
+    dims = [joined(each) for each in zip(*given, strict=True)]
+    masked = {d: dims[d] for d in over if is_free(dims[d])}
+    if masked:
+        _check_start(row)
+        for i in range(count):
+            x, start = row.op.operands[i], row.op.operands[count + i]
+            row.op.operands[i] = ctx.masks.masked(x, masked, start)
+    for result in row.op.results:
+        ctx.dims[result] = tuple(dim for d, dim in enumerate(dims) if d not in over)
+
+
+def _check_start(row: Row) -> None:
+    """Raise Refused unless the start of a reduction may be folded in any number of times."""
+    ops = [op.operation for op in row.op.regions[0].blocks[0].operations]
+    if len(row.op.results) == 1 and len(ops) == 2:
+        if ops[0].name in _SELECTIONS:
+            return
+        start = row.op.operands[1].owner
+        if ops[0].name in _NEUTRAL and getattr(start, "name", "") == "stablehlo.constant":
+            value = start.attributes["value"].get_splat_value().value
+            if value in _NEUTRAL[ops[0].name]:
+                return
+    elif all(op.name in _CHOOSING for op in ops):
+        return
+    raise Refused("it reduces an open size in a way that is not followed")
+
+
+@bounds("stablehlo.dot_general")
+def dot_general(ctx: BoundedContext, row: Row) -> None:
+    """What is arbitrary in a contracted dimension becomes 0, in both factors."""
+    allow(row)
+    numbers = hlo.DotDimensionNumbers(row.op.attributes["dot_dimension_numbers"])
+    batch = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
+    over = list(numbers.lhs_contracting_dimensions), list(numbers.rhs_contracting_dimensions)
+    given = ctx.operand(row, 0), ctx.operand(row, 1)
+    pairs = list(zip(*over, strict=True))
+    contracted = [joined([given[0][i], given[1][j]]) for i, j in pairs]
+    for side in (0, 1):
+        masked = {over[side][n]: dim for n, dim in enumerate(contracted) if is_free(dim)}
+        if masked:
+            x = row.op.operands[side]
+            zero = build.scalar(0, build.dtype_of(x))
+            row.op.operands[side] = ctx.masks.masked(x, masked, zero)
+    result = [joined([given[0][i], given[1][j]]) for i, j in zip(*batch, strict=True)]
+    for side in (0, 1):
+        taken = {*batch[side], *over[side]}
+        result += [dim for d, dim in enumerate(given[side]) if d not in taken]
+    ctx.dims[row.op.results[0]] = tuple(result)
+
+
+@bounds("stablehlo.gather")
+def gather(ctx: BoundedContext, row: Row) -> None:
+    """An index into an open dimension is kept among its elements of the graph."""
+    allow(row, "slice_sizes")
+    numbers = hlo.GatherDimensionNumbers(row.op.attributes["dimension_numbers"])
+    operand, indices = ctx.operand(row, 0), list(ctx.operand(row, 1))
+    vector = numbers.index_vector_dim
+    batching = dict(
+        zip(numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True)
+    )
+    slices, whole = row.integers("slice_sizes"), row.operand(0)
+    limits: dict[int, Dim] = {}
+    for d, dim in enumerate(operand):
+        if d in batching:
+            indices[batching[d]] = joined([indices[batching[d]], dim])
+        elif not is_free(dim):
+            if is_open(slices[d]):
+                raise Refused("how much it gathers depends on an open size")
+        elif slices[d] != whole[d]:
+            if set(slices[d]) != {1}:
+                raise Refused("it gathers parts of an open size")
+            if d not in numbers.start_index_map:
+                raise Refused("it gathers parts of an open size")
+            limits[list(numbers.start_index_map).index(d)] = dim
+    if vector < len(indices):
+        refuse_open((indices[vector],), "the number of its indices is open")
+    if limits:
+        row.op.operands[1] = _clamped(ctx, row.op.operands[1], vector, limits)
+    left = [dim for d, dim in enumerate(indices) if d != vector]
+    gone = {*numbers.collapsed_slice_dims, *batching}
+    parts = [
+        operand[d] if slices[d] == whole[d] else static_dim(slices[d])
+        for d in range(len(operand))
+        if d not in gone
+    ]
+    offsets = list(numbers.offset_dims)
+    rank = len(left) + len(parts)
+    dims = [parts.pop(0) if d in offsets else left.pop(0) for d in range(rank)]
+    _note(ctx, row, tuple(dims))
+
+
+def _clamped(
+    ctx: BoundedContext, indices: ir.Value, vector: int, limits: dict[int, Dim]
+) -> ir.Value:
+    """Indices that are at most the last of the graph's elements, for some of their numbers."""
+    shape, dtype = build.shape_of(indices), build.dtype_of(indices)
+    highest = torch.iinfo(dtype).max
+    listed = []
+    for number in range(shape[vector] if vector < len(shape) else 1):
+        last = build.scalar(highest, dtype)
+        if number in limits:
+            last = ctx.value(ctx.count(limits[number]).plus(-1), dtype)
+        listed.append(build.reshape(last, [1]))
+    bound = build.concatenate(listed, 0)
+    if vector < len(shape):
+        return hlo.minimum(indices, build.broadcast_in_dim(bound, shape, [vector]))
+    return hlo.minimum(indices, build.broadcast_in_dim(build.reshape(bound, []), shape, []))
+
+
+def _note(ctx: BoundedContext, row: Row, dims: Dims) -> None:
+    """Note the dimensions of a result, which must have its sizes."""
+    if list(map(dim_sizes, dims)) != row.result():
+        raise Refused("its open sizes are not followed")
+    ctx.dims[row.op.results[0]] = dims
+
+
+@bounds("stablehlo.dynamic_slice")
+def dynamic_slice(ctx: BoundedContext, row: Row) -> None:
+    """Where a part of an open dimension begins is kept so that it has elements of the graph."""
+    allow(row, "slice_sizes")
+    taken = row.integers("slice_sizes")
+    _note(ctx, row, _moved(ctx, row, ctx.operand(row, 0), row.operand(0), taken, first=1))
+
+
+@bounds("stablehlo.dynamic_update_slice")
+def dynamic_update_slice(ctx: BoundedContext, row: Row) -> None:
+    """Likewise; the part is written over elements of the graph alone."""
+    allow(row)
+    dims, part = list(ctx.operand(row, 0)), ctx.operand(row, 1)
+    moved = _moved(ctx, row, tuple(dims), row.operand(0), row.operand(1), first=2)
+    for d, (dim, of_part) in enumerate(zip(moved, part, strict=True)):
+        if row.operand(0)[d] == row.operand(1)[d]:
+            dims[d] = joined([dim, of_part])
+        elif is_free(of_part):
+            raise Refused("it writes an open size into another")
+    _note(ctx, row, tuple(dims))
+
+
+def _moved(
+    ctx: BoundedContext, row: Row, dims: Dims, whole: list[Sizes], taken: list[Sizes], first: int
+) -> Dims:
+    """The dimensions of the part at some starts, the operands from `first` on."""
+    found = []
+    for d, dim in enumerate(dims):
+        if whole[d] == taken[d]:
+            found.append(dim)
+            continue
+        if is_open(taken[d]):
+            raise Refused("how much it takes depends on an open size")
+        if is_free(dim):
+            last = ctx.count(dim).plus(-taken[d][0])
+            if not last.never_below(0, ctx.symbols.lows):
+                raise Refused("it takes a part of an open size that may not be there at all sizes")
+            start = row.op.operands[first + d]
+            row.op.operands[first + d] = hlo.minimum(start, ctx.value(last, build.dtype_of(start)))
+        found.append(static_dim(taken[d]))
+    return tuple(found)
+
+
+@bounds("stablehlo.sort")
+def sort(ctx: BoundedContext, row: Row) -> None:
+    """Only along a static dimension."""
+    allow(row)
+    along = ir.IntegerAttr(row.op.attributes["dimension"]).value
+    given = [ctx.operand(row, i) for i in range(len(row.op.operands))]
+    dims = tuple(joined(each) for each in zip(*given, strict=True))
+    refuse_open(dims[along : along + 1], "it sorts along an open size")
+    for result in row.op.results:
+        ctx.dims[result] = dims
+
+
+@bounds("stablehlo.reduce_window")
+def reduce_window(ctx: BoundedContext, row: Row) -> None:
+    """Windows over static dimensions, and those that end at each place of an open one."""
+    allow(row, "window_dimensions", "padding")
+    if len(row.op.results) != 1:
+        raise Refused("it reduces windows of several values")
+    found = []
+    pads = [list(map(tuple, _pads(op))) for op in row.ops]
+    windows = row.integers("window_dimensions")
+    for d, dim in enumerate(ctx.operand(row, 0)):
+        before, after, window = row.operand(0)[d], row.result()[d], windows[d]
+        low, high = zip(*(of_one[d] for of_one in pads), strict=True)
+        if not is_free(dim):
+            if any(map(is_open, (window, low, high))):
+                raise Refused("its windows depend on an open size")
+            found.append(static_dim(after))
+            continue
+        # Each place sees those before it, and the padding behind is never read.
+        causal = all(n - 1 == pad for n, pad in zip(window, low, strict=True)) and not any(high)
+        if before != after or not causal or not _is_plain(row, d):
+            raise Refused("its windows reach behind the end of an open size")
+        found.append(dim)
+    _note(ctx, row, tuple(found))
+
+
+def _pads(op: ir.Operation) -> list[list[int]]:
+    rank = build.rank_of(op.operands[0])
+    if "padding" not in op.attributes:
+        return [[0, 0]] * rank
+    flat = [int(n) for n in ir.DenseIntElementsAttr(op.attributes["padding"])]
+    flat = flat * (2 * rank // len(flat))  # of a splat, one element is listed
+    return [flat[2 * d : 2 * d + 2] for d in range(rank)]
+
+
+def _is_plain(row: Row, dim: int) -> bool:
+    """Whether windows move by one place, and have no gaps."""
+    names = ("window_strides", "base_dilations", "window_dilations")
+    given = [row.op.attributes[name] for name in names if name in row.op.attributes]
+    return all(list(ir.DenseI64ArrayAttr(one))[dim] == 1 for one in given)
+
+
+@bounds("stablehlo.convolution")
+def convolution(ctx: BoundedContext, row: Row) -> None:
+    """Only images may be of an open number."""
+    allow(row)
+    numbers = hlo.ConvDimensionNumbers(row.op.attributes["dimension_numbers"])
+    refuse_open(ctx.operand(row, 1), "its kernel is of an open size")
+    images = ctx.operand(row, 0)
+    others = tuple(d for i, d in enumerate(images) if i != numbers.input_batch_dimension)
+    refuse_open(others, "its images are of an open size")
+    if ir.IntegerAttr(row.op.attributes["batch_group_count"]).value != 1:
+        raise Refused("it groups images of an open number")
+    dims = [static_dim(sizes) for sizes in row.result()]
+    dims[numbers.output_batch_dimension] = images[numbers.input_batch_dimension]
+    _note(ctx, row, tuple(dims))

@@ -1,0 +1,262 @@
+"""Buckets: one executable for all sizes up to a bound, with eager's results at each.
+
+Cold: nothing is cached on disk, and Dynamo starts anew in each test. In all tests, what stands
+behind the elements of an input is NaN, or a number that is no index.
+"""
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+
+import xla_dynamo
+from tests.comparison import compare
+from tests.compiling import compiled_whole
+from tests.padding import harmful_padding
+from xla_dynamo.errors import OptionError
+from xla_dynamo.graphs.buckets import Bucket, bucket_of, variants_of
+from xla_dynamo.options import Options
+
+ENDS = (2, 1 << 24)
+# Within a bucket, at its edge, one beyond; the last two are of the next one.
+SIZES = (5, 7, 8, 9, 16)
+
+
+@pytest.fixture(autouse=True)
+def _padding():
+    with harmful_padding():
+        yield
+
+
+def rows(n):
+    return [torch.randn(n, 11)]
+
+
+def batches(n):
+    return [torch.randn(n + 17, n, 11)]
+
+
+def check(f, make, sizes=SIZES, buckets="auto", **how):
+    """Compare with eager at each size; returns the compiled function."""
+    run = compiled_whole(f, dynamic=True, buckets=buckets)
+    for n in sizes:
+        args = make(n)
+        compare(f(*args), run(*args), values=True, **how)
+    return run
+
+
+W = torch.randn(11, 3)
+BOUNDED = {
+    "elementwise": (lambda x: x.exp() + 1, rows),
+    "softmax over the free size": (lambda x: x.softmax(0), rows),
+    "means": (lambda x: (x.mean(0), x.mean(), x.var(0)), rows),
+    "masked mean": (lambda x: (x * (x > 0)).sum(0) / (x > 0).sum(0).clamp(min=1), rows),
+    "extrema": (lambda x: (x.amax(0), x.max(0), (x > 2).any(0), x.prod(0)), rows),
+    "matmul keeps it": (lambda x: x @ W, rows),
+    "matmul contracts it": (lambda x: x.T @ x, rows),
+    "matmul does both": (lambda x: (x @ x.T) @ x, rows),
+    "sum of what is made": (lambda x: torch.ones(x.shape[0]).sum() + x.sum(), rows),
+    "positions": (lambda x: (torch.arange(x.shape[0]) + x[:, 0], x.shape[0] * x), rows),
+    "the last place": (lambda x: (x[-1] * 2, x[-3:] * 2, x[0] * 2), rows),
+    "a shift": (lambda x: x[1:] - x[:-1], rows),
+    "two free sizes joined": (lambda x: torch.cat([x, x * 2, x[1:]]).softmax(0), rows),
+    "stack": (lambda x: torch.stack([x, x + 1]).sum(1), rows),
+    "triangle": (lambda x: (x @ x.T).tril().sum(1), rows),
+    "padding": (lambda x: F.pad(x, (0, 0, 2, 1), value=3.0).sum(0), rows),
+    "running sums": (lambda x: (x.cumsum(0), (x > 0).cumsum(0)), rows),
+    "sizes as results": (lambda x: (x + 1, x.shape[0], x.numel()), rows),
+    "a permuted result": (lambda x: (x * 2).T, rows),
+    "one result twice": (lambda x: (x * 2,) * 2, rows),
+    "a strided input": (lambda x: x.sum(0) + x, lambda n: [torch.randn(11, n).T]),
+    "an input with gaps": (lambda x: x.sum(0) + x, lambda n: [torch.randn(n, 22)[:, ::2]]),
+    "embedding": (lambda i: F.embedding(i, W), lambda n: [torch.randint(0, 11, (3, n))]),
+    "indices into it": (
+        lambda x, i: x[i],
+        lambda n: [torch.randn(n, 11), torch.randint(-n, n, (3,))],
+    ),
+    "batch and length": (lambda x: F.gelu(x @ W).softmax(1).sum(0), batches),
+    "merged and contracted": (lambda x: x.flatten(0, 1).T @ x.flatten(0, 1), batches),
+    "a merged result": (lambda x: x.reshape(-1, 11).exp(), batches),
+    "lengths": (
+        lambda x, n: (x * (torch.arange(x.shape[1]) < n[:, None])).sum(1) / n,
+        lambda n: [torch.randn(3, n), torch.tensor([n, 1, 2])],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_one_executable_for_a_bucket(name, executables):
+    # Sums of other lengths are added in another order.
+    check(*BOUNDED[name], atol=2e-5, rtol=2e-5)
+    bound = 3 if name in ("batch and length", "merged and contracted", "a merged result") else 2
+    assert executables() == bound
+
+
+REFUSED = {
+    "half a size": (lambda x: x * (x.shape[0] // 2), rows, "not a polynomial"),
+    "turned": (lambda x: x.flip(0), rows, "reverse: it turns an open size"),
+    "sorted": (lambda x: x.sort(0), rows, "sort: it sorts along an open size"),
+    "drawn": (lambda x: x + torch.rand_like(x) * 0, rows, "draws random numbers"),
+    "changed in place": (lambda x: x.mul_(2), rows, "changes in place"),
+    "results of one memory": (lambda x: (lambda y: (y, y[0]))(x + 1), rows, "bound in another way"),
+    "a table": (
+        lambda x: F.interpolate(x, scale_factor=2.0, mode="linear"),
+        lambda n: [torch.randn(1, 2, n)],
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_bounded_is_compiled_for_each_size(name, executables):
+    f, make, reason = REFUSED[name]
+    sizes = (5, 7, 8)
+    run = xla_dynamo.explain(f, dynamic=True, options={"buckets": "auto"})
+    report = run(*make(5))
+    assert reason in report.not_bucketed[0].reason
+    for n in sizes:
+        args = make(n)
+        compare(f(*map(torch.clone, args)), run(*args).result, values=True)
+    assert executables() == len(sizes)
+
+
+def test_explain_names_the_operator_and_its_line():
+    def f(x):
+        y = x + 1
+        return y.flip(0)
+
+    report = xla_dynamo.explain(f, dynamic=True, options={"buckets": "auto"})(*rows(5))
+    (event,) = report.not_bucketed
+    assert "stablehlo.reverse" in event.reason
+    assert "return y.flip(0)" in event.reason
+    assert "Open sizes without buckets" in str(report)
+
+
+def test_inputs_as_outputs_are_the_inputs(executables):
+    run = compiled_whole(lambda x: (x, x.view(-1), x[0], x + 1), dynamic=True, buckets="auto")
+    for n in SIZES:
+        x = torch.randn(n, 11)
+        same, flat, first, _ = run(x)
+        for given, shape in ((same, (n, 11)), (flat, (n * 11,)), (first, (11,))):
+            assert given.data_ptr() == x.data_ptr()
+            assert given.shape == shape
+    assert executables() == 2
+
+
+def test_an_input_of_a_static_size_changes_in_place(executables):
+    def f(total, x):
+        return total.add_(x.sum(0)) * 1
+
+    run = compiled_whole(f, buckets="auto")
+    for n in SIZES:
+        x, (total, expected) = torch.randn(n, 11), torch.ones(2, 11)
+        torch._dynamo.mark_dynamic(x, 0)
+        compare((f(expected, x), expected), (run(total, x), total), values=True)
+    assert executables() == 2
+
+
+def test_attention(executables):
+    """The size of a head, of which torch takes the root, is not open."""
+
+    def f(q):
+        return F.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    run = compiled_whole(f, buckets="auto")
+    for n in SIZES:
+        q = torch.randn(2, 3, n, 16)
+        torch._dynamo.mark_dynamic(q, 2)
+        compare(f(q), run(q), values=True)
+    assert executables() == 2
+
+
+def test_given_bounds(executables):
+    check(lambda x: x.softmax(0), rows, (2, 5, 24, 25, 40), buckets=[24, 40])
+    assert executables() == 2
+    check(lambda x: x.softmax(0) * 2, rows, (41, 42), buckets=[24, 40])
+    assert executables() == 4, "beyond the largest, for each size"
+
+
+def test_the_range_of_a_size_bounds_its_bucket(executables):
+    explained = xla_dynamo.explain(lambda x: x.softmax(0), options={"buckets": "auto"})
+    for n in (9, 12):
+        x = torch.randn(n, 11)
+        torch._dynamo.mark_dynamic(x, 0, min=3, max=12)
+        report = explained(x)
+    (built,) = report.executables
+    assert list(built.sizes.values()) == ["9 to 12"]
+    assert executables() == 1
+
+
+def test_exact_is_the_default(executables):
+    run = compiled_whole(torch.sin, dynamic=True)
+    for n in (5, 6):
+        run(torch.randn(n))
+    assert executables() == 2
+
+
+@pytest.mark.parametrize("value", ["none", [], [1, 8], ["8"], 8, None])
+def test_other_values_of_the_option_are_errors(value):
+    with pytest.raises(OptionError, match="'auto', 'exact' or a list of sizes"):
+        Options.parse({"buckets": value})
+
+
+@pytest.mark.parametrize(
+    ("size", "bucket"),
+    [
+        *((2, (2, 4)), (4, (2, 4)), (5, (5, 8)), (32, (17, 32)), (33, (33, 48)), (49, (49, 64))),
+        *((96, (65, 96)), (97, (97, 128)), (1000, (769, 1024))),
+    ],
+)
+def test_automatic_buckets(size, bucket):
+    assert bucket_of(size, "auto", ENDS) == Bucket(*bucket)
+
+
+@pytest.mark.parametrize("high", [4, 5, 9, 64, 100])
+def test_no_remainder_is_the_same_at_all_sizes_that_are_lowered(high):
+    for low in range(2, high - 1):
+        (top,), *others = variants_of([Bucket(low, high)])
+        for divisor in range(2, high):
+            assert {n % divisor for (n,) in others} != {top % divisor}
+
+
+@pytest.mark.usefixtures("others_may_warn")
+def test_bert(traces, executables):
+    config = transformers.BertConfig(
+        hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256
+    )
+    model = transformers.BertModel(config).eval()
+
+    def f(ids, mask):
+        return model(input_ids=ids, attention_mask=mask).last_hidden_state
+
+    run = compiled_whole(f, dynamic=True, buckets="auto")
+    with torch.no_grad():
+        for length, count in ((5, 1), (7, 1), (8, 1), (9, 2), (16, 2), (1, 3)):
+            ids = torch.randint(0, 1000, (3, length))
+            mask = (torch.arange(length) < torch.tensor([[length], [3], [1]])).long()
+            torch.testing.assert_close(run(ids, mask), f(ids, mask), atol=1e-5, rtol=1e-5)
+            assert executables() == count
+    assert traces() == 2
+
+
+@pytest.mark.usefixtures("others_may_warn")  # transformers 5.24 renames past_key_values
+def test_gpt2_with_a_growing_cache(traces, executables):
+    config = transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, n_positions=64)
+    model = transformers.GPT2LMHeadModel(config).eval()
+
+    def step(ids, past):
+        cache = transformers.DynamicCache(past) if past else None
+        output = model(input_ids=ids, past_key_values=cache, use_cache=True)
+        layers = output.past_key_values.layers
+        return output.logits, [(layer.keys, layer.values) for layer in layers]
+
+    run = compiled_whole(step, dynamic=True, buckets="auto")
+    with torch.no_grad():
+        past = expected_past = step(torch.randint(0, 1000, (3, 5)), None)[1]
+        for _ in range(6):  # the cache of 5 to 10 places
+            ids = torch.randint(0, 1000, (3, 1))
+            logits, past = run(ids, past)
+            expected, expected_past = step(ids, expected_past)
+            compare((expected, expected_past), (logits, past), values=True, atol=1e-5, rtol=1e-5)
+    assert traces() == 1
+    assert executables() == 2

@@ -1,0 +1,82 @@
+"""Buckets: the bounds that open sizes are compiled for, and the sizes that prove them."""
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+# Either "auto", or the bounds in ascending order.
+Buckets: TypeAlias = str | tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bucket:
+    """The sizes from `low` to `high`, which one executable serves."""
+
+    low: int
+    high: int
+
+    def middle(self, number: int) -> int:
+        """A size within: another one for each number, if there are so many.
+
+        Its distances to both ends have no common divisor. So no remainder by another number than 1
+        is the same at the three sizes, and what depends on a remainder shows.
+        """
+        center = (self.low + self.high) / 2
+        inner = sorted(range(self.low + 1, self.high), key=lambda n: (abs(n - center), n))
+        fit = [n for n in inner if math.gcd(self.high - n, n - self.low) == 1]
+        return fit[number % len(fit)]
+
+
+def bucket_of(size: int, buckets: Buckets, ends: tuple[int, int]) -> Bucket | None:
+    """The bucket of a size between these ends; None if it has none.
+
+    "auto" takes powers of two, and from 32 on also those times 1.5.
+    """
+    least, most = ends
+    if not least <= size <= most:
+        return None
+    if isinstance(buckets, str):
+        power = 1 << max(size - 1, 3).bit_length()
+        finer = power * 3 // 4
+        high = finer if finer >= 48 and size <= finer else power
+        low = (power // 2 if high == finer else finer if finer >= 48 else power // 2) + 1
+        low = 2 if power == 4 else low
+    else:
+        place = bisect.bisect_left(buckets, size)
+        if place == len(buckets):
+            return None
+        high = buckets[place]
+        low = buckets[place - 1] + 1 if place else least
+    high = min(high, most)
+    # Three sizes at least, at which the program is lowered.
+    low = max(min(low, high - 2), least)
+    return Bucket(low, high) if high - low >= 2 else None
+
+
+def buckets_of(
+    sizes: Sequence[int], buckets: Buckets, ranges: Sequence[tuple[int, int]]
+) -> tuple[Bucket, ...] | None:
+    """The bucket of each of several sizes; None if one has none."""
+    found = []
+    for size, ends in zip(sizes, ranges, strict=True):
+        if (bucket := bucket_of(size, buckets, ends)) is None:
+            return None
+        found.append(bucket)
+    return tuple(found)
+
+
+def variants_of(buckets: Sequence[Bucket]) -> list[tuple[int, ...]]:
+    """The values of the symbols at which a graph is lowered.
+
+    The first are the bounds. Each symbol has its low and a size between, and symbols whose buckets
+    overlap have them in another order: so neither is the smaller one in all variants.
+    """
+    others = []
+    for place, bucket in enumerate(buckets):
+        before = [b for b in buckets[:place] if b.low <= bucket.high and bucket.low <= b.high]
+        number, turned = divmod(len(before), 2)
+        pair = bucket.low, bucket.middle(number)
+        others.append(pair[::-1] if turned else pair)
+    return [tuple(b.high for b in buckets), *zip(*others, strict=True)]

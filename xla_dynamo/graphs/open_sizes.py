@@ -1,0 +1,200 @@
+"""The symbols of a graph with open sizes: where a call has their values, what they may be."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import sympy
+import torch
+from torch.utils import _pytree as pytree
+
+from xla_dynamo.graphs.nodes import attribute_of
+from xla_dynamo.graphs.sizes import name_of_size
+from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.lowerings.bounded.extents import Extent
+from xla_dynamo.torch_private import FakeTensor, FakeTensorMode
+
+Node: TypeAlias = torch.fx.Node
+# The size that a range of sizes without an upper end may have at most.
+_LARGEST = 1 << 24
+
+
+class NotBounded(Exception):
+    """A graph cannot be compiled for bounds of its sizes; the message says what decided so."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorSizes:
+    """The shape and strides of a tensor of a graph, of extents.
+
+    Attributes:
+        shape: the extent of each dimension.
+        stride: its stride.
+    """
+
+    shape: tuple[Extent, ...]
+    stride: tuple[Extent, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a size or a stride depends on a symbol."""
+        return any(e.number is None for e in (*self.shape, *self.stride))
+
+
+class OpenSizes:
+    """The symbols of a graph.
+
+    Attributes:
+        names: the name of each symbol.
+        ranges: the least and the largest number that each may be.
+        inputs: what is known of each input: the sizes of a tensor, the extent of an integer, or
+            None for something else.
+    """
+
+    def __init__(self, gm: torch.fx.GraphModule) -> None:
+        """Read them off the fake values.
+
+        Raises:
+            NotBounded: some size is no polynomial of symbols that the inputs tell.
+        """
+        self._placeholders = gm.graph.find_nodes(op="placeholder")
+        self._symbols: list[sympy.Symbol] = []
+        self._sources: list[tuple[int, int | None]] = []
+        self._known: dict[sympy.Expr, Extent] = {}
+        self.names: list[str] = []
+        self.ranges: list[tuple[int, int]] = []
+        for index, node in enumerate(self._placeholders):
+            self._find_symbols(index, node.meta.get("val"))
+        if not self._symbols:
+            raise NotBounded("none of its inputs has an open size of its own")
+        self.inputs = [self.of_input(node) for node in self._placeholders]
+        for node in gm.graph.nodes:
+            self._check(node)
+
+    def _find_symbols(self, index: int, fake: Any) -> None:
+        sizes = enumerate(fake.shape) if isinstance(fake, torch.Tensor) else [(None, fake)]
+        for dim, size in sizes:
+            if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
+                symbol, environment = size.node.expr, size.node.shape_env
+                if symbol not in self._symbols:
+                    self._symbols.append(symbol)
+                    self.names.append(name_of_size(size))
+                    self._sources.append((index, dim))
+                    known = getattr(environment, "var_to_range", {}).get(symbol)
+                    self.ranges.append(_range(known))
+
+    def of_input(self, node: Node) -> TensorSizes | Extent | None:
+        """What is known of an input."""
+        fake = node.meta.get("val")
+        if isinstance(fake, torch.Tensor):
+            return self.of_tensor(node, fake)
+        if isinstance(fake, torch.SymInt):
+            return self.extent(node, fake)
+        if isinstance(fake, torch.SymFloat | torch.SymBool):
+            raise NotBounded(f"a number that is no size was left open{describe(node)}")
+        return None
+
+    def of_tensor(self, node: Node, fake: torch.Tensor) -> TensorSizes:
+        """The sizes of a node's fake tensor."""
+        shape = tuple(self.extent(node, n) for n in fake.shape)
+        return TensorSizes(shape, tuple(self.extent(node, n) for n in fake.stride()))
+
+    def extent(self, node: Node, size: Any) -> Extent:
+        """A size of a node's fake value as a polynomial of the symbols.
+
+        Raises:
+            NotBounded: it is none.
+        """
+        if not isinstance(size, torch.SymInt):
+            return Extent.of({(): int(size)})
+        expression = size.node.expr
+        if expression in self._known:
+            return self._known[expression]
+        try:
+            return self._known.setdefault(expression, self._polynomial(expression))
+        except (sympy.polys.polyerrors.BasePolynomialError, ValueError) as error:
+            raise NotBounded(f"a size is {size}, not a polynomial{describe(node)}") from error
+
+    def _polynomial(self, expression: sympy.Expr) -> Extent:
+        # Strides are products of Max(1, size): the size itself, where it is never below.
+        for inner in [e for e in sympy.preorder_traversal(expression) if type(e).__name__ == "Max"]:
+            if len(inner.args) == 2 and sympy.S.One in inner.args:
+                (other,) = (e for e in inner.args if e != 1)
+                if self._polynomial(other).never_below(1, [least for least, _ in self.ranges]):
+                    expression = expression.xreplace({inner: other})
+        terms = sympy.Poly(expression, *self._symbols).terms()
+        return Extent.of({_key(powers): _whole(factor) for powers, factor in terms})
+
+    def _check(self, node: Node) -> None:
+        """Raise NotBounded if a value of a node is open in a way that is not followed."""
+        fakes = node.meta.get("val")
+        for fake in fakes if isinstance(fakes, list | tuple) else [fakes]:
+            if isinstance(fake, torch.SymFloat | torch.SymBool):
+                raise NotBounded(f"it computes with sizes{describe(node)}")
+            if isinstance(fake, torch.SymInt):
+                self.extent(node, fake)
+            elif isinstance(fake, torch.Tensor):
+                if fake.is_conj() or fake.is_neg():
+                    raise NotBounded(f"it conjugates or negates without a copy{describe(node)}")
+                for size in (*fake.shape, *fake.stride(), fake.storage_offset()):
+                    self.extent(node, size)
+
+    def values(self, args: Sequence[Any]) -> tuple[int, ...] | None:
+        """The symbols' values in a call; None if its inputs are not what was traced."""
+        values = tuple(
+            args[index] if dim is None else args[index].shape[dim] for index, dim in self._sources
+        )
+        for known, given in zip(self.inputs, args, strict=True):
+            if isinstance(known, Extent):
+                if known.at(values) != given:
+                    return None
+            elif isinstance(known, TensorSizes):
+                shape = tuple(e.at(values) for e in known.shape)
+                stride = tuple(e.at(values) for e in known.stride)
+                if (tuple(given.shape), given.stride()) != (shape, stride):
+                    return None
+        return values
+
+    def fake_values(self, gm: torch.fx.GraphModule, at: Sequence[int]) -> dict[Node, Any]:
+        """The fake value of every node at these values of the symbols.
+
+        They are those of the trace, with numbers for the symbols: no operator is called again.
+        """
+        mode = FakeTensorMode()
+        return {node: self._fake_value(node, at, mode) for node in gm.graph.nodes}
+
+    def _fake_value(self, node: Node, at: Sequence[int], mode: FakeTensorMode) -> Any:
+        if node.op == "get_attr":
+            return attribute_of(node)
+        fakes = node.meta.get("val")
+        return pytree.tree_map(lambda fake: self._number_for(node, fake, at, mode), fakes)
+
+    def _number_for(self, node: Node, fake: Any, at: Sequence[int], mode: FakeTensorMode) -> Any:
+        if isinstance(fake, torch.SymInt):
+            return self.extent(node, fake).at(at)
+        if not isinstance(fake, torch.Tensor):
+            return fake
+        sizes = self.of_tensor(node, fake)
+        shape, stride = ([e.at(at) for e in extents] for extents in (sizes.shape, sizes.stride))
+        # Not by an operator of the mode, which takes a millisecond.
+        plain = torch.empty_strided(shape, stride, dtype=fake.dtype, device="meta")
+        return FakeTensor(mode, plain, fake.device)
+
+
+def _range(known: Any) -> tuple[int, int]:
+    """The ends of a range of torch's; sizes of 0 and 1 are traced by themselves."""
+    if known is None:
+        return 2, _LARGEST
+    lower = int(known.lower) if known.lower.is_Integer else 2
+    upper = int(known.upper) if known.upper.is_Integer else _LARGEST
+    return max(lower, 2), min(upper, _LARGEST)
+
+
+def _key(powers: Sequence[int]) -> tuple[int, ...]:
+    return tuple(i for i, power in enumerate(powers) for _ in range(power))
+
+
+def _whole(factor: Any) -> int:
+    if not factor.is_Integer:
+        raise ValueError
+    return int(factor)

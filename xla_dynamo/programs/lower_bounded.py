@@ -1,0 +1,224 @@
+"""An ATen FX graph of open sizes to one program that is right at every size up to its bounds."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from jax.extend.mlir import ir
+from jax.interpreters.mlir import make_ir_context
+
+from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes, TensorSizes
+from xla_dynamo.graphs.request import Request
+from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.lowerings.bounded.bound import bound_sizes
+from xla_dynamo.lowerings.bounded.dimensions import Dims
+from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols, constant
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
+from xla_dynamo.lowerings.target import Target
+from xla_dynamo.programs.layouts import output_layout
+from xla_dynamo.programs.lower import ProgramLowering
+from xla_dynamo.programs.module_builder import ModuleBuilder
+from xla_dynamo.programs.program import Output, Program
+
+Node: TypeAlias = torch.fx.Node
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenResult:
+    """An output that is computed at the bounds, and cut to the sizes of the call.
+
+    Attributes:
+        atoms: of each dimension, the bounds and the extents of the parts that are merged in it.
+        sizes: what the shape and the strides have to be.
+    """
+
+    atoms: tuple[tuple[tuple[int, Extent], ...], ...]
+    sizes: TensorSizes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BoundedProgram:
+    """A program at the bounds of open sizes, and what a call at smaller sizes needs to know.
+
+    Attributes:
+        program: the program. Its last input, behind those of the graph, has the symbols' values.
+        padded: the inputs, by number, that are padded to the bounds, and how large they are then.
+        cut: the outputs, by number, that are cut from what the program computes.
+        numbers: the outputs, by number, that are sizes.
+    """
+
+    program: Program
+    padded: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]]
+    cut: Mapping[int, OpenResult]
+    numbers: Mapping[int, Extent]
+
+
+def lower_bounded(
+    gm: torch.fx.GraphModule,
+    open_sizes: OpenSizes,
+    symbols: Symbols,
+    variants: Sequence[Mapping[Node, Any]],
+    target: Target,
+    request: Request,
+) -> BoundedProgram:
+    """Lower a graph once for each variant, which gives the fake values of its nodes at some sizes.
+
+    Raises:
+        NotBounded: the program would not be known to be right at other sizes.
+    """
+    with make_ir_context(), ir.Location.unknown():
+        count = len(symbols.sizes)
+        lowerings = [
+            ProgramLowering(gm, values, ModuleBuilder(target, request), count)
+            for values in variants
+        ]
+        with build.for_other_sizes():
+            for lowering in lowerings:
+                lowering.write()
+        first = lowerings[0]
+        _check_bindings(lowerings, open_sizes)
+        try:
+            dims_of = bound_sizes(
+                [lowering.builder.main for lowering in lowerings],
+                symbols,
+                len(first.donations) + len(first.inputs) - 1,
+                _extents_of_arguments(first, open_sizes),
+            )
+        except Refused as refusal:
+            raise NotBounded(f"{refusal}{_line(gm, refusal.place)}") from refusal
+        cut, numbers = _outputs(first, open_sizes, symbols, dims_of)
+        program = first.finish(None)
+    padded = {}
+    for node, index in first.input_index.items():
+        known = open_sizes.inputs[index]
+        if isinstance(known, TensorSizes) and known.is_open:
+            size, stride = tuple(variants[0][node].shape), tuple(variants[0][node].stride())
+            # Others are copied on their way into the program, whatever their strides.
+            is_dense = row_major_order(size, stride) is not None
+            padded[index] = size, stride if is_dense else row_major(size)
+    return BoundedProgram(program, padded, cut, numbers)
+
+
+def _line(gm: torch.fx.GraphModule, place: str) -> str:
+    """The user's line behind an operation, whose location begins with the name of its node."""
+    by_name = {node.name: node for node in gm.graph.nodes}
+    name = place.removeprefix('loc("').partition('"')[0]
+    return describe(by_name[name]) if name in by_name else ""
+
+
+def _check_bindings(lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes) -> None:
+    """Raise NotBounded unless the programs bind to a call in one way, but for sizes."""
+    first = lowerings[0]
+    if first.builder.uses_rng:
+        raise NotBounded("it draws random numbers, as many as the sizes say")
+    if first.effects:
+        raise NotBounded("it has effects behind the program")
+    changed = [given.index for given in first.donations] + [m.index for m in first.mutations]
+    for index in changed:
+        known = open_sizes.inputs[index]
+        if isinstance(known, TensorSizes) and known.is_open:
+            raise NotBounded(f"input {index}, of an open size, changes in place")
+    for other in lowerings[1:]:
+        alike = (
+            (first.donations, first.inputs, first.static_inputs, first.host_results)
+            == (other.donations, other.inputs, other.static_inputs, other.host_results)
+            and len(first.results) == len(other.results)
+            and [
+                c.tensor is d.tensor
+                for c, d in zip(first.builder.constants, other.builder.constants, strict=False)
+            ]
+            == [True] * len(first.builder.constants)
+            and len(first.builder.constants) == len(other.builder.constants)
+            and first.mutations == other.mutations
+            and list(map(_without_number, first.outputs))
+            == list(map(_without_number, other.outputs))
+        )
+        if not alike:
+            raise NotBounded("inputs, outputs or views of them are bound in another way")
+
+
+def _without_number(output: Output) -> Output:
+    is_size = isinstance(output.number, int) and not isinstance(output.number, bool)
+    return dataclasses.replace(output, number=None) if is_size else output
+
+
+def _extents_of_arguments(
+    lowering: ProgramLowering, open_sizes: OpenSizes
+) -> list[Sequence[Extent] | None]:
+    """The extents of the dimensions of each argument of the program."""
+    found: list[Sequence[Extent] | None] = []
+    for given in (*lowering.donations, *lowering.inputs, *lowering.static_inputs):
+        known = open_sizes.inputs[given.index] if given.index < len(open_sizes.inputs) else None
+        is_open = isinstance(known, TensorSizes) and known.is_open
+        shape = [known.shape[d] for d in given.layout.permutation] if is_open else None  # type: ignore[union-attr]
+        found.append(shape)
+    return found + [None] * len(lowering.builder.constants)
+
+
+def _outputs(
+    lowering: ProgramLowering, open_sizes: OpenSizes, symbols: Symbols, dims_of: Any
+) -> tuple[dict[int, OpenResult], dict[int, Extent]]:
+    """The outputs that are cut, and those that are sizes, by number.
+
+    Raises:
+        NotBounded: what the program computes is not what the graph promises.
+    """
+    cut: dict[int, OpenResult] = {}
+    numbers: dict[int, Extent] = {}
+    for index, (node, output) in enumerate(
+        zip(lowering.graph_results, lowering.outputs, strict=True)
+    ):
+        fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        if isinstance(fake, torch.SymInt):
+            numbers[index] = open_sizes.extent(node, fake)
+        if output.result is None or not isinstance(fake, torch.Tensor):
+            continue
+        sizes = open_sizes.of_tensor(node, fake)
+        atoms = _atoms(dims_of(lowering.env[node]), sizes, symbols)
+        if atoms is None:
+            raise NotBounded(f"the sizes of a result are not followed{describe(node)}")
+        if not sizes.is_open:
+            continue
+        layout = output_layout(lowering.fake_values[node])
+        if layout.unexpanded or layout.overlapping or output.view is not None:
+            raise NotBounded(f"a result of an open size shares its memory{describe(node)}")
+        cut[index] = OpenResult(atoms, sizes)
+    return cut, numbers
+
+
+def _atoms(
+    dims: Dims, sizes: TensorSizes, symbols: Symbols
+) -> tuple[tuple[tuple[int, Extent], ...], ...] | None:
+    """How a result is cut; None unless its dimensions are those that the graph promises."""
+    if len(dims) != len(sizes.shape):
+        return None
+    found = []
+    for dim, wanted in zip(dims, sizes.shape, strict=True):
+        if len(dim) == 1 and dim[0].uniform:
+            parts = [(dim[0].sizes[0], wanted)]
+        else:
+            extents = [
+                a.extent or (symbols.extent(a.sizes) if a.uniform else constant(a.sizes[0]))
+                for a in dim
+            ]
+            if None in extents:
+                return None
+            parts = [(a.sizes[0], e) for a, e in zip(dim, extents, strict=True) if e is not None]
+        product = constant(1)
+        for _, extent in parts:
+            product = _times(product, extent)
+        if product != wanted:
+            return None
+        found.append(tuple(parts))
+    return tuple(found)
+
+
+def _times(a: Extent, b: Extent) -> Extent:
+    terms: dict[tuple[int, ...], int] = {}
+    for (left, n), (right, m) in itertools.product(a.terms, b.terms):
+        key = tuple(sorted(left + right))
+        terms[key] = terms.get(key, 0) + n * m
+    return Extent.of(terms)
