@@ -340,3 +340,14 @@ def test_a_mark_of_an_expanded_tensor_changes_nothing():
     y = (x + 1).expand(16, 8)
     spmd.mark_sharding(y, WIDE, ("data", None))
     torch.testing.assert_close(y.cpu(), (x.cpu() + 1).expand(16, 8))
+
+
+def test_what_a_program_made_is_shown(capsys):
+    y = spmd.mark_sharding(on_device(16, 8), WIDE, ("data", "model")).sin()
+    assert spmd.get_sharding_text(y) == "{devices=[2,4]0,1,2,3,4,5,6,7}"
+    spmd.visualize_tensor_sharding(y, use_color=False)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "CPU" in line]
+    assert [line.replace("│", "").split() for line in lines] == [
+        ["CPU", "0", "CPU", "1", "CPU", "2", "CPU", "3"],
+        ["CPU", "4", "CPU", "5", "CPU", "6", "CPU", "7"],
+    ]
