@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.graphs.marked import is_mark
-from xla_dynamo.torch_private import storage_id
+from xla_dynamo.torch_private import is_function_wrapper, storage_id
 
 Node: TypeAlias = torch.fx.Node
 _WRITERS = {getattr(operator, name) for name in dir(operator) if name.endswith("item")}
@@ -25,6 +25,8 @@ def read_marked_values(gm: torch.fx.GraphModule) -> None:
     """
     order = {node: number for number, node in enumerate(gm.graph.nodes)}
     marks = [node for node in order if is_mark(node)]
+    if not marks:
+        return
     writes = [(number, _written(node)) for node, number in order.items() if _writes(node)]
     for mark in marks:
         x = mark.args[0]
@@ -32,8 +34,7 @@ def read_marked_values(gm: torch.fx.GraphModule) -> None:
         written = (n for n, at in writes if at is None or memory is None or at == memory)
         if not mark.users and order[mark] > max(written, default=-1):
             x.replace_all_uses_with(mark, lambda user, m=mark: order[user] > order[m])
-    if marks:
-        gm.recompile()
+    gm.recompile()
 
 
 def _written(node: Node) -> int | None:
@@ -44,7 +45,9 @@ def _written(node: Node) -> int | None:
 def _memory(value: Any) -> int | None:
     """What tells the memory of a value of Dynamo's graph from other memory."""
     example = value.meta.get("example_value") if isinstance(value, torch.fx.Node) else None
-    return storage_id(example) if isinstance(example, torch.Tensor) else None
+    if not isinstance(example, torch.Tensor) or is_function_wrapper(example):
+        return None
+    return storage_id(example)
 
 
 def _writes(node: Node) -> bool:
