@@ -89,7 +89,7 @@ def test_losses_are_eagers_and_two_programs_suffice(model, optimizer):
     torch.testing.assert_close(losses, expected, rtol=2e-4, atol=1e-5)
     assert len(set(expected)) == STEPS
     for name, value in model.state_dict().items():
-        # AdamW makes steps of equal size of gradients that are rounding alone, as of key biases, and
+        # AdamW makes steps of equal size of gradients that are rounding alone: of key biases, and
         # of biases before batch norms, which running means follow.
         if optimizer == "sgd" or "running_var" in name:
             same = trained.state_dict()[name]
