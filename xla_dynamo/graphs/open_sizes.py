@@ -6,13 +6,12 @@ from typing import Any, TypeAlias
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from xla_dynamo.graphs.nodes import attribute_of
 from xla_dynamo.graphs.sizes import name_of_size
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.bounded.extents import Extent
-from xla_dynamo.torch_private import FakeTensor, FakeTensorMode
+from xla_dynamo.torch_private import FakeTensor, FakeTensorMode, pytree
 
 Node: TypeAlias = torch.fx.Node
 # The size that a range of sizes without an upper end may have at most.
