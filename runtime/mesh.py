@@ -146,6 +146,10 @@ class Sharding:
         sizes = self.mesh.shape()
         return tuple(math.prod(sizes[name] for name in names) for names in self.axes)
 
+    def divides_evenly(self, shape: Sequence[int]) -> bool:
+        """Whether the pieces of a tensor of a shape are of one size."""
+        return not any(n % count for n, count in zip(shape, self.counts(), strict=True))
+
     def permuted(self, permutation: Sequence[int]) -> "Sharding":
         """The sharding of the tensor's permutation."""
         return Sharding(self.mesh, tuple(self.axes[dim] for dim in permutation))

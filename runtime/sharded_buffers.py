@@ -93,8 +93,7 @@ def assembled(
     What whole axes of the mesh do not divide evenly becomes whole on each device.
     """
     sharding = tiling.on(mesh, len(shape))
-    counts = sharding.counts() if sharding is not None else ()
-    if sharding is None or any(n % count for n, count in zip(shape, counts, strict=True)):
+    if sharding is None or not sharding.divides_evenly(shape):
         whole = Sharding(mesh, ((),) * len(shape))
         return import_divided(export_divided(pieces, tiling, shape, placement), whole, placement)
     return array_over(shape, sharding, placement.devices, pieces)

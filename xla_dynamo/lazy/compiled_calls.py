@@ -7,7 +7,7 @@ import torch
 from xla_dynamo.lazy import contents, memory, random_state
 from xla_dynamo.lazy.contents import Value, cell_of, geometry_of, new_tensor, shows_all
 from xla_dynamo.lazy.execution import compute, left_pending, running, tensors_behind
-from xla_dynamo.lazy.sharding import divides_evenly, gather, mark
+from xla_dynamo.lazy.sharding import gather, mark
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Sharding
@@ -73,7 +73,7 @@ class LazyTensors:
             with contents.lock:
                 cell_of(tensor).value = cell_of(new).value
             asked = marks.sharding_of(tensor)
-            if asked and divides_evenly(tensor, asked) and asked != self.sharding_of(tensor):
+            if asked and asked.divides_evenly(tensor.shape) and asked != self.sharding_of(tensor):
                 mark(tensor, asked)
             return
         with torch.no_grad():

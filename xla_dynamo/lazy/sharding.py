@@ -25,7 +25,7 @@ def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
     with execution.running:
         with contents.lock:
             value = cell_of(tensor).value
-        if value.buffer is not None and shows_all(tensor) and divides_evenly(tensor, sharding):
+        if value.buffer is not None and shows_all(tensor) and sharding.divides_evenly(tensor.shape):
             _divide(value, sharding)
             return
     if _overlaps(tensor):
@@ -75,8 +75,3 @@ def _divide(value: Value, sharding: Sharding) -> None:
     permutation = strides_layout(*value.geometry[1:3]).permutation
     placement = placement_over(sharding.mesh, memory.placement())
     value.buffer = spread(value.buffer, sharding.permuted(permutation), placement)
-
-
-def divides_evenly(tensor: torch.Tensor, sharding: Sharding) -> bool:
-    """Whether the pieces of all devices are of one size."""
-    return not any(n % count for n, count in zip(tensor.shape, sharding.counts(), strict=True))

@@ -34,10 +34,7 @@ class ShardingSpec:
 
     def can_apply(self, t: torch.Tensor) -> bool:
         """Whether a tensor has as many dimensions as the spec, of sizes that are divisible."""
-        if t.dim() != len(self.partition_spec):
-            return False
-        counts = self.sharding().counts()
-        return all(size % count == 0 for size, count in zip(t.shape, counts, strict=True))
+        return t.dim() == len(self.partition_spec) and self.sharding().divides_evenly(t.shape)
 
     def apply(self, t: torch.Tensor) -> torch.Tensor:
         """Mark a tensor; returns what `mark_sharding` returns.
