@@ -147,6 +147,11 @@ def shows_all(tensor: Tensor) -> bool:
     return geometry_of(tensor) == cell_of(tensor).value.geometry and not bits_of(tensor)
 
 
+def shows_twice(tensor: Tensor) -> bool:
+    """Whether a tensor shows elements more than once, as an expanded one does."""
+    return any(n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True))
+
+
 def bits_of(tensor: Tensor) -> tuple[OpOverload, ...]:
     """The views, of the same elements, that a tensor's conjugate and negative bits stand for."""
     conjugate = (aten._conj.default,) if tensor.is_conj() else ()

@@ -16,7 +16,7 @@ from xla_dynamo.decompositions import fused_cells
 from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.lazy import indexing
 from xla_dynamo.lazy.clean_state import clean_state
-from xla_dynamo.lazy.contents import Geometry, refuse_other_forms
+from xla_dynamo.lazy.contents import Geometry, refuse_other_forms, shows_twice
 from xla_dynamo.lazy.signatures import Signature
 from xla_dynamo.torch_private import (
     DataDependentOutputException,
@@ -135,9 +135,7 @@ def _check_on_zeros(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any
 def _refuse_overlaps(written: Iterable[torch.Tensor]) -> None:
     """Raise eager's error for a write into a tensor that shows elements more than once."""
     for tensor in written:
-        if tensor.numel() and any(
-            n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True)
-        ):
+        if tensor.numel() and shows_twice(tensor):
             raise RuntimeError(
                 "unsupported operation: more than one element of the written-to tensor refers to "
                 "a single memory location. Please clone() the tensor before performing the "

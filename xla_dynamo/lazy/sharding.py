@@ -4,7 +4,7 @@ import torch
 
 from xla_dynamo.execution.buffer_calls import strides_layout
 from xla_dynamo.lazy import contents, execution, memory
-from xla_dynamo.lazy.contents import Value, cell_of, new_tensor, shows_all
+from xla_dynamo.lazy.contents import Value, cell_of, new_tensor, shows_all, shows_twice
 from xla_dynamo.lazy.transfers import uploaded
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.clients import placement_over
@@ -28,7 +28,7 @@ def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
         if value.buffer is not None and shows_all(tensor) and sharding.divides_evenly(tensor.shape):
             _divide(value, sharding)
             return
-    if _overlaps(tensor):
+    if shows_twice(tensor):
         return  # nobody may write there
     axes = [list(names) for names in sharding.axes]
     with torch.no_grad():
@@ -63,11 +63,6 @@ def gather(tensor: torch.Tensor) -> None:
         if value.buffer is not None and memory.sharding_of(value) is not None:
             elements = gathered(value.buffer, memory.placement())
             value.buffer = memory.buffer_of(elements.clone(), elements.size(), elements.stride())
-
-
-def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether a tensor shows elements more than once, as an expanded one does."""
-    return any(n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True))
 
 
 def _divide(value: Value, sharding: Sharding) -> None:
