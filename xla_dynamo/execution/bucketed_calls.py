@@ -8,14 +8,12 @@ import torch
 
 from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.execution.calls import Call
-from xla_dynamo.graphs.buckets import Bucket, buckets_of, variants_of
+from xla_dynamo.graphs.bucket_choice import BucketChoice, Choice
 from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
 from xla_dynamo.graphs.request import Request
-from xla_dynamo.lowerings.bounded.extents import Symbols
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower_bounded import BoundedProgram, lower_bounded
 
-Key: TypeAlias = tuple[Bucket, ...]
 Compile: TypeAlias = Callable[[Callable[[Target], BoundedProgram], Mapping[str, Any]], BoundedCall]
 
 
@@ -41,6 +39,7 @@ class BucketedCalls:
             if request.trains:
                 raise NotBounded("the graph has a backward, or is one")
             self._sizes = OpenSizes(gm)
+            self._choice = BucketChoice(self._sizes, request.options.buckets)
         except NotBounded as refusal:
             tell({}, str(refusal))
 
@@ -48,20 +47,17 @@ class BucketedCalls:
         """The call of the bucket that these inputs are in; None if there is none for them."""
         if self._sizes is None or (values := self._sizes.values(args)) is None:
             return None
-        buckets = buckets_of(values, self._request.options.buckets, self._sizes.ranges)
-        if buckets is None:
+        choice = self._choice.choose(values)
+        if choice is None:
             return None
-        key = (buckets, *(repr(a) for a in args if isinstance(a, float | complex)))
+        key = (choice, *(repr(a) for a in args if isinstance(a, float | complex)))
         if key in self._refused:
             return None
         bounded = self._known.get(key)
         if bounded is None:
-            names = {
-                name: f"{b.low} to {b.high}"
-                for name, b in zip(self._sizes.names, buckets, strict=True)
-            }
+            names = choice.names(self._sizes)
             try:
-                bounded = self._known[key] = self._compile(self._lower(buckets), names)
+                bounded = self._known[key] = self._compile(self._lower(choice), names)
             except NotBounded as refusal:
                 self._refused.add(key)
                 self._tell(names, str(refusal))
@@ -70,14 +66,13 @@ class BucketedCalls:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(key)
-        return bounded.at(values)
+        return bounded.at(choice.values(values))
 
-    def _lower(self, buckets: Sequence[Bucket]) -> Callable[[Target], BoundedProgram]:
-        """What lowers the graph for these buckets, and raises NotBounded where it cannot."""
-        sizes = self._sizes
-        assert sizes is not None
-        variants = variants_of(buckets)
-        symbols = Symbols(list(zip(*variants, strict=True)), [b.low for b in buckets])
+    def _lower(self, choice: Choice) -> Callable[[Target], BoundedProgram]:
+        """What lowers the graph for these sizes, and raises NotBounded where it cannot."""
+        assert self._sizes is not None
+        sizes = self._sizes.where(choice.extents)
+        variants, symbols = choice.variants()
 
         def lower(target: Target) -> BoundedProgram:
             try:
