@@ -5,22 +5,37 @@ from collections.abc import Callable, Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
-from xla_dynamo.lowerings.bounded import contractions, places
+from xla_dynamo.lowerings.bounded import contractions, places, scatters
 from xla_dynamo.lowerings.bounded.alignment import Alignment, Row, inline_calls
 from xla_dynamo.lowerings.bounded.context import RULES, BoundedContext, all_static
-from xla_dynamo.lowerings.bounded.dimensions import Atom, Dims, dim_sizes, is_free
-from xla_dynamo.lowerings.bounded.extents import Extent, Refused, RunTimeSizes, Symbols, is_open
+from xla_dynamo.lowerings.bounded.dimensions import (
+    Atom,
+    Dim,
+    Dims,
+    dim_sizes,
+    is_free,
+    simplified,
+    static_dim,
+)
+from xla_dynamo.lowerings.bounded.extents import (
+    Parts,
+    Refused,
+    RunTimeSizes,
+    Sizes,
+    Symbols,
+    is_open,
+)
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.functions import has_uses
 
-assert contractions, places  # they register the rules
+_RULES = contractions, places, scatters  # they register themselves
 
 
 def bound_sizes(
     functions: Sequence[func.FuncOp],
     symbols: Symbols,
     run_time: int,
-    inputs: Sequence[Sequence[Extent] | None],
+    inputs: Sequence[Sequence[Parts] | None],
 ) -> Callable[[ir.Value], Dims]:
     """Change the first of these functions, which must be one graph's in several variants.
 
@@ -31,7 +46,7 @@ def bound_sizes(
         functions: the graph's lowerings.
         symbols: its open sizes.
         run_time: the number of the argument that has the symbols' values, i32[symbols].
-        inputs: the extents of each argument's dimensions; None for one of static sizes.
+        inputs: the parts of each argument's dimensions; None for one of static sizes.
 
     Returns:
         What is known of the dimensions of a value that the first function had.
@@ -67,22 +82,30 @@ _REPLACED = ("stablehlo.constant", "stablehlo.slice", "stablehlo.concatenate")
 def _note_arguments(
     ctx: BoundedContext,
     functions: Sequence[func.FuncOp],
-    inputs: Sequence[Sequence[Extent] | None],
+    inputs: Sequence[Sequence[Parts] | None],
 ) -> None:
     arguments = [list(f.entry_block.arguments) for f in functions]
-    for extents, *values in zip(inputs, *arguments, strict=True):
+    for parts, *values in zip(inputs, *arguments, strict=True):
         sizes = list(zip(*map(build.shape_of, values), strict=True))
         dims = all_static(sizes)
-        if extents is not None:
+        if parts is not None:
             dims = tuple(
-                (Atom(s, extent if is_open(s) else None),)
-                for s, extent in zip(sizes, extents, strict=True)
+                _dim(ctx, s, of_one) if is_open(s) else static_dim(s)
+                for s, of_one in zip(sizes, parts, strict=True)
             )
         elif any(map(is_open, sizes)):
             raise Refused("an argument has an open size that is not known")
         for dim, of_one in zip(dims, sizes, strict=True):
             assert dim_sizes(dim) == of_one
         ctx.dims[values[0]] = dims
+
+
+def _dim(ctx: BoundedContext, sizes: Sizes, parts: Parts) -> Dim:
+    if len(parts) == 1:
+        return (Atom(sizes, parts[0]),)
+    variants = list(zip(*ctx.symbols.sizes, strict=True))
+    each = [(part, tuple(part.at(variant) for variant in variants)) for part in parts]
+    return simplified([Atom(s, part if is_open(s) else None) for part, s in each])
 
 
 def _read(ctx: BoundedContext, aligned: Alignment, row: Row) -> None:

@@ -75,6 +75,15 @@ class Extent:
             terms[key] = terms.get(key, 0) + n * m
         return Extent.of(terms)
 
+    def factors(self, number_first: bool) -> "Parts":
+        """The number and the symbols that it is the product of; itself, if it is a sum."""
+        if len(self.terms) != 1 or self.number is not None:
+            return (self,)
+        ((key, n),) = self.terms
+        number = () if n == 1 else (constant(n),)
+        symbols = tuple(map(symbol, key))
+        return (*number, *symbols) if number_first else (*symbols, *number)
+
     def where(self, extents: Sequence["Extent"]) -> "Extent":
         """The extent with others in place of the symbols, one for each."""
         total = constant(0)
@@ -98,6 +107,10 @@ class Extent:
 def constant(number: int) -> Extent:
     """The extent that is always this number."""
     return Extent.of({(): number})
+
+
+# What is merged in a dimension, in row-major order: [batch, sequence] as one has the two parts.
+Parts: TypeAlias = tuple[Extent, ...]
 
 
 def symbol(number: int) -> Extent:

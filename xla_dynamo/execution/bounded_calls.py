@@ -1,13 +1,17 @@
 """Call a program at smaller sizes than it was compiled for: pad the inputs, cut the results."""
 
 import collections
+import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from xla_dynamo.execution.calls import Call, replayed
-from xla_dynamo.programs.lower_bounded import BoundedProgram, OpenResult
+from xla_dynamo.execution.restriding import restrided
+from xla_dynamo.graphs.open_sizes import TensorSizes
+from xla_dynamo.programs.lower_bounded import BoundedProgram, OpenInput, OpenResult
 
 # How many tuples of sizes a program knows the plans of.
 _PLANS = 4096
@@ -28,16 +32,36 @@ class _Cut(NamedTuple):
     stride: tuple[int, ...]
 
 
+class _Pad(NamedTuple):
+    """How one input is padded.
+
+    Attributes:
+        size, stride: those of the padded tensor.
+        bounds, strides: likewise, with the parts of merged dimensions apart.
+        given: the sizes of the input, with the parts apart.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    bounds: tuple[int, ...]
+    strides: tuple[int, ...]
+    given: tuple[int, ...]
+
+
 class _Plan(NamedTuple):
     """What a call at some sizes does.
 
     Attributes:
         symbols: the symbols' values, as the program takes them.
+        pads: the inputs, by number, that are padded.
+        views: the outputs, by number, that are views of an input: size, stride, offset.
         cuts: the outputs, by number, that are cut.
         numbers: the outputs, by number, that are sizes.
     """
 
     symbols: torch.Tensor
+    pads: list[tuple[int, _Pad]]
+    views: list[tuple[int, tuple[tuple[int, ...], tuple[int, ...], int]]]
     cuts: list[tuple[int, _Cut]]
     numbers: list[tuple[int, int]]
 
@@ -52,8 +76,10 @@ class BoundedCall:
         self._inputs = [
             (number, output)
             for number, output in enumerate(bounded.program.outputs)
-            if output.input is not None
+            if output.input is not None and number not in bounded.views
         ]
+        self._needed = {output.input for _, output in self._inputs}
+        self._needed |= {view.input for view in bounded.views.values()}
 
     def at(self, values: tuple[int, ...]) -> Call:
         """The call at these values of the symbols."""
@@ -67,12 +93,18 @@ class BoundedCall:
     def _planned(self, values: tuple[int, ...]) -> _Plan:
         cuts = [(index, _cut_at(result, values)) for index, result in self._bounded.cut.items()]
         numbers = [(index, e.at(values)) for index, e in self._bounded.numbers.items()]
-        return _Plan(torch.tensor(values, dtype=torch.int32, device="cpu"), cuts, numbers)
+        pads = [(i, p) for i, of in self._bounded.padded.items() if (p := _pad_at(of, values))]
+        views = [
+            (index, (*_at(view.sizes, values), view.offset.at(values)))
+            for index, view in self._bounded.views.items()
+        ]
+        symbols = torch.tensor(values, dtype=torch.int32, device="cpu")
+        return _Plan(symbols, pads, views, cuts, numbers)
 
     def _run(self, args: list[Any], plan: _Plan) -> list[Any]:
-        given = {output.input: args[output.input] for _, output in self._inputs}  # type: ignore[index]
-        for index, (size, stride) in self._bounded.padded.items():
-            args[index] = padded(args[index], size, stride)
+        given = {index: args[index] for index in self._needed}  # type: ignore[index]
+        for index, pad in plan.pads:
+            args[index] = _padded(args[index], pad)
         args.append(plan.symbols)
         results = self._call(args)
         # A result that is two outputs is one tensor, as in eager.
@@ -85,6 +117,9 @@ class BoundedCall:
             results[index] = cut[key]
         for index, number in plan.numbers:
             results[index] = number
+        for index, (size, stride, offset) in plan.views:
+            source = given[self._bounded.views[index].input]
+            results[index] = restrided(source, size, stride, source.storage_offset() + offset)
         for index, output in self._inputs:
             tensor = given[output.input]
             results[index] = (
@@ -93,26 +128,48 @@ class BoundedCall:
         return results
 
 
+def _at(sizes: TensorSizes, values: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    shape, stride = sizes.shape, sizes.stride
+    return tuple(e.at(values) for e in shape), tuple(e.at(values) for e in stride)
+
+
 def _cut_at(result: OpenResult, values: Sequence[int]) -> _Cut:
-    size = tuple(e.at(values) for e in result.sizes.shape)
-    stride = tuple(e.at(values) for e in result.sizes.stride)
+    size, stride = _at(result.sizes, values)
     parts = [part for dim in result.atoms for part in dim]
     is_merged = any(len(dim) > 1 for dim in result.atoms)
     bounds = tuple(bound for bound, _ in parts) if is_merged else None
     return _Cut(bounds, tuple(extent.at(values) for _, extent in parts), size, stride)
 
 
-def padded(tensor: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
-    """A tensor of this size and these strides that begins with the elements of a smaller one.
+def _pad_at(given: OpenInput, values: Sequence[int]) -> _Pad | None:
+    """How an input is padded; None where its sizes are the bounds."""
+    bounds = [bound for dim in given.atoms for bound, _ in dim]
+    sizes = [extent.at(values) for dim in given.atoms for _, extent in dim]
+    if sizes == bounds:
+        return None
+    strides = []
+    for dim, stride in zip(given.atoms, given.stride, strict=True):
+        of_dim = itertools.accumulate((b for b, _ in dim[:0:-1]), operator.mul, initial=stride)
+        strides += list(of_dim)[::-1]
+    return _Pad(given.size, given.stride, tuple(bounds), tuple(strides), tuple(sizes))
+
+
+def _padded(tensor: torch.Tensor, how: _Pad) -> torch.Tensor:
+    """A tensor at the bounds, with a smaller one's elements in front.
 
     What stands behind them is never part of a result. It is 0, with which XLA computes fast.
     """
-    if tuple(tensor.shape) == tuple(size):
-        return tensor
     with torch.no_grad():
-        whole = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device).zero_()
-        _front(whole, tensor.shape).copy_(tensor)
+        whole = zeros(how.size, how.stride, tensor.dtype)
+        _front(whole.as_strided(how.bounds, how.strides), how.given).copy_(
+            tensor.reshape(how.given)
+        )
     return whole
+
+
+def zeros(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """What an input is padded with."""
+    return torch.empty_strided(size, stride, dtype=dtype, device="cpu").zero_()
 
 
 def _front(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
@@ -127,8 +184,10 @@ def _apply(whole: torch.Tensor, how: _Cut) -> torch.Tensor:
     front = _front(whole if how.bounds is None else whole.reshape(how.bounds), how.taken)
     if how.bounds is None and _fits(front, how.stride):
         return front.as_strided(how.size, how.stride).detach()
-    made = torch.empty_strided(how.size, how.stride, dtype=whole.dtype, device=whole.device)
-    return made.copy_(front.reshape(how.size))
+    # Of a dimension that is expanded, one place is copied.
+    size = [1 if stride == 0 else n for n, stride in zip(how.size, how.stride, strict=True)]
+    made = torch.empty_strided(size, how.stride, dtype=whole.dtype, device=whole.device)
+    return made.copy_(_front(front.reshape(how.size), size)).expand(how.size)
 
 
 def _fits(tensor: torch.Tensor, stride: Sequence[int]) -> bool:

@@ -36,8 +36,6 @@ class BucketedCalls:
         try:
             if device.type != "cpu" or request.placement is not None:
                 raise NotBounded("buckets are for the tensors of the CPU")
-            if request.trains:
-                raise NotBounded("the graph has a backward, or is one")
             self._sizes = OpenSizes(gm)
             self._choice = BucketChoice(self._sizes, request.options.buckets)
         except NotBounded as refusal:

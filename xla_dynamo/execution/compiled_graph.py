@@ -75,6 +75,7 @@ class CompiledGraph(BoxedGraph):
         self._device = _device_of(gm, example_inputs)
         is_marked = self._any_marks() or any(True for _ in specs_in(gm))
         waits = (is_marked and self._may_be_marked) or not self._is_static
+        asked = request
         if is_marked or is_symbolic(gm):
             request = dataclasses.replace(request, results_for_backward=frozenset())
         self._gm, self._request = gm, request
@@ -89,7 +90,7 @@ class CompiledGraph(BoxedGraph):
         self._buckets = None
         if may_be_bounded and request.options.buckets != "exact":
             self._buckets = BucketedCalls(
-                gm, request, self._device, self._compile_bounded, self._tell_not_bucketed
+                gm, asked, self._device, self._compile_bounded, self._tell_not_bucketed
             )
         self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
         if waits:

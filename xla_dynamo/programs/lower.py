@@ -117,7 +117,7 @@ class ProgramLowering(GraphLowering):
                 self.inputs.append(Input(len(self.input_index), InputLayout((0,))))
             self.static_inputs = self.arguments([node for node in others if node in static])
             self.lower_nodes()
-            self.shared = outputs_of_one_memory(self.graph_results, self.fake_values)
+            self.shared = outputs_of_one_memory(self.with_memory(), self.fake_values)
             self.outputs = tuple(self.output(value) for value in self.graph_results)
             self.mutations = tuple(
                 Mutation(self.input_index[target], self.output(value))
@@ -143,7 +143,7 @@ class ProgramLowering(GraphLowering):
         builder.main.arg_attrs = self.argument_attributes(
             len(donations), [given.axes for given in (*donations, *inputs, *statics)]
         )
-        if builder.target.partitions == 1:
+        if builder.target.partitions == 1 and not self.symbols:
             allow_any_permutation(builder.main, self.results_for_backward(outputs, mutations))
         passes.run(builder.module, builder.target)
         of_cut = None
@@ -303,6 +303,14 @@ class ProgramLowering(GraphLowering):
             return Output(result)
         offset = promised.storage_offset() - self.fake_values[root].storage_offset()
         return Output(result, (tuple(promised.shape), tuple(promised.stride()), offset))
+
+    def with_memory(self) -> list[Any]:
+        """The outputs that share memory where eager's do.
+
+        In a program of open sizes, those that only the backward reads have memory of their own.
+        """
+        alone = self.builder.request.results_for_backward if self.symbols else ()
+        return [node for number, node in enumerate(self.graph_results) if number not in alone]
 
     def result(self, node: Node) -> int:
         """The index of the program result that is this node's value."""

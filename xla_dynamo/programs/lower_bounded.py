@@ -13,7 +13,7 @@ from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.bounded.bound import bound_sizes
 from xla_dynamo.lowerings.bounded.dimensions import Dims
-from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols, constant
+from xla_dynamo.lowerings.bounded.extents import Extent, Parts, Refused, Symbols, constant
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
 from xla_dynamo.lowerings.target import Target
@@ -39,18 +39,43 @@ class OpenResult:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class OpenInput:
+    """An input that is padded to the bounds.
+
+    Attributes:
+        size, stride: what it is padded to.
+        atoms: as in `OpenResult`.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    atoms: tuple[tuple[tuple[int, Extent], ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OpenView:
+    """An output that is a view of an input, which only the backward reads."""
+
+    input: int
+    sizes: TensorSizes
+    offset: Extent
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class BoundedProgram:
     """A program at the bounds of open sizes, and what a call at smaller sizes needs to know.
 
     Attributes:
         program: the program. Its last input, behind those of the graph, has the symbols' values.
-        padded: the inputs, by number, that are padded to the bounds, and how large they are then.
+        padded: the inputs, by number, that are padded to the bounds.
+        views: the outputs, by number, that are views of inputs with numbers that are open.
         cut: the outputs, by number, that are cut from what the program computes.
         numbers: the outputs, by number, that are sizes.
     """
 
     program: Program
-    padded: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]]
+    padded: Mapping[int, OpenInput]
+    views: Mapping[int, OpenView]
     cut: Mapping[int, OpenResult]
     numbers: Mapping[int, Extent]
 
@@ -68,6 +93,30 @@ def lower_bounded(
     Raises:
         NotBounded: the program would not be known to be right at other sizes.
     """
+    # It is not known in which order an input's merged sizes were merged: both are tried.
+    inputs = [open_sizes.inputs[index] for index in range(len(open_sizes.inputs))]
+    extents = {e for i in inputs if isinstance(i, TensorSizes) for e in i.shape}
+    may_be_merged = any(e.factors(True) != e.factors(False) for e in extents)
+    try:
+        return _lower(gm, open_sizes, symbols, variants, target, request, number_first=True)
+    except NotBounded as refusal:
+        if not may_be_merged:
+            raise
+        try:
+            return _lower(gm, open_sizes, symbols, variants, target, request, number_first=False)
+        except NotBounded:
+            raise refusal from None
+
+
+def _lower(
+    gm: torch.fx.GraphModule,
+    open_sizes: OpenSizes,
+    symbols: Symbols,
+    variants: Sequence[Mapping[Node, Any]],
+    target: Target,
+    request: Request,
+    number_first: bool,
+) -> BoundedProgram:
     with make_ir_context(), ir.Location.unknown():
         count = len(symbols.sizes)
         lowerings = [
@@ -78,27 +127,52 @@ def lower_bounded(
             for lowering in lowerings:
                 lowering.write()
         first = lowerings[0]
-        _check_bindings(lowerings, open_sizes)
+        views = _views(lowerings, open_sizes)
+        _check_bindings(lowerings, open_sizes, views)
         try:
             dims_of = bound_sizes(
                 [lowering.builder.main for lowering in lowerings],
                 symbols,
                 len(first.donations) + len(first.inputs) - 1,
-                _extents_of_arguments(first, open_sizes),
+                _parts_of_arguments(first, open_sizes, number_first),
             )
         except Refused as refusal:
             raise NotBounded(f"{refusal}{_line(gm, refusal.place)}") from refusal
         cut, numbers = _outputs(first, open_sizes, symbols, dims_of)
         program = first.finish(None)
     padded = {}
+    bounds = [sizes[0] for sizes in symbols.sizes]
     for node, index in first.input_index.items():
         known = open_sizes.inputs[index]
         if isinstance(known, TensorSizes) and known.is_open:
             size, stride = tuple(variants[0][node].shape), tuple(variants[0][node].stride())
             # Others are copied on their way into the program, whatever their strides.
             is_dense = row_major_order(size, stride) is not None
-            padded[index] = size, stride if is_dense else row_major(size)
-    return BoundedProgram(program, padded, cut, numbers)
+            parts = [e.factors(number_first) for e in known.shape]
+            padded[index] = OpenInput(
+                size,
+                stride if is_dense else row_major(size),
+                tuple(tuple((part.at(bounds), part) for part in of_one) for of_one in parts),
+            )
+    return BoundedProgram(program, padded, views, cut, numbers)
+
+
+def _views(lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes) -> dict[int, OpenView]:
+    """The outputs for the backward that are views of inputs, with numbers that are open."""
+    first, *others = lowerings
+    found = {}
+    for index in first.builder.request.results_for_backward:
+        node, output = first.graph_results[index], first.outputs[index]
+        if output.input is None or all(other.outputs[index] == output for other in others):
+            continue
+        fake = node.meta["val"]
+        (root,) = (n for n, number in first.input_index.items() if number == output.input)
+        start = open_sizes.extent(node, root.meta["val"].storage_offset())
+        offset = open_sizes.extent(node, fake.storage_offset()).plus(start, -1)
+        alike = fake.dtype is root.meta["val"].dtype and not (fake.is_conj() or fake.is_neg())
+        if alike:
+            found[index] = OpenView(output.input, open_sizes.of_tensor(node, fake), offset)
+    return found
 
 
 def _line(gm: torch.fx.GraphModule, place: str) -> str:
@@ -108,7 +182,9 @@ def _line(gm: torch.fx.GraphModule, place: str) -> str:
     return describe(by_name[name]) if name in by_name else ""
 
 
-def _check_bindings(lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes) -> None:
+def _check_bindings(
+    lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes, views: Mapping[int, OpenView]
+) -> None:
     """Raise NotBounded unless the programs bind to a call in one way, but for sizes."""
     first = lowerings[0]
     if first.builder.uses_rng:
@@ -132,8 +208,10 @@ def _check_bindings(lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes)
             == [True] * len(first.builder.constants)
             and len(first.builder.constants) == len(other.builder.constants)
             and first.mutations == other.mutations
-            and list(map(_without_number, first.outputs))
-            == list(map(_without_number, other.outputs))
+            and all(
+                i in views or _without_number(a) == _without_number(b)
+                for i, (a, b) in enumerate(zip(first.outputs, other.outputs, strict=True))
+            )
         )
         if not alike:
             raise NotBounded("inputs, outputs or views of them are bound in another way")
@@ -144,16 +222,17 @@ def _without_number(output: Output) -> Output:
     return dataclasses.replace(output, number=None) if is_size else output
 
 
-def _extents_of_arguments(
-    lowering: ProgramLowering, open_sizes: OpenSizes
-) -> list[Sequence[Extent] | None]:
-    """The extents of the dimensions of each argument of the program."""
-    found: list[Sequence[Extent] | None] = []
+def _parts_of_arguments(
+    lowering: ProgramLowering, open_sizes: OpenSizes, number_first: bool
+) -> list[Sequence[Parts] | None]:
+    """The parts of the dimensions of each argument of the program."""
+    found: list[Sequence[Parts] | None] = []
     for given in (*lowering.donations, *lowering.inputs, *lowering.static_inputs):
         known = open_sizes.inputs[given.index] if given.index < len(open_sizes.inputs) else None
-        is_open = isinstance(known, TensorSizes) and known.is_open
-        shape = [known.shape[d] for d in given.layout.permutation] if is_open else None  # type: ignore[union-attr]
-        found.append(shape)
+        if isinstance(known, TensorSizes) and known.is_open:
+            found.append([known.shape[d].factors(number_first) for d in given.layout.permutation])
+        else:
+            found.append(None)
     return found + [None] * len(lowering.builder.constants)
 
 
@@ -182,7 +261,7 @@ def _outputs(
         if not sizes.is_open:
             continue
         layout = output_layout(lowering.fake_values[node])
-        if layout.unexpanded or layout.overlapping or output.view is not None:
+        if layout.overlapping or output.view is not None:
             raise NotBounded(f"a result of an open size shares its memory{describe(node)}")
         cut[index] = OpenResult(atoms, sizes)
     return cut, numbers

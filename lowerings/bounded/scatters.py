@@ -1,0 +1,56 @@
+"""Rule of bounded programs: what is arbitrary is not scattered."""
+
+import torch
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings.bounded.alignment import Row
+from xla_dynamo.lowerings.bounded.context import BoundedContext, allow, bounds, refuse_open
+from xla_dynamo.lowerings.bounded.dimensions import Dim, is_free, joined
+from xla_dynamo.lowerings.bounded.extents import Refused
+from xla_dynamo.lowerings.builders import build
+
+
+@bounds("stablehlo.scatter")
+def scatter(ctx: BoundedContext, row: Row) -> None:
+    """An update without elements of the graph gets an index outside, where XLA writes nothing.
+
+    Indices into an open dimension are the graph's own, so they are among its elements.
+    """
+    allow(row)
+    count = len(row.op.results)
+    numbers = hlo.ScatterDimensionNumbers(row.op.attributes["scatter_dimension_numbers"])
+    indices, vector = list(ctx.operand(row, count)), numbers.index_vector_dim
+    if vector < len(indices):
+        refuse_open((indices[vector],), "the number of its indices is open")
+    places = [d for d in range(len(indices)) if d != vector]
+    batching = dict(
+        zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+    )
+    windows = list(numbers.update_window_dims)
+    whole: dict[int, Dim] = {}
+    for i in range(count):
+        dims, updates = ctx.operand(row, i), ctx.operand(row, count + 1 + i)
+        scattered = [d for d in range(len(updates)) if d not in windows]
+        for place, d in zip(places, scattered, strict=True):
+            whole[place] = joined([whole.get(place, indices[place]), updates[d]])
+        for d, place in batching.items():
+            whole[place] = joined([whole[place], dims[d]])
+        found, rest = list(dims), iter(windows)
+        for d in range(len(dims)):
+            if d in numbers.inserted_window_dims or d in batching:
+                continue
+            window = next(rest)
+            if row.operand(i)[d] == row.operand(count + 1 + i)[window]:
+                found[d] = joined([dims[d], updates[window]])
+            elif is_free(dims[d]) or is_free(updates[window]):
+                raise Refused("it writes a part of an open size")
+        ctx.dims[row.op.results[i]] = tuple(found)
+    open_places = {place: dim for place, dim in whole.items() if is_free(dim)}
+    if open_places:
+        given = row.op.operands[count]
+        dtype = build.dtype_of(given)
+        outside = -1 if dtype.is_signed else torch.iinfo(dtype).max
+        row.op.operands[count] = ctx.masks.masked(given, open_places, build.scalar(outside, dtype))
+        for name in ("indices_are_sorted", "unique_indices"):
+            row.op.attributes[name] = ir.BoolAttr.get(False)
