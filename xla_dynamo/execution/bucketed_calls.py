@@ -1,6 +1,7 @@
 """The calls of a graph with open sizes, by buckets: one executable for all sizes up to a bound."""
 
-import collections
+import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -8,6 +9,8 @@ import torch
 
 from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.execution.calls import Call
+from xla_dynamo.execution.executable_cache import ExecutableCache
+from xla_dynamo.execution.meanwhile import Meanwhile
 from xla_dynamo.graphs.buckets import Bucket, buckets_of, variants_of
 from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
 from xla_dynamo.graphs.request import Request
@@ -15,8 +18,8 @@ from xla_dynamo.lowerings.bounded.extents import Symbols
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower_bounded import BoundedProgram, lower_bounded
 
-Key: TypeAlias = tuple[Bucket, ...]
-Compile: TypeAlias = Callable[[Callable[[Target], BoundedProgram], Mapping[str, Any]], BoundedCall]
+# The buckets of the symbols, then the numbers that are constants of the program.
+Key: TypeAlias = tuple[Any, ...]
 
 
 class BucketedCalls:
@@ -29,10 +32,16 @@ class BucketedCalls:
         device: torch.device,
         compile: Callable[..., BoundedCall],
         tell: Callable[[Mapping[str, Any], str], None],
+        meanwhile: Meanwhile,
     ) -> None:
-        """Take the graph, what compiles a bounded program, and what is told of refusals."""
+        """Take the graph, what compiles a bounded program, and what is told of refusals.
+
+        `meanwhile` says what calls do while a bucket is compiled in the background.
+        """
         self._gm, self._request, self._compile, self._tell = gm, request, compile, tell
-        self._known: collections.OrderedDict[Any, BoundedCall] = collections.OrderedDict()
+        self._meanwhile = meanwhile
+        limit = request.options.max_executables
+        self._known: ExecutableCache[BoundedCall] = ExecutableCache(limit, expected=(NotBounded,))
         self._refused: set[Any] = set()
         self._sizes: OpenSizes | None = None
         try:
@@ -45,32 +54,70 @@ class BucketedCalls:
             tell({}, str(refusal))
 
     def find(self, args: Sequence[Any]) -> Call | None:
-        """The call of the bucket that these inputs are in; None if there is none for them."""
+        """The call of the bucket that these inputs are in; None if there is none for them.
+
+        A bucket that is not compiled yet is compiled by this call or in the background, as
+        `Options.while_compiling` says.
+        """
         if self._sizes is None or (values := self._sizes.values(args)) is None:
             return None
         buckets = buckets_of(values, self._request.options.buckets, self._sizes.ranges)
         if buckets is None:
             return None
-        key = (buckets, *(repr(a) for a in args if isinstance(a, float | complex)))
+        numbers = tuple(repr(a) for a in args if isinstance(a, float | complex))
+        key = (buckets, *numbers)
         if key in self._refused:
             return None
-        bounded = self._known.get(key)
-        if bounded is None:
+        bounded = self._known.find(key)
+        if bounded is not None:
+            return bounded.at(values)
+        return self._new(key, values)
+
+    def _new(self, key: Key, values: tuple[int, ...]) -> Call | None:
+        """The call for these values of the symbols, while their bucket is not compiled yet."""
+        make = functools.partial(self._make, key)
+        stand_in = self._meanwhile.call() or self._larger(key, values)
+        if stand_in is not None:
+            self._meanwhile.note(self._known.start(key, make))
+            return stand_in
+        try:
+            return self._known.compile(key, make).at(values)
+        except NotBounded:
+            return None
+
+    def _larger(self, key: Key, values: Sequence[int]) -> Call | None:
+        """The call of the smallest larger bucket that is compiled and right at these values."""
+        if self._request.options.while_compiling != "larger":
+            return None
+        found = [
+            bounded
+            for other, bounded in self._known.items()
+            if other[1:] == key[1:] and bounded.serves(values)
+        ]
+        if not found:
+            return None
+        return min(found, key=lambda bounded: math.prod(bounded.bounds)).at(tuple(values))
+
+    def _make(self, key: Key) -> BoundedCall:
+        """Compile a bucket; what cannot be bounded is told, and not tried again."""
+        sizes = self._sizes
+        assert sizes is not None
+        tried = [key[0]]
+        if self._request.options.while_compiling == "larger":  # it stands in for smaller ones
+            ranges = zip(key[0], sizes.ranges, strict=True)
+            tried.insert(0, tuple(Bucket(least, b.high) for b, (least, _) in ranges))
+        for buckets in tried:
             names = {
-                name: f"{b.low} to {b.high}"
-                for name, b in zip(self._sizes.names, buckets, strict=True)
+                name: f"{b.low} to {b.high}" for name, b in zip(sizes.names, buckets, strict=True)
             }
             try:
-                bounded = self._known[key] = self._compile(self._lower(buckets), names)
+                return self._compile(buckets, self._lower(buckets), names)
             except NotBounded as refusal:
-                self._refused.add(key)
-                self._tell(names, str(refusal))
-                return None
-            if len(self._known) > self._request.options.max_executables:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
-        return bounded.at(values)
+                if buckets is tried[-1]:
+                    self._refused.add(key)
+                    self._tell(names, str(refusal))
+                    raise
+        raise AssertionError("one of them was tried last")
 
     def _lower(self, buckets: Sequence[Bucket]) -> Callable[[Target], BoundedProgram]:
         """What lowers the graph for these buckets, and raises NotBounded where it cannot."""

@@ -1,0 +1,63 @@
+"""What a call does while its executable is compiled in the background."""
+
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import torch
+
+from xla_dynamo.execution.calls import Call
+from xla_dynamo.execution.eager_graph import eager_call
+from xla_dynamo.execution.result_placeholders import placeholder_call
+from xla_dynamo.graphs.request import Request
+
+Future: TypeAlias = "concurrent.futures.Future[Any]"
+
+
+class _Ahead(threading.local):
+    """Whether the calls of a thread only begin to compile, and what they have begun."""
+
+    begun: list[Future] | None = None
+
+
+_ahead = _Ahead()
+
+
+@contextlib.contextmanager
+def compiling_ahead() -> Iterator[list[Future]]:
+    """In this block, calls in this thread begin to compile in the background, and compute nothing.
+
+    They return zeros of the right sizes. The list gets what has been begun.
+    """
+    before, _ahead.begun = _ahead.begun, []
+    try:
+        yield _ahead.begun
+    finally:
+        _ahead.begun = before
+
+
+def is_ahead() -> bool:
+    """Whether calls in this thread only begin to compile."""
+    return _ahead.begun is not None
+
+
+class Meanwhile:
+    """The call of a graph that runs while an executable is compiled in the background."""
+
+    def __init__(self, gm: torch.fx.GraphModule, request: Request, device: torch.device) -> None:
+        """Take a graph and the device of its tensors."""
+        eager = eager_call(gm, request, device)
+        self._eager = eager if request.options.while_compiling == "eager" else None
+        # Where torch has no memory to run a graph in, it has none for placeholders either.
+        self._placeholders = None if eager is None else placeholder_call(gm)
+
+    def call(self) -> Call | None:
+        """The call that stands in; None where the caller waits for the executable."""
+        return self._placeholders if is_ahead() else self._eager
+
+    def note(self, future: Future) -> None:
+        """Tell `compiling_ahead` what was begun."""
+        if _ahead.begun is not None:
+            _ahead.begun.append(future)
