@@ -17,9 +17,7 @@ def placeholder_call(gm: torch.fx.GraphModule) -> Call:
 
     def call(args: list[Any]) -> list[Any]:
         given = dict(zip(placeholders, args, strict=True))
-        fakes = {
-            node: node.meta.get("val") for node in results if isinstance(node, torch.fx.Node)
-        }
+        fakes = {node: node.meta.get("val") for node in results if isinstance(node, torch.fx.Node)}
         symbols = _symbols([node.meta.get("val") for node in placeholders], args)
         try:
             made = {node: _zeros(fake, symbols) for node, fake in fakes.items()}
