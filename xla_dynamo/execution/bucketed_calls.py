@@ -70,7 +70,7 @@ class BucketedCalls:
             return None
         bounded = self._known.find(key)
         if bounded is not None:
-            return bounded.at(values)
+            return self._meanwhile.ahead() or bounded.at(values)
         return self._new(key, values)
 
     def _new(self, key: Key, values: tuple[int, ...]) -> Call | None:
@@ -78,7 +78,7 @@ class BucketedCalls:
         make = functools.partial(self._make, key)
         stand_in = self._meanwhile.call() or self._larger(key, values)
         if stand_in is not None:
-            self._meanwhile.note(self._known.start(key, make))
+            self._meanwhile.start(self._known, key, make)
             return stand_in
         try:
             return self._known.compile(key, make).at(values)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import logging
 import threading
@@ -22,6 +21,7 @@ from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.meanwhile import Meanwhile
 from xla_dynamo.execution.split_graph import Part, SplitGraph
 from xla_dynamo.execution.steps import Steps, steps_of
+from xla_dynamo.execution.traced_strides import taking_strides, with_strides
 from xla_dynamo.graphs.buckets import Bucket
 from xla_dynamo.graphs.collective_groups import resolve_groups
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
@@ -80,7 +80,6 @@ class CompiledGraph(BoxedGraph):
         self._may_be_marked = request.placement is None
         self._device = _device_of(gm, example_inputs)
         is_marked = self._any_marks() or any(True for _ in specs_in(gm))
-        waits = (is_marked and self._may_be_marked) or not self._is_static
         if is_marked or is_symbolic(gm):
             request = dataclasses.replace(request, results_for_backward=frozenset())
         self._gm, self._request = gm, request
@@ -91,6 +90,9 @@ class CompiledGraph(BoxedGraph):
         self._frozen = FrozenValues() if freezes else None
         self._lowering = threading.Lock()
         self._meanwhile = Meanwhile(gm, request, self._device)
+        waits = (is_marked and self._may_be_marked) or not self._is_static
+        # Of a forward that trains, AOTAutograd asks for the strides of results now.
+        waits |= not request.trains and self._meanwhile.ahead() is not None
         may_be_bounded = not (self._is_static or is_marked or freezes or self._offset_inputs)
         self._buckets = None
         if may_be_bounded and request.options.buckets != "exact":
@@ -120,7 +122,7 @@ class CompiledGraph(BoxedGraph):
 
         def either(args: list[Any]) -> list[Any]:
             if shardings := self._shardings(args):
-                return _restrided(self._for(args, shardings)(args), strides)
+                return with_strides(self._for(args, shardings)(args), strides)
             return call(args)
 
         return either
@@ -148,7 +150,10 @@ class CompiledGraph(BoxedGraph):
         offsets = [args[index].storage_offset() for index in self._offset_inputs]
         sizes = () if self._is_static else (*size_key(args), *offsets)
         key = (sizes, tuple(shardings.items()))
-        return self._by_size.find(key) or self._new(key, args, shardings)
+        found = self._by_size.find(key)
+        if found is None:
+            return self._new(key, args, shardings)
+        return self._meanwhile.ahead() or found
 
     def _new(self, key: Any, args: list[Any], shardings: dict[int, Sharding]) -> Call:
         """The callable for these sizes and shardings while their executable is not there yet."""
@@ -157,8 +162,7 @@ class CompiledGraph(BoxedGraph):
             return self._by_size.compile(key, lambda: self._compile_at(key, args, shardings))
         # A call empties its list, and a parameter must not live on for a compilation's sake.
         kept = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
-        started = self._by_size.start(key, lambda: self._compile_at(key, kept, shardings))
-        self._meanwhile.note(started)
+        self._meanwhile.start(self._by_size, key, lambda: self._compile_at(key, kept, shardings))
         return stand_in
 
     def _compile_at(self, key: Any, args: list[Any], shardings: dict[int, Sharding]) -> Call:
@@ -347,7 +351,9 @@ def compile_graph(
         compiled = CompiledGraph(gm, example_inputs, request, record)
     else:
         compiled = SplitGraph(gm, schedule, request, compile_part, compile_loop)
-        compiled.call = _with_strides(_traced_strides(gm, request), compiled.call)
+        fakes = _promised_inputs(gm)
+        traced = {index: fakes[index].stride() for index in request.input_strides}
+        compiled.call = taking_strides(traced, compiled.call)
     record.seconds = time.perf_counter() - record.start
     return compiled
 
@@ -358,32 +364,8 @@ def _sharding_of_tensors(device: torch.device) -> Callable[[torch.Tensor], Shard
     return marks.sharding_of if tensors is None else tensors.sharding_of
 
 
-def _restrided(tensors: list[Any], strides: Strides) -> list[Any]:
-    """Give some of these tensors, by number, other strides; returns the list."""
-    for index, stride in strides.items():
-        given = tensors[index]
-        tensors[index] = given.new_empty_strided(given.shape, stride).copy_(given)
-    return tensors
-
-
 def _promised_inputs(gm: torch.fx.GraphModule) -> list[Any]:
     return [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-
-
-def _traced_strides(gm: torch.fx.GraphModule, request: Request) -> Strides:
-    """The traced strides of those inputs that come in other strides."""
-    fakes = _promised_inputs(gm)
-    return {index: fakes[index].stride() for index in request.input_strides}
-
-
-def _with_strides(strides: Strides, call: Call) -> Call:
-    """A call that first gives inputs the strides of the trace, which torch's operators need."""
-
-    @functools.wraps(call)
-    def restride(args: list[Any]) -> list[Any]:
-        return call(_restrided(args, strides))
-
-    return restride if strides else call
 
 
 def _device_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> torch.device:

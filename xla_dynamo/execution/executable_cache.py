@@ -10,7 +10,7 @@ import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.execution import background
@@ -91,20 +91,24 @@ class ExecutableCache(Generic[T]):
                     self._failures.pop(key, None)
                 raise
 
-    def start(self, key: Any, make: Callable[[], T]) -> "concurrent.futures.Future[T]":
+    def start(
+        self, key: Any, make: Callable[[], T], *, keeps_failure: bool = True
+    ) -> "concurrent.futures.Future[T]":
         """Begin to compile the executable of a key in the background, unless that has begun.
+
+        What compiling raises is raised by the next call for the key, unless the caller keeps the
+        future and tells of it.
 
         Raises:
             Exception: compiling it in the background failed before, and nobody was told yet.
         """
         compilation = self._asked(key, make)
-        is_new = compilation.make is make
 
         def run() -> None:
             if self._begin(compilation):
-                self._run_in_background(compilation)
+                self._run_in_background(compilation, keeps_failure)
 
-        if is_new and not background.submit(run):
+        if compilation.make is make and not background.submit(run):
             run()
         return compilation.future
 
@@ -134,7 +138,7 @@ class ExecutableCache(Generic[T]):
         except BaseException as error:
             with self._lock:
                 del self._compiling[compilation.key]
-                if keeps_failure and isinstance(error, Exception):
+                if keeps_failure and _is_failure(error, self._expected):
                     self._failures[compilation.key] = error
             if isinstance(error, Exception):
                 compilation.future.set_exception(error)
@@ -149,15 +153,19 @@ class ExecutableCache(Generic[T]):
         compilation.future.set_result(made)
         return made
 
-    def _run_in_background(self, compilation: Compilation[T]) -> None:
+    def _run_in_background(self, compilation: Compilation[T], keeps_failure: bool) -> None:
         try:
-            self._run(compilation, keeps_failure=True)
-        except self._expected:
-            with self._lock:
-                self._failures.pop(compilation.key, None)
+            self._run(compilation, keeps_failure=keeps_failure)
         except Exception as error:
-            log.error(
-                "compiling in the background failed, and the next call raises it: %s: %s",
-                type(error).__name__,
-                error,
-            )
+            if keeps_failure and _is_failure(error, self._expected):
+                log.error(
+                    "compiling in the background failed, and the next call raises it: %s: %s",
+                    type(error).__name__,
+                    error,
+                )
+
+
+def _is_failure(
+    error: BaseException, expected: tuple[type[Exception], ...]
+) -> TypeGuard[Exception]:
+    return isinstance(error, Exception) and not isinstance(error, expected)

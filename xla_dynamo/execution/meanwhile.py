@@ -3,17 +3,19 @@
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
 from xla_dynamo.execution.calls import Call
 from xla_dynamo.execution.eager_graph import eager_call
+from xla_dynamo.execution.executable_cache import ExecutableCache
 from xla_dynamo.execution.result_placeholders import placeholder_call
 from xla_dynamo.graphs.request import Request
 
 Future: TypeAlias = "concurrent.futures.Future[Any]"
+T = TypeVar("T")
 
 
 class _Ahead(threading.local):
@@ -38,11 +40,6 @@ def compiling_ahead() -> Iterator[list[Future]]:
         _ahead.begun = before
 
 
-def is_ahead() -> bool:
-    """Whether calls in this thread only begin to compile."""
-    return _ahead.begun is not None
-
-
 class Meanwhile:
     """The call of a graph that runs while an executable is compiled in the background."""
 
@@ -53,11 +50,21 @@ class Meanwhile:
         # Where torch has no memory to run a graph in, it has none for placeholders either.
         self._placeholders = None if eager is None else placeholder_call(gm)
 
+    def ahead(self) -> Call | None:
+        """The call that computes nothing, if calls in this thread only begin to compile."""
+        return None if _ahead.begun is None else self._placeholders
+
     def call(self) -> Call | None:
         """The call that stands in; None where the caller waits for the executable."""
-        return self._placeholders if is_ahead() else self._eager
+        return self.ahead() or self._eager
 
-    def note(self, future: Future) -> None:
-        """Tell `compiling_ahead` what was begun."""
-        if _ahead.begun is not None:
-            _ahead.begun.append(future)
+    def start(self, cache: ExecutableCache[T], key: Any, make: Callable[[], T]) -> None:
+        """Begin to compile in the background; `compiling_ahead` gets the future.
+
+        Raises:
+            Exception: compiling it in the background failed before, and nobody was told yet.
+        """
+        begun = _ahead.begun
+        future = cache.start(key, make, keeps_failure=begun is None)
+        if begun is not None:
+            begun.append(future)
