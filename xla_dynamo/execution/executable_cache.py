@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeGuard, TypeVar
 
-from xla_dynamo.errors import ExecutionError
+from xla_dynamo.errors import CompileError
 from xla_dynamo.execution import background
 from xla_dynamo.runtime import forks
 
@@ -80,8 +80,6 @@ class ExecutableCache(Generic[T]):
             compilation = self._asked(key, make)
             if self._begin(compilation):
                 return self._run(compilation)
-            if forks.forked:  # the thread that compiles is in the parent
-                raise ExecutionError(forks.MESSAGE)
             try:
                 return compilation.future.result()
             except concurrent.futures.CancelledError:
@@ -113,6 +111,8 @@ class ExecutableCache(Generic[T]):
         return compilation.future
 
     def _asked(self, key: Any, make: Callable[[], T]) -> Compilation[T]:
+        if forks.forked:  # a thread that compiles is in the parent
+            raise CompileError(forks.MESSAGE)
         with self._lock:
             if (failure := self._failures.pop(key, None)) is not None:
                 raise failure

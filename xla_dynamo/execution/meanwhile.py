@@ -40,6 +40,11 @@ def compiling_ahead() -> Iterator[list[Future]]:
         _ahead.begun = before
 
 
+def is_ahead() -> bool:
+    """Whether calls in this thread only begin to compile."""
+    return _ahead.begun is not None
+
+
 class Meanwhile:
     """The call of a graph that runs while an executable is compiled in the background."""
 
@@ -52,7 +57,7 @@ class Meanwhile:
 
     def ahead(self) -> Call | None:
         """The call that computes nothing, if calls in this thread only begin to compile."""
-        return None if _ahead.begun is None else self._placeholders
+        return self._placeholders if is_ahead() else None
 
     def call(self) -> Call | None:
         """The call that stands in; None where the caller waits for the executable."""
