@@ -172,6 +172,7 @@ def test_public_names():
         "metrics",
         "openxla",
         "optimizer_step",
+        "precompile",
         "real_devices",
         "refreeze",
         "runtime",

@@ -8,6 +8,7 @@ from xla_dynamo.execution.calls import Call
 from xla_dynamo.graphs.nodes import run_and_save_rng_state, run_with_rng_state
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.runtime import metrics
+from xla_dynamo.torch_private import is_view
 
 # A compiled backward draws from a key where eager torch saves the state of its generator.
 _STATES = (run_and_save_rng_state, run_with_rng_state)
@@ -37,6 +38,6 @@ def eager_call(gm: torch.fx.GraphModule, request: Request, device: torch.device)
 
 def _result(value: Any, is_view_of_input: bool) -> Any:
     """A result as a compiled call gives it: unless eager's is one, no view for autograd."""
-    if isinstance(value, torch.Tensor) and value._is_view() and not is_view_of_input:
+    if isinstance(value, torch.Tensor) and is_view(value) and not is_view_of_input:
         return value.detach()
     return value

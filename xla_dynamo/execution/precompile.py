@@ -12,7 +12,7 @@ import torch
 from xla_dynamo.errors import OptionError
 from xla_dynamo.execution.meanwhile import compiling_ahead
 from xla_dynamo.graphs.open_sizes import NotBounded
-from xla_dynamo.torch_private import pytree, uncompiled
+from xla_dynamo.torch_private import maybe_mark_dynamic, pytree, uncompiled
 
 # The arguments of one call: by position, or by name.
 Arguments: TypeAlias = Sequence[Any] | Mapping[str, Any]
@@ -150,21 +150,15 @@ def _leave_open(calls: Sequence[Sequence[Any]]) -> None:
         sizes = zip(*(tensor.shape for tensor in tensors), strict=True)
         dims = [dim for dim, given in enumerate(sizes) if len(set(given)) > 1]
         for tensor in tensors if dims else ():
-            torch._dynamo.maybe_mark_dynamic(tensor, dims)
+            maybe_mark_dynamic(tensor, dims)
 
 
 def _check_compiled(fn: Any) -> None:
-    """Raise OptionError for a module or a function of which nothing is compiled."""
+    """Raise OptionError for a module of which nothing is compiled."""
     modules = fn.modules() if isinstance(fn, torch.nn.Module) else [fn]
-    if any(_is_compiled(module) for module in modules):
-        return
-    if isinstance(fn, torch.nn.Module):
+    is_compiled = any(uncompiled(each) is not each for each in modules)
+    if isinstance(fn, torch.nn.Module) and not is_compiled:
         raise OptionError(
             f"precompile needs something compiled, and nothing in {type(fn).__name__} is: pass "
             'torch.compile(model, backend="openxla")'
         )
-
-
-def _is_compiled(fn: Any) -> bool:
-    is_in_place = isinstance(fn, torch.nn.Module) and fn._compiled_call_impl is not None
-    return is_in_place or uncompiled(fn) is not fn
