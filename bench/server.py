@@ -39,10 +39,22 @@ def built(name: str, size: str) -> torch.nn.Module:
     torch.manual_seed(0)
     config: Any
     if name == "bert":
-        config = transformers.BertConfig(8192, 256, 4, 4, 1024)
+        config = transformers.BertConfig(
+            vocab_size=8192,
+            hidden_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            intermediate_size=1024,
+        )
         return transformers.BertForMaskedLM(config).eval()
     config = transformers.GPT2Config(
-        8192, n_embd=256, n_layer=4, n_head=4, bos_token_id=1, eos_token_id=2, use_cache=False
+        vocab_size=8192,
+        n_embd=256,
+        n_layer=4,
+        n_head=4,
+        bos_token_id=1,
+        eos_token_id=2,
+        use_cache=False,
     )
     return transformers.GPT2LMHeadModel(config).eval()
 

@@ -44,6 +44,13 @@ def test_clients_tell_what_the_server_raised():
     assert serve.centile([3.0, 1.0, 2.0], 99) == 3.0
 
 
+@pytest.mark.parametrize("model", serve.SERVED)
+def test_small_models(model):
+    loop = server.Loop("eager", model, "small", 2, torch.get_num_threads(), pads=False)
+    assert loop.server.answer(torch.ones(2, 17, dtype=torch.long)).shape == (2, 17, 8192)
+    assert server.sizes(loop.server.lengths[-1])[1][-1] == 256
+
+
 @pytest.mark.parametrize("model", [pytest.param("bert", marks=pytest.mark.slow), "gpt2"])
 def test_nothing_is_compiled_after_the_warm_up(model, monkeypatch, executables):
     monkeypatch.setattr(server, "BATCHES", (1, 2, 4))
