@@ -18,8 +18,9 @@ from xla_dynamo.graphs.buckets import Bucket, bucket_of, variants_of
 from xla_dynamo.options import Options
 
 ENDS = (2, 1 << 24)
-# Within a bucket, at its edge, one beyond; the last two are of the next one.
-SIZES = (5, 7, 8, 9, 16)
+# The first, which is compiled as it is; within a bucket, at its edge, one beyond; the last two are
+# of the next one.
+SIZES = (6, 5, 7, 8, 9, 16)
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +68,7 @@ BOUNDED = {
     "sizes as results": (lambda x: (x + 1, x.shape[0], x.numel()), rows),
     "a permuted result": (lambda x: (x * 2).T, rows),
     "one result twice": (lambda x: (x * 2,) * 2, rows),
+    "results of one memory": (lambda x: (lambda y: (y, y[0]))(x + 1), rows),
     "a strided input": (lambda x: x.sum(0) + x, lambda n: [torch.randn(11, n).T]),
     "an input with gaps": (lambda x: x.sum(0) + x, lambda n: [torch.randn(n, 22)[:, ::2]]),
     "embedding": (lambda i: F.embedding(i, W), lambda n: [torch.randint(0, 11, (3, n))]),
@@ -88,8 +90,8 @@ BOUNDED = {
 def test_one_executable_for_a_bucket(name, executables):
     # Sums of other lengths are added in another order.
     check(*BOUNDED[name], atol=2e-5, rtol=2e-5)
-    bound = 3 if name in ("batch and length", "merged and contracted", "a merged result") else 2
-    assert executables() == bound
+    bounded = 3 if name in ("batch and length", "merged and contracted", "a merged result") else 2
+    assert executables() == 1 + bounded
 
 
 REFUSED = {
@@ -98,7 +100,6 @@ REFUSED = {
     "sorted": (lambda x: x.sort(0), rows, "sort: it sorts along an open size"),
     "drawn": (lambda x: x + torch.rand_like(x) * 0, rows, "draws random numbers"),
     "changed in place": (lambda x: x.mul_(2), rows, "changes in place"),
-    "results of one memory": (lambda x: (lambda y: (y, y[0]))(x + 1), rows, "bound in another way"),
     "a table": (
         lambda x: F.interpolate(x, scale_factor=2.0, mode="linear"),
         lambda n: [torch.randn(1, 2, n)],
@@ -112,7 +113,8 @@ def test_what_cannot_be_bounded_is_compiled_for_each_size(name, executables):
     f, make, reason = REFUSED[name]
     sizes = (5, 7, 8)
     run = xla_dynamo.explain(f, dynamic=True, options={"buckets": "auto"})
-    report = run(*make(5))
+    run(*make(5))
+    report = run(*make(7))
     assert reason in report.not_bucketed[0].reason
     for n in sizes:
         args = make(n)
@@ -125,7 +127,9 @@ def test_explain_names_the_operator_and_its_line():
         y = x + 1
         return y.flip(0)
 
-    report = xla_dynamo.explain(f, dynamic=True, options={"buckets": "auto"})(*rows(5))
+    run = xla_dynamo.explain(f, dynamic=True, options={"buckets": "auto"})
+    run(*rows(5))
+    report = run(*rows(6))
     (event,) = report.not_bucketed
     assert "stablehlo.reverse" in event.reason
     assert "return y.flip(0)" in event.reason
@@ -140,7 +144,7 @@ def test_inputs_as_outputs_are_the_inputs(executables):
         for given, shape in ((same, (n, 11)), (flat, (n * 11,)), (first, (11,))):
             assert given.data_ptr() == x.data_ptr()
             assert given.shape == shape
-    assert executables() == 2
+    assert executables() == 3
 
 
 def test_an_input_of_a_static_size_changes_in_place(executables):
@@ -153,6 +157,51 @@ def test_an_input_of_a_static_size_changes_in_place(executables):
         torch._dynamo.mark_dynamic(x, 0)
         compare((f(expected, x), expected), (run(total, x), total), values=True)
     assert executables() == 2
+
+
+def test_what_does_not_change_is_not_padded(executables):
+    run = xla_dynamo.explain(lambda x: x @ x.mT, dynamic=True, options={"buckets": "auto"})
+    for batch, length in ((3, 5), (3, 6), (3, 7), (2, 5)):
+        report = run(torch.randn(batch, length, 11))
+    sizes = [list(built.sizes.values()) for built in report.executables]
+    assert sizes == [[3, 5, 11], [3, "5 to 8", 11], ["2 to 4", "5 to 8", 11]]
+    assert executables() == 3
+
+
+def test_a_batch_is_not_padded_before_it_changes():
+    run = xla_dynamo.explain(lambda x: x.softmax(1), options={"buckets": "auto"})
+    for batch in (3, 2):
+        x = torch.randn(batch, 5, 11)
+        torch._dynamo.mark_dynamic(x, (0, 1))
+        report = run(x)
+    sizes = [list(built.sizes.values()) for built in report.executables]
+    assert sizes == [[3, "5 to 8"], ["2 to 4", "5 to 8"]]
+
+
+def test_sizes_that_are_always_equal_are_one(executables):
+    """As a model's caches: each has a size of its own, which no guard compares."""
+
+    def f(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v)
+
+    run = compiled_whole(f, buckets="auto")
+    for n, m in ((5, 5), (6, 6), (8, 8)):
+        k, v = torch.randn(2, 3, n, 16), torch.randn(2, 3, m, 16)
+        torch._dynamo.mark_dynamic(k, 2)
+        torch._dynamo.mark_dynamic(v, 2)
+        q = torch.randn(2, 3, 4, 16)
+        compare(f(q, k, v), run(q, k, v), values=True)
+    assert executables() == 1
+
+
+def test_sizes_that_were_equal_and_are_not_any_more(executables):
+    run = compiled_whole(lambda x, y: (x.softmax(0), y.sum(0)), buckets="auto")
+    for n, m in ((5, 5), (6, 6), (5, 7), (7, 5), (8, 8), (5, 9)):
+        x, y = torch.randn(n, 3), torch.randn(m, 3)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch._dynamo.mark_dynamic(y, 0)
+        compare((x.softmax(0), y.sum(0)), run(x, y), values=True)
+    assert executables() == 3
 
 
 def test_attention(executables):
@@ -170,10 +219,10 @@ def test_attention(executables):
 
 
 def test_given_bounds(executables):
-    check(lambda x: x.softmax(0), rows, (2, 5, 24, 25, 40), buckets=[24, 40])
-    assert executables() == 2
+    check(lambda x: x.softmax(0), rows, (3, 2, 5, 24, 25, 40), buckets=[24, 40])
+    assert executables() == 3
     check(lambda x: x.softmax(0) * 2, rows, (41, 42), buckets=[24, 40])
-    assert executables() == 4, "beyond the largest, for each size"
+    assert executables() == 5, "beyond the largest, for each size"
 
 
 def test_the_range_of_a_size_bounds_its_bucket(executables):
@@ -231,7 +280,7 @@ def test_bert(traces, executables):
 
     run = compiled_whole(f, dynamic=True, buckets="auto")
     with torch.no_grad():
-        for length, count in ((5, 1), (7, 1), (8, 1), (9, 2), (16, 2), (1, 3)):
+        for length, count in ((5, 1), (7, 2), (8, 2), (9, 3), (16, 3), (1, 4)):
             ids = torch.randint(0, 1000, (3, length))
             mask = (torch.arange(length) < torch.tensor([[length], [3], [1]])).long()
             torch.testing.assert_close(run(ids, mask), f(ids, mask), atol=1e-5, rtol=1e-5)
@@ -259,4 +308,4 @@ def test_gpt2_with_a_growing_cache(traces, executables):
             expected, expected_past = step(ids, expected_past)
             compare((expected, expected_past), (logits, past), values=True, atol=1e-5, rtol=1e-5)
     assert traces() == 1
-    assert executables() == 2
+    assert executables() == 3

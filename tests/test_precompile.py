@@ -43,6 +43,16 @@ def test_buckets(executables, traces):
     assert xla_dynamo.precompile(run, shapes=[[(n, 11)] for n in (1, 8)]).executables == 0
 
 
+def test_a_batch_that_changes_is_open_from_the_first_executable_on(executables, traces):
+    """Without the first look at all calls, the first executables would be of one batch."""
+    run = compiled(lambda x: x.softmax(1).sum(2), buckets=[4, 8, 16])
+    shapes = [[(b, n, 11)] for b in (4, 8) for n in (8, 16)]
+    assert xla_dynamo.precompile(run, shapes=shapes).executables == 4
+    inputs = [[torch.randn(b, n, 11)] for b, n in ((2, 7), (3, 12), (7, 6), (8, 16))]
+    eager = run._torchdynamo_orig_callable
+    assert_nothing_is_compiled(run, eager, inputs, executables, traces)
+
+
 @pytest.mark.parametrize("dynamic", [None, True, False])
 def test_exact_sizes(dynamic, executables, traces):
     run = compiled(MODEL, dynamic=dynamic)
@@ -202,7 +212,7 @@ def test_results_are_zeros_of_the_right_sizes(monkeypatch):
 
     run = compiled(f, fullgraph=False)
     xla_dynamo.precompile(run, shapes=[[(4, 11)], [(5, 11)]])
-    assert seen == [((11, n), (1, 11), 0.0) for n in (8, 10)]
+    assert seen == [((11, n), (1, 11), 0.0) for n in (8, 10, 8, 10)]
 
 
 @pytest.mark.parametrize("shapes", [[(4, 11)], [4], ["ab"], [None]])

@@ -137,6 +137,23 @@ def test_regions_of_torch_compile():
         assert set(seen) == set(regions) == {None}, MOVED
 
 
+def test_sizes_that_dynamo_has_seen_to_vary_are_known():
+    seen = []
+
+    def backend(gm, inputs):
+        sizes = [n.node for n in inputs if isinstance(n, torch.SymInt)]
+        varying = torch_private.sizes_seen_to_vary(sizes[0].shape_env)
+        seen.append([n.expr in varying for n in sizes])
+        return gm
+
+    marked = torch.randn(5, 3, 7)
+    torch._dynamo.mark_dynamic(marked, 1)
+    for x in (torch.randn(5, 3), marked):
+        torch._dynamo.reset()
+        torch.compile(lambda x: x + 1, backend=backend, dynamic=True)(x)
+    assert seen == [[False, False], [False, True, False]], MOVED
+
+
 def test_switches_are_put_back():
     before = torch_private.set_compiling(True)
     try:

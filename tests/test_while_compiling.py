@@ -19,9 +19,11 @@ from tests.comparison import compare
 from tests.compiling import compiled, compiled_whole, leaf
 from tests.host_operators import host_sine
 from xla_dynamo.errors import CompileError, OptionError
-from xla_dynamo.execution import background, compiled_graph
+from xla_dynamo.execution import background, bucketed_calls, compiled_graph
 from xla_dynamo.execution.executable_cache import ExecutableCache
+from xla_dynamo.graphs.open_sizes import NotBounded
 from xla_dynamo.options import Options
+from xla_dynamo.programs.lower_bounded import lower_bounded
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.executables import Executable
 
@@ -96,15 +98,22 @@ def f(x):
     return x.softmax(0) @ x.T
 
 
+def rows(n):
+    """An input whose first size is open from the first call on."""
+    x = torch.randn(n, 11)
+    torch._dynamo.mark_dynamic(x, 0)
+    return x
+
+
 @pytest.mark.parametrize("buckets", [[4, 8, 16, 32, 48], "exact"])
 def test_eight_threads_and_one_compilation_of_each(buckets, held, executables):
     """Two threads for each of four buckets (or sizes), and one for a fifth that is there."""
     sizes = (5, 7, 9, 12, 17, 20, 33, 40) if buckets != "exact" else (5, 5, 9, 9, 17, 17, 33, 33)
-    run = compiled_whole(f, dynamic=True, buckets=buckets)
-    ready = torch.randn(3, 11)
+    run = compiled_whole(f, buckets=buckets)
+    ready = rows(3)
     run(ready)
     held.hold()
-    inputs = [torch.randn(n, 11) for n in sizes]
+    inputs = [rows(n) for n in sizes]
     with in_threads([lambda x=x: run(x) for x in inputs]) as results:
         held.wait_for(4)  # all four are compiled at once: none waits for another's end
         held.trace.append(("call", 0))
@@ -118,11 +127,11 @@ def test_eight_threads_and_one_compilation_of_each(buckets, held, executables):
 
 
 def test_eager_while_compiling(held, executables):
-    run = compiled_whole(f, dynamic=True, buckets="auto", while_compiling="eager")
+    run = compiled_whole(f, buckets="auto", while_compiling="eager")
     held.hold()
     before = metrics.counter_value("EagerWhileCompiling")
     for n in (5, 7, 8):
-        x = torch.randn(n, 11)
+        x = rows(n)
         compare(f(x), run(x), values=True)
     held.wait_for(1)
     assert metrics.counter_value("EagerWhileCompiling") == before + 3
@@ -148,20 +157,20 @@ EAGER = {
 
 @pytest.mark.parametrize("name", EAGER)
 def test_results_in_eager_are_those_of_compiled_graphs(name, held):
-    run = compiled(EAGER[name], dynamic=True, while_compiling="eager")
+    run = compiled(EAGER[name], while_compiling="eager")
     held.hold()
     for n in (5, 6):
-        args = torch.randn(n, 11), torch.ones(11)
+        args = rows(n), torch.ones(11)
         theirs = [*map(torch.clone, args)]
         compare((EAGER[name](*theirs), theirs), (run(*args), args), values=True)
 
 
 def test_training_in_eager_while_compiling(held):
     weight = leaf(11, 3)
-    run = compiled(lambda x: (x @ weight).tanh().sum(), dynamic=True, while_compiling="eager")
+    run = compiled(lambda x: (x @ weight).tanh().sum(), while_compiling="eager")
     held.hold()
     for n in (5, 6):
-        x = torch.randn(n, 11)
+        x = rows(n)
         (gradient,) = torch.autograd.grad(run(x), weight)
         (expected,) = torch.autograd.grad((x @ weight).tanh().sum(), weight)
         compare(expected, gradient, values=True)
@@ -177,7 +186,7 @@ def test_states_of_the_generator_are_not_mixed(executables):
     def f(x):
         return checkpoint(region, x, use_reentrant=False).sum()
 
-    run = compiled(f, dynamic=True, while_compiling="eager")
+    run = compiled(f, while_compiling="eager")
     x = leaf(40, 11)
     run(x).backward()
     assert executables() == 2
@@ -185,44 +194,47 @@ def test_states_of_the_generator_are_not_mixed(executables):
 
 
 def test_the_next_larger_bucket_while_compiling(held, executables):
-    run = compiled_whole(f, dynamic=True, buckets=[8, 16, 32, 64], while_compiling="larger")
+    run = compiled_whole(f, buckets=[8, 16, 32, 64], while_compiling="larger")
     for n in (20, 40):  # the first waits, since there is nothing larger
-        run(torch.randn(n, 11))
+        run(rows(n))
     assert executables() == 2
     held.hold()
     for n in (5, 9, 2):  # in the bucket of 32
-        x = torch.randn(n, 11)
+        x = rows(n)
         compare(f(x), run(x), values=True, atol=2e-5, rtol=2e-5)
     held.wait_for(2)
     held.release.set()
     until(lambda: ("end", 2) in held.trace)
     for n in (5, 9, 2, 16):
-        x = torch.randn(n, 11)
+        x = rows(n)
         compare(f(x), run(x), values=True, atol=2e-5, rtol=2e-5)
     assert executables() == 4
 
 
-def test_a_larger_bucket_that_is_wrong_below_its_sizes_does_not_stand_in(held):
-    def f(x):
-        return x[-3:] * 2
+def test_a_larger_bucket_that_is_not_proved_below_its_sizes_does_not_stand_in(held, monkeypatch):
+    def refusing(gm, sizes, symbols, *args):
+        if symbols.lows[0] < 9 < symbols.sizes[0][0]:
+            raise NotBounded("from 9 on")
+        return lower_bounded(gm, sizes, symbols, *args)
 
-    run = compiled_whole(f, dynamic=True, buckets=[8, 16], while_compiling="larger")
-    run(torch.randn(12, 11))
+    monkeypatch.setattr(bucketed_calls, "lower_bounded", refusing)
+    run = compiled_whole(f, buckets=[8, 16], while_compiling="larger")
+    run(rows(12))
     held.hold()
-    x = torch.randn(2, 11)
+    x = rows(5)
     with in_threads([lambda: run(x)]) as results:
         held.wait_for(1)
         assert not results
         held.release.set()
-    compare(f(x), results[0], values=True)
+    compare(f(x), results[0], values=True, atol=2e-5, rtol=2e-5)
 
 
 def test_what_has_no_bounds_is_compiled_for_each_size_in_the_background(executables):
     def f(x):
         return x.flip(0) + 1
 
-    run = compiled_whole(f, dynamic=True, buckets="auto", while_compiling="eager")
-    x = torch.randn(5, 11)
+    run = compiled_whole(f, buckets="auto", while_compiling="eager")
+    x = rows(5)
 
     def compiles_the_size():
         compare(f(x), run(x), values=True)
@@ -247,13 +259,13 @@ def test_a_failure_in_the_background_is_raised_by_the_next_call(monkeypatch, log
     def fail(*args):
         raise CompileError("no memory")
 
-    run = compiled_whole(f, dynamic=True, buckets="auto", while_compiling="eager")
-    x = torch.randn(5, 11)
+    run = compiled_whole(f, buckets="auto", while_compiling="eager")
+    x = rows(5)
     with monkeypatch.context() as patch:
         patch.setattr(compiled_graph, "Executable", fail)
         run(x)
         until(lambda: any("in the background failed" in message for message in logged))
-    run(torch.randn(9, 11))  # of another bucket
+    run(rows(9))  # of another bucket
     with pytest.raises(CompileError, match=r"no memory\n.*return x.softmax\(0\) @ x.T"):
         run(x)
     compare(f(x), run(x), values=True)  # and is tried again
@@ -267,10 +279,10 @@ def test_all_who_wait_for_a_failure_are_told(monkeypatch):
         fails.wait(TIMEOUT)
         raise CompileError("no memory")
 
-    run = compiled_whole(f, dynamic=True, buckets="auto")
-    run(torch.randn(20, 11))
+    run = compiled_whole(f, buckets="auto")
+    run(rows(20))
     monkeypatch.setattr(compiled_graph, "Executable", fail)
-    with in_threads([lambda: run(torch.randn(5, 11))] * 2) as results:
+    with in_threads([lambda: run(rows(5))] * 2) as results:
         begun.acquire()
         fails.set()
     assert [type(error) for error in results.values()] == [CompileError] * 2

@@ -256,6 +256,25 @@ def region_of(compiled: Any) -> int | None:
     return getattr(context, "_isolate_recompiles_id", None)
 
 
+def sizes_seen_to_vary(shape_env: Any) -> set[Any]:
+    """The symbols that Dynamo has met at several sizes, or was told of by `mark_dynamic`.
+
+    The others are open since `dynamic=True` opens all. Known while Dynamo compiles, else empty.
+    """
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    found = set()
+    for tracked in getattr(shape_env, "tracked_fakes", None) or ():
+        how = getattr(tracked.symbolic_context, "dynamic_sizes", ())
+        sizes = tracked.fake.shape if how else ()
+        found |= {
+            size.node.expr
+            for size, dynamic in zip(sizes, how, strict=True)
+            if isinstance(size, torch.SymInt) and dynamic is DimDynamic.DYNAMIC
+        }
+    return found
+
+
 def set_compiling(flag: bool) -> bool:
     """Set what `torch.compiler.is_compiling()` says, and return what it said."""
     before = torch.compiler._is_compiling_flag

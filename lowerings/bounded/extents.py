@@ -6,6 +6,7 @@ variants, and an *extent* is the polynomial of the symbols that has these values
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -66,6 +67,23 @@ class Extent:
             terms[key] = terms.get(key, 0) + factor * n
         return Extent.of(terms)
 
+    def times(self, other: "Extent") -> "Extent":
+        """The product with another extent."""
+        terms: dict[tuple[int, ...], int] = {}
+        for (left, n), (right, m) in itertools.product(self.terms, other.terms):
+            key = tuple(sorted(left + right))
+            terms[key] = terms.get(key, 0) + n * m
+        return Extent.of(terms)
+
+    def where(self, extents: Sequence["Extent"]) -> "Extent":
+        """The extent with others in place of the symbols, one for each."""
+        total = constant(0)
+        for key, n in self.terms:
+            total = total.plus(
+                functools.reduce(Extent.times, (extents[i] for i in key), constant(n))
+            )
+        return total
+
     def never_below(self, least: int, lows: Sequence[int]) -> bool:
         """Whether it only rises with the symbols, and is not below a number at the least ones."""
         return all(n > 0 for key, n in self.terms if key) and self.at(lows) >= least
@@ -80,6 +98,11 @@ class Extent:
 def constant(number: int) -> Extent:
     """The extent that is always this number."""
     return Extent.of({(): number})
+
+
+def symbol(number: int) -> Extent:
+    """The extent that is the symbol of this number."""
+    return Extent.of({(number,): 1})
 
 
 class Symbols:

@@ -146,8 +146,7 @@ def divide(x: Value, y: Value) -> Value:
 
     XLA multiplies by the reciprocal of a divisor that is a constant or shared by many elements.
     """
-    may_be_any = _sizes_vary.get() or not _is_power_of_two(y)
-    if dtype_of(x).is_floating_point and _shared(y) and may_be_any:
+    if dtype_of(x).is_floating_point and _shared(y) and _may_round(y):
         y = where(is_nan(x), x, y)  # the divisor is another one for each x, as far as XLA sees
     return hlo.divide(x, y)
 
@@ -164,6 +163,11 @@ def for_other_sizes() -> Iterator[None]:
 
 def _shared(y: Value) -> bool:
     return defining_name(y) == "stablehlo.broadcast_in_dim" or is_known(y)
+
+
+def _may_round(divisor: Value) -> bool:
+    """Whether a product with the reciprocal may be another number than the quotient."""
+    return _sizes_vary.get() or not _is_power_of_two(divisor)
 
 
 def _is_power_of_two(y: Value) -> bool:

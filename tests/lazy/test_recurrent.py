@@ -20,6 +20,7 @@ def both(module, *inputs):
         outputs = torch.utils._pytree.tree_leaves(twin(*given))
         sum((o * (n + 1)).square().sum() for n, o in enumerate(outputs)).backward()
         tensors = [*outputs, *(x.grad for x in given), *(p.grad for p in twin.parameters())]
+        xla_dynamo.sync()  # All in one program; each read alone compiles one of its own.
         found.append([t.detach().cpu() for t in tensors])
     return zip(*found, strict=True)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from xla_dynamo.execution.calls import Call, replayed
-from xla_dynamo.graphs.buckets import Bucket
+from xla_dynamo.graphs.bucket_choice import Choice
 from xla_dynamo.programs.lower_bounded import BoundedProgram, OpenResult
 
 # How many tuples of sizes a program knows the plans of.
@@ -47,24 +47,18 @@ class BoundedCall:
     """The call of a bounded program at any sizes up to its bounds.
 
     Attributes:
-        bounds: the largest number of each symbol.
+        choice: the sizes that the program was compiled for.
     """
 
-    def __init__(self, bounded: BoundedProgram, call: Call, buckets: Sequence[Bucket]) -> None:
+    def __init__(self, bounded: BoundedProgram, call: Call, choice: Choice) -> None:
         """Take the program, its call at the bounds, and the sizes that it was compiled for."""
-        self._bounded, self._call, self._buckets = bounded, call, buckets
-        self.bounds = tuple(bucket.high for bucket in buckets)
+        self._bounded, self._call, self.choice = bounded, call, choice
         self._plans: collections.OrderedDict[tuple[int, ...], _Plan] = collections.OrderedDict()
         self._inputs = [
             (number, output)
             for number, output in enumerate(bounded.program.outputs)
             if output.input is not None
         ]
-
-    def serves(self, values: Sequence[int]) -> bool:
-        """Whether it is right at these values of the symbols."""
-        each = zip(values, self._buckets, strict=True)
-        return all(bucket.low <= value <= bucket.high for value, bucket in each)
 
     def at(self, values: tuple[int, ...]) -> Call:
         """The call at these values of the symbols."""

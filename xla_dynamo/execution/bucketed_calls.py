@@ -2,6 +2,7 @@
 
 import functools
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -11,14 +12,13 @@ from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.execution.calls import Call
 from xla_dynamo.execution.executable_cache import ExecutableCache
 from xla_dynamo.execution.meanwhile import Meanwhile
-from xla_dynamo.graphs.buckets import Bucket, buckets_of, variants_of
+from xla_dynamo.graphs.bucket_choice import BucketChoice, Choice
 from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
 from xla_dynamo.graphs.request import Request
-from xla_dynamo.lowerings.bounded.extents import Symbols
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower_bounded import BoundedProgram, lower_bounded
 
-# The buckets of the symbols, then the numbers that are constants of the program.
+# A choice of sizes, then the numbers that are constants of the program.
 Key: TypeAlias = tuple[Any, ...]
 
 
@@ -43,6 +43,7 @@ class BucketedCalls:
         limit = request.options.max_executables
         self._known: ExecutableCache[BoundedCall] = ExecutableCache(limit, expected=(NotBounded,))
         self._refused: set[Any] = set()
+        self._choosing = threading.Lock()
         self._sizes: OpenSizes | None = None
         try:
             if device.type != "cpu" or request.placement is not None:
@@ -50,6 +51,7 @@ class BucketedCalls:
             if request.trains:
                 raise NotBounded("the graph has a backward, or is one")
             self._sizes = OpenSizes(gm)
+            self._choice = BucketChoice(self._sizes, request.options.buckets)
         except NotBounded as refusal:
             tell({}, str(refusal))
 
@@ -61,16 +63,16 @@ class BucketedCalls:
         """
         if self._sizes is None or (values := self._sizes.values(args)) is None:
             return None
-        buckets = buckets_of(values, self._request.options.buckets, self._sizes.ranges)
-        if buckets is None:
+        with self._choosing:
+            choice = self._choice.choose(values)
+        if choice is None:
             return None
-        numbers = tuple(repr(a) for a in args if isinstance(a, float | complex))
-        key = (buckets, *numbers)
+        key = (choice, *(repr(a) for a in args if isinstance(a, float | complex)))
         if key in self._refused:
             return None
         bounded = self._known.find(key)
         if bounded is not None:
-            return self._meanwhile.ahead() or bounded.at(values)
+            return self._meanwhile.ahead() or bounded.at(choice.values(values))
         return self._new(key, values)
 
     def _new(self, key: Key, values: tuple[int, ...]) -> Call | None:
@@ -81,7 +83,7 @@ class BucketedCalls:
             self._meanwhile.start(self._known, key, make)
             return stand_in
         try:
-            return self._known.compile(key, make).at(values)
+            return self._known.compile(key, make).at(key[0].values(values))
         except NotBounded:
             return None
 
@@ -92,42 +94,40 @@ class BucketedCalls:
         found = [
             bounded
             for other, bounded in self._known.items()
-            if other[1:] == key[1:] and bounded.serves(values)
+            if other[1:] == key[1:] and bounded.choice.serves(values)
         ]
         if not found:
             return None
-        return min(found, key=lambda bounded: math.prod(bounded.bounds)).at(tuple(values))
+        least = min(found, key=lambda bounded: math.prod(b.high for b in bounded.choice.buckets))
+        return least.at(least.choice.values(values))
 
     def _make(self, key: Key) -> BoundedCall:
         """Compile a bucket; what cannot be bounded is told, and not tried again."""
         sizes = self._sizes
         assert sizes is not None
-        tried = [key[0]]
+        tried: list[Choice] = [key[0]]
         if self._request.options.while_compiling == "larger":  # it stands in for smaller ones
-            ranges = zip(key[0], sizes.ranges, strict=True)
-            tried.insert(0, tuple(Bucket(least, b.high) for b, (least, _) in ranges))
-        for buckets in tried:
-            names = {
-                name: f"{b.low} to {b.high}" for name, b in zip(sizes.names, buckets, strict=True)
-            }
+            tried.insert(0, key[0].down_to_least(sizes))
+        for choice in tried:
+            names = choice.names(sizes)
             try:
-                return self._compile(buckets, self._lower(buckets), names)
+                return self._compile(choice, self._lower(choice), names)
             except NotBounded as refusal:
-                if buckets is tried[-1]:
+                if choice is tried[-1]:
                     self._refused.add(key)
                     self._tell(names, str(refusal))
                     raise
         raise AssertionError("one of them was tried last")
 
-    def _lower(self, buckets: Sequence[Bucket]) -> Callable[[Target], BoundedProgram]:
-        """What lowers the graph for these buckets, and raises NotBounded where it cannot."""
-        sizes = self._sizes
-        assert sizes is not None
-        variants = variants_of(buckets)
-        symbols = Symbols(list(zip(*variants, strict=True)), [b.low for b in buckets])
+    def _lower(self, choice: Choice) -> Callable[[Target], BoundedProgram]:
+        """What lowers the graph for these sizes, and raises NotBounded where it cannot."""
+        all_sizes = self._sizes
+        assert all_sizes is not None
+        variants, symbols = choice.variants()
 
         def lower(target: Target) -> BoundedProgram:
             try:
+                sizes = all_sizes.where(choice.extents)
                 values = [sizes.fake_values(self._gm, at) for at in variants]
                 return lower_bounded(self._gm, sizes, symbols, values, target, self._request)
             except NotBounded:

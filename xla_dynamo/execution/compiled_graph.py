@@ -22,7 +22,7 @@ from xla_dynamo.execution.meanwhile import Meanwhile
 from xla_dynamo.execution.split_graph import Part, SplitGraph
 from xla_dynamo.execution.steps import Steps, steps_of
 from xla_dynamo.execution.traced_strides import taking_strides, with_strides
-from xla_dynamo.graphs.buckets import Bucket
+from xla_dynamo.graphs.bucket_choice import Choice
 from xla_dynamo.graphs.collective_groups import resolve_groups
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
 from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
@@ -258,11 +258,11 @@ class CompiledGraph(BoxedGraph):
     @unset_fake_temporarily()
     def _compile_bounded(
         self,
-        buckets: Sequence[Bucket],
+        choice: Choice,
         lower: Callable[[Target], BoundedProgram],
         sizes: Mapping[str, Any],
     ) -> BoundedCall:
-        """The call of a program for these buckets, which `lower` makes for a target."""
+        """The call of a program for these sizes, which `lower` makes for a target."""
         placement = placement_of(self._device)
         target = target_of(placement.platform, self._request.options, bounded=True)
         with self._lowering:
@@ -270,7 +270,7 @@ class CompiledGraph(BoxedGraph):
             bounded = lower(target)
             seconds = time.perf_counter() - start, 0.0
         call, *_ = self._build(bounded.program, placement, sizes, "a new bucket", seconds)
-        return BoundedCall(bounded, call, buckets)
+        return BoundedCall(bounded, call, choice)
 
     def _tell_not_bucketed(self, bounds: Mapping[str, Any], reason: str) -> None:
         self._record.tell(NotBucketed(self._record, self._part, bounds, reason))

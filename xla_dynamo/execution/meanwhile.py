@@ -22,22 +22,26 @@ class _Ahead(threading.local):
     """Whether the calls of a thread only begin to compile, and what they have begun."""
 
     begun: list[Future] | None = None
+    only_looks = False
 
 
 _ahead = _Ahead()
 
 
 @contextlib.contextmanager
-def compiling_ahead() -> Iterator[list[Future]]:
+def compiling_ahead(*, only_looks: bool = False) -> Iterator[list[Future]]:
     """In this block, calls in this thread begin to compile in the background, and compute nothing.
 
-    They return zeros of the right sizes. The list gets what has been begun.
+    They return zeros of the right sizes. The list gets what has been begun. With `only_looks` the
+    calls do not even begin to compile: graphs are traced, and see which of their sizes change.
     """
-    before, _ahead.begun = _ahead.begun, []
+    before, before_looks = _ahead.begun, _ahead.only_looks
+    begun: list[Future] = []
+    _ahead.begun, _ahead.only_looks = begun, only_looks
     try:
-        yield _ahead.begun
+        yield begun
     finally:
-        _ahead.begun = before
+        _ahead.begun, _ahead.only_looks = before, before_looks
 
 
 def is_ahead() -> bool:
@@ -70,6 +74,8 @@ class Meanwhile:
             Exception: compiling it in the background failed before, and nobody was told yet.
         """
         begun = _ahead.begun
+        if _ahead.only_looks:
+            return
         future = cache.start(key, make, keeps_failure=begun is None)
         if begun is not None:
             begun.append(future)

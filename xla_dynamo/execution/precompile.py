@@ -45,7 +45,7 @@ def precompile(fn: Callable[..., Any], *, shapes: Iterable[Arguments]) -> Precom
             )
 
     Dynamo traces the function for one call after another. The executables that the calls need are
-    compiled in the background meanwhile, as many at a time as there are cores. Compiled graphs are
+    then compiled in the background, as many at a time as there are cores. Compiled graphs are
     not run: the parameters, buffers and caches that they would change stay as they are, and their
     results are zeros. Python code around them does run, and so do operators that are left to torch.
 
@@ -75,6 +75,9 @@ def precompile(fn: Callable[..., Any], *, shapes: Iterable[Arguments]) -> Precom
     calls = [_call(number, arguments) for number, arguments in enumerate(shapes)]
     _leave_open([pytree.tree_leaves(call) for call in calls])
     _check_compiled(fn)
+    with compiling_ahead(only_looks=True):
+        for args, kwargs in calls:
+            fn(*args, **kwargs)
     count = 0
     while True:
         with compiling_ahead() as begun:

@@ -55,18 +55,6 @@ def bucket_of(size: int, buckets: Buckets, ends: tuple[int, int]) -> Bucket | No
     return Bucket(low, high) if high - low >= 2 else None
 
 
-def buckets_of(
-    sizes: Sequence[int], buckets: Buckets, ranges: Sequence[tuple[int, int]]
-) -> tuple[Bucket, ...] | None:
-    """The bucket of each of several sizes; None if one has none."""
-    found = []
-    for size, ends in zip(sizes, ranges, strict=True):
-        if (bucket := bucket_of(size, buckets, ends)) is None:
-            return None
-        found.append(bucket)
-    return tuple(found)
-
-
 def variants_of(buckets: Sequence[Bucket]) -> list[tuple[int, ...]]:
     """The values of the symbols at which a graph is lowered.
 

@@ -1,5 +1,6 @@
 """The symbols of a graph with open sizes: where a call has their values, what they may be."""
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -11,7 +12,12 @@ from xla_dynamo.graphs.nodes import attribute_of
 from xla_dynamo.graphs.sizes import name_of_size
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.bounded.extents import Extent
-from xla_dynamo.torch_private import FakeTensor, FakeTensorMode, pytree
+from xla_dynamo.torch_private import (
+    FakeTensor,
+    FakeTensorMode,
+    pytree,
+    sizes_seen_to_vary,
+)
 
 Node: TypeAlias = torch.fx.Node
 # The size that a range of sizes without an upper end may have at most.
@@ -45,6 +51,9 @@ class OpenSizes:
 
     Attributes:
         names: the name of each symbol.
+        dims: which dimension of an input has it first; None where inputs are the number alone.
+        seen_to_vary: whether it is known to vary, not only allowed to.
+        traced: its value where the graph was traced.
         ranges: the least and the largest number that each may be.
         inputs: what is known of each input: the sizes of a tensor, the extent of an integer, or
             None for something else.
@@ -60,13 +69,23 @@ class OpenSizes:
         self._symbols: list[sympy.Symbol] = []
         self._sources: list[tuple[int, int | None]] = []
         self._known: dict[sympy.Expr, Extent] = {}
+        self._extents: Sequence[Extent] | None = None
         self.names: list[str] = []
+        self.dims: list[int | None] = []
+        self.seen_to_vary: list[bool] = []
+        self.traced: list[int] = []
         self.ranges: list[tuple[int, int]] = []
         for index, node in enumerate(self._placeholders):
             self._find_symbols(index, node.meta.get("val"))
         if not self._symbols:
             raise NotBounded("none of its inputs has an open size of its own")
         self.inputs = [self.of_input(node) for node in self._placeholders]
+        # Inputs of static sizes are as Dynamo's guards have them.
+        self._told = [
+            (index, known)
+            for index, known in enumerate(self.inputs)
+            if isinstance(known, Extent) or (known is not None and known.is_open)
+        ]
         for node in gm.graph.nodes:
             self._check(node)
 
@@ -78,9 +97,25 @@ class OpenSizes:
                 if symbol not in self._symbols:
                     self._symbols.append(symbol)
                     self.names.append(name_of_size(size))
+                    self.traced.append(int(size.node.hint))
+                    self.seen_to_vary.append(symbol in sizes_seen_to_vary(environment))
                     self._sources.append((index, dim))
+                    self.dims.append(dim)
                     known = getattr(environment, "var_to_range", {}).get(symbol)
                     self.ranges.append(_range(known))
+                number = self._symbols.index(symbol)
+                if self.dims[number] is None:
+                    self.dims[number] = dim
+
+    def where(self, extents: Sequence[Extent]) -> "OpenSizes":
+        """The sizes with extents of other symbols in place of the symbols, one for each.
+
+        `values` is for the symbols of the graph alone.
+        """
+        made = copy.copy(self)
+        made._extents, made._known = extents, {}
+        made.inputs = [made.of_input(node) for node in self._placeholders]
+        return made
 
     def of_input(self, node: Node) -> TensorSizes | Extent | None:
         """What is known of an input."""
@@ -110,7 +145,10 @@ class OpenSizes:
         if expression in self._known:
             return self._known[expression]
         try:
-            return self._known.setdefault(expression, self._polynomial(expression))
+            extent = self._polynomial(expression)
+            if self._extents is not None:
+                extent = extent.where(self._extents)
+            return self._known.setdefault(expression, extent)
         except (sympy.polys.polyerrors.BasePolynomialError, ValueError) as error:
             raise NotBounded(f"a size is {size}, not a polynomial{describe(node)}") from error
 
@@ -143,11 +181,12 @@ class OpenSizes:
         values = tuple(
             args[index] if dim is None else args[index].shape[dim] for index, dim in self._sources
         )
-        for known, given in zip(self.inputs, args, strict=True):
+        for index, known in self._told:
+            given = args[index]
             if isinstance(known, Extent):
                 if known.at(values) != given:
                     return None
-            elif isinstance(known, TensorSizes):
+            else:
                 shape = tuple(e.at(values) for e in known.shape)
                 stride = tuple(e.at(values) for e in known.stride)
                 if (tuple(given.shape), given.stride()) != (shape, stride):

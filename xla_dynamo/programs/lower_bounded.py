@@ -1,7 +1,6 @@
 """An ATen FX graph of open sizes to one program that is right at every size up to its bounds."""
 
 import dataclasses
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -209,16 +208,8 @@ def _atoms(
             parts = [(a.sizes[0], e) for a, e in zip(dim, extents, strict=True) if e is not None]
         product = constant(1)
         for _, extent in parts:
-            product = _times(product, extent)
+            product = product.times(extent)
         if product != wanted:
             return None
         found.append(tuple(parts))
     return tuple(found)
-
-
-def _times(a: Extent, b: Extent) -> Extent:
-    terms: dict[tuple[int, ...], int] = {}
-    for (left, n), (right, m) in itertools.product(a.terms, b.terms):
-        key = tuple(sorted(left + right))
-        terms[key] = terms.get(key, 0) + n * m
-    return Extent.of(terms)

@@ -41,9 +41,20 @@ ORDERS = {
     ],
     # Reshapes are moved first, as barriers look at what reads a value behind them.
     # No library calls, functions and other forms where XLA's partitioner has to see everything.
-    Target("cpu", partitions=2): ["unmerge_products", "insert_barriers", "guard_exponentials"],
+    # Channels are numbered at last.
+    Target("cpu", partitions=2): [
+        "unmerge_products",
+        "insert_barriers",
+        "guard_exponentials",
+        "gather_manual_regions",
+    ],
     GPU: ["insert_barriers", "choose_permutations", "set_matmul_precision"],
-    Target("cuda", partitions=2): ["unmerge_products", "insert_barriers", "set_matmul_precision"],
+    Target("cuda", partitions=2): [
+        "unmerge_products",
+        "insert_barriers",
+        "set_matmul_precision",
+        "gather_manual_regions",
+    ],
     Target("tpu"): ["insert_barriers", "choose_permutations", "set_matmul_precision"],
 }
 by_target = pytest.mark.parametrize(

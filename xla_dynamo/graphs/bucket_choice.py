@@ -1,0 +1,111 @@
+"""Choose, for the sizes of a call, which sizes stay open in a program, and up to which bounds."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from xla_dynamo.graphs.buckets import Bucket, Buckets, bucket_of, variants_of
+from xla_dynamo.graphs.open_sizes import OpenSizes
+from xla_dynamo.lowerings.bounded.extents import Extent, Symbols, constant, symbol
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """The sizes that one executable is for.
+
+    Attributes:
+        extents: each symbol of the graph, as a number or as a symbol of the program.
+        shown: for each symbol of the program, the number of one of the graph that it stands for.
+        buckets: the sizes that each symbol of the program may have.
+    """
+
+    extents: tuple[Extent, ...]
+    shown: tuple[int, ...]
+    buckets: tuple[Bucket, ...]
+
+    def values(self, values: Sequence[int]) -> tuple[int, ...]:
+        """The values of the program's symbols, from those of the graph's."""
+        return tuple(values[number] for number in self.shown)
+
+    def names(self, sizes: OpenSizes) -> dict[str, str | int]:
+        """What the sizes of the graph may be, by name."""
+        found: dict[str, str | int] = {}
+        for name, extent in zip(sizes.names, self.extents, strict=True):
+            number = extent.number
+            if number is None:
+                bucket = self.buckets[extent.terms[0][0][0]]
+                found[name] = f"{bucket.low} to {bucket.high}"
+            else:
+                found[name] = number
+        return found
+
+    def serves(self, values: Sequence[int]) -> bool:
+        """Whether it is right at these values of the graph's symbols."""
+        own = self.values(values)
+        return [e.at(own) for e in self.extents] == list(values) and all(
+            bucket.low <= n <= bucket.high for n, bucket in zip(own, self.buckets, strict=True)
+        )
+
+    def down_to_least(self, sizes: OpenSizes) -> "Choice":
+        """The same with buckets that begin where the ranges of the graph's sizes do."""
+        buckets = []
+        for number, bucket in enumerate(self.buckets):
+            pairs = zip(sizes.ranges, self.extents, strict=True)
+            least = max(low for (low, _), extent in pairs if extent == symbol(number))
+            buckets.append(Bucket(least, bucket.high))
+        return dataclasses.replace(self, buckets=tuple(buckets))
+
+    def variants(self) -> tuple[list[tuple[int, ...]], Symbols]:
+        """The values at which the graph is lowered, and what they are to the program."""
+        variants = variants_of(self.buckets)
+        return variants, Symbols(list(zip(*variants, strict=True)), [b.low for b in self.buckets])
+
+
+class BucketChoice:
+    """The choice for each call, by what the calls before have shown.
+
+    A size is compiled as it is until it changes: padding it to a bound would be in vain where all
+    calls have the same. Sizes that Dynamo has seen to vary, or that are marked, are open from the
+    beginning; but not those of a first dimension beside others, which is a batch as a rule.
+
+    Sizes that were equal where the graph was traced, and are equal in a call, are one symbol, as
+    Dynamo has it for the inputs of a graph; the caches of a model's layers have sizes of their own.
+    """
+
+    def __init__(self, sizes: OpenSizes, buckets: Buckets) -> None:
+        """Take the symbols of a graph, and the option."""
+        self._sizes, self._buckets = sizes, buckets
+        vary = list(zip(sizes.seen_to_vary, sizes.dims, strict=True))
+        only_first = all(dim == 0 for varies, dim in vary if varies)
+        self._changes = [varies and (dim != 0 or only_first) for varies, dim in vary]
+        self._last: Sequence[int] | None = None
+
+    def choose(self, values: Sequence[int]) -> Choice | None:
+        """The choice for the symbols' values; None if none is open, or one has no bucket."""
+        if self._last is not None:
+            for number, (before, now) in enumerate(zip(self._last, values, strict=True)):
+                self._changes[number] |= before != now
+        self._last = values
+        extents: list[Extent] = []
+        known: dict[tuple[int, int], Extent] = {}
+        shown: list[int] = []
+        buckets: list[Bucket] = []
+        for number, value in enumerate(values):
+            if not self._changes[number]:
+                extents.append(constant(value))
+                continue
+            alike = self._sizes.traced[number], value
+            if alike not in known:
+                bucket = bucket_of(value, self._buckets, self._range(alike, values))
+                if bucket is None:
+                    return None
+                known[alike] = symbol(len(buckets))
+                shown.append(number)
+                buckets.append(bucket)
+            extents.append(known[alike])
+        return Choice(tuple(extents), tuple(shown), tuple(buckets)) if buckets else None
+
+    def _range(self, alike: tuple[int, int], values: Sequence[int]) -> tuple[int, int]:
+        """What all symbols may be that are one."""
+        pairs = zip(self._sizes.traced, values, strict=True)
+        ranges = [r for r, pair in zip(self._sizes.ranges, pairs, strict=True) if pair == alike]
+        return max(low for low, _ in ranges), min(high for _, high in ranges)
