@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     two.add_argument("after", type=pathlib.Path)
     made = commands.add_parser("peers", help="make the environments that other backends need")
     made.add_argument("names", nargs="*", help=", ".join(peers.ENVIRONMENTS))
-    serve.add_options(commands.add_parser("serve", help="requests of clients to one BERT"))
+    serve.add_options(
+        commands.add_parser("serve", help="requests of clients to one BERT, one GPT-2")
+    )
     divided = commands.add_parser("sharding", help="a Llama block divided over virtual devices")
     sharding.add_options(divided)
     options = parser.parse_args(arguments)

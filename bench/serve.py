@@ -1,10 +1,11 @@
-"""An inference serving loop: client threads and one compiled BERT.
+"""An inference serving loop: client threads and one compiled model, a BERT or a GPT-2.
 
 `python -m bench serve` lets `--clients` threads send requests for `--seconds` seconds, each when
 its last one is answered: in `--turns` turns, in which each backend, in a process of its own, gets
 the same requests in the same order, as many as it can answer. What a request is, and how it is
-answered, is in `bench.server`. Printed for each backend: latencies as clients see them, requests a
-second, compilations after the warm-up, and growth of memory.
+answered, is in `bench.server`. Printed for each model and backend: how long the warm-up took,
+latencies as clients see them, requests a second, compilations after the warm-up, and growth of
+memory.
 """
 
 import argparse
@@ -19,25 +20,31 @@ from rich.table import Table
 from bench.processes import Worker, WorkerFailed, environment_of, failing
 from bench.timing import above_zero, add_limits, add_settings, positive
 
+SERVED = ("bert", "gpt2")
 BACKENDS = ("eager", "inductor", "openxla")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What can be chosen."""
+    parser.add_argument("--models", nargs="+", default=list(SERVED), choices=SERVED)
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
-    add_settings(parser)
+    add_settings(parser, sizes=("small", "full", "tiny"))
     add_limits(parser)
     parser.add_argument("--clients", type=positive, default=8)
     parser.add_argument("--seconds", type=above_zero, default=60, help="for each backend")
     parser.add_argument("--turns", type=positive, default=3, help="that these are served in")
-    parser.add_argument("--pad", choices=("openxla", "all"), default="openxla", help="for whom")
+    parser.add_argument("--pad", choices=("none", "openxla", "all"), default="none", help="whom")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Measure, and print; the exit status: 1 if a backend failed."""
-    title = f"serving BERT, {options.clients} clients, {options.threads} torch threads"
-    table = Table("", title=title)
-    loops = _Loops(options, console)
+    return max(_serve(model, options, console) for model in options.models)
+
+
+def _serve(model: str, options: argparse.Namespace, console: Console) -> int:
+    clients, threads = f"{options.clients} clients", f"{options.threads} torch threads"
+    table = Table("", title=f"serving {model} ({options.size}), {clients}, {threads}")
+    loops = _Loops(model, options, console)
     columns = loops.measure()
     for backend in options.backends:
         table.add_column(backend, justify="right")
@@ -53,8 +60,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
 class _Loops:
     """The processes of the backends, which serve in turns: the machine's pace may change."""
 
-    def __init__(self, options: argparse.Namespace, console: Console) -> None:
-        self.options, self.console = options, console
+    def __init__(self, model: str, options: argparse.Namespace, console: Console) -> None:
+        self.model, self.options, self.console = model, options, console
         self.failures: dict[str, WorkerFailed] = {}
         self._workers: dict[str, Worker] = {}
 
@@ -66,7 +73,7 @@ class _Loops:
         with contextlib.ExitStack() as stack, self.console.status("") as status:
             caches = stack.enter_context(tempfile.TemporaryDirectory())
             for backend in self.options.backends:
-                status.update(f"{backend}: warm-up")
+                status.update(f"{self.model}, {backend}: warm-up")
                 with self._failing(backend):
                     warm[backend] = self._start(backend, caches, stack)
             for turn in range(self.options.turns):
@@ -74,7 +81,8 @@ class _Loops:
                 for backend in [*served][first:] + [*served][:first]:
                     if backend not in self._workers:
                         continue
-                    status.update(f"{backend}: turn {turn + 1} of {self.options.turns}")
+                    where = f"{self.model}, {backend}: turn {turn + 1}"
+                    status.update(f"{where} of {self.options.turns}")
                     seconds = self.options.seconds / self.options.turns
                     with self._failing(backend):
                         reply = self._ask(backend, "take_turn", number=turn, seconds=seconds)
@@ -99,9 +107,9 @@ class _Loops:
         limit = self.options.memory_limit
         worker = Worker(environment=environment, memory_gb=limit, module="bench.server")
         self._workers[backend] = stack.enter_context(worker)
-        pads = self.options.pad == "all" or backend == "openxla"
+        pads = self.options.pad in ("all", backend)
         settings = {k: getattr(self.options, k) for k in ("size", "clients", "threads")}
-        self._ask(backend, "prepare", backend=backend, pads=pads, **settings)
+        self._ask(backend, "prepare", backend=backend, model=self.model, pads=pads, **settings)
         return self._ask(backend, "warm_up")["seconds"]
 
     def _ask(self, name: str, what: str, /, **arguments: Any) -> dict[str, Any]:

@@ -1,22 +1,25 @@
-"""A server of one BERT, and the clients that send it requests, in a process of its own.
+"""A server of one BERT or GPT-2, and the clients that send it requests, in a process of its own.
 
 A request is a batch of 1 to 16 texts of 16 to 256 tokens, both drawn with a bias to the small. The
-server calls the model, one call at a time. For openxla it pads texts to the next multiple of 16
-tokens (a mask hides the padding) and cuts batches into 16, 8, 4, 2 and 1, since each size is an
-executable of its own; the others take sizes as they come, unless `bench serve --pad all`.
+server calls the model, one call at a time, with sizes as they come: openxla has executables for
+buckets of them. Where the server is to pad, it pads texts to the next multiple of 16 tokens (a mask
+hides the padding) and cuts batches into 16, 8, 4, 2 and 1, each of which is an executable.
 """
 
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import transformers
 
+import xla_dynamo
 from bench.models import build
 from bench.processes import answer_requests
 from bench.timing import set_threads
+from xla_dynamo.graphs.buckets import bucket_of
 
 LENGTHS = range(16, 257, 16)
 BATCHES = (1, 2, 4, 8, 16)
@@ -27,6 +30,44 @@ WASTE = 64
 def request(draw: random.Random, longest: int) -> tuple[int, int]:
     """The batch and the length of a request; half of them are below 4 and 64."""
     return round(16 ** draw.random()), min(round(16 * 16 ** draw.random()), longest)
+
+
+def built(name: str, size: str) -> torch.nn.Module:
+    """A model of the benchmark; "small" is 4 layers of width 256."""
+    if size != "small":
+        return build(name, size)
+    torch.manual_seed(0)
+    config: Any
+    if name == "bert":
+        config = transformers.BertConfig(
+            vocab_size=8192,
+            hidden_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            intermediate_size=1024,
+        )
+        return transformers.BertForMaskedLM(config).eval()
+    config = transformers.GPT2Config(
+        vocab_size=8192,
+        n_embd=256,
+        n_layer=4,
+        n_head=4,
+        bos_token_id=1,
+        eos_token_id=2,
+        use_cache=False,
+    )
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def sizes(longest: int) -> tuple[list[int], list[int]]:
+    """Batches and lengths of requests, of which each bucket of openxla has one."""
+    limit = min(LENGTHS[-1], longest)
+    return [1, *_bounds(range(2, BATCHES[-1] + 1))], _bounds(range(LENGTHS[0], limit + 1))
+
+
+def _bounds(numbers: Sequence[int]) -> list[int]:
+    buckets = [bucket_of(n, "auto", (2, 1 << 24)) for n in numbers]
+    return sorted({min(b.high, numbers[-1]) for b in buckets if b is not None})
 
 
 class Server:
@@ -72,25 +113,38 @@ def pieces(batch: int, length: int) -> list[int]:
 class Loop:
     """The server with one backend, and the clients of one turn after another."""
 
-    def __init__(self, backend: str, size: str, clients: int, threads: int, pads: bool) -> None:
+    def __init__(
+        self, backend: str, model: str, size: str, clients: int, threads: int, pads: bool
+    ) -> None:
         """Build the model."""
         set_threads(threads)
-        self.eager, self.clients = build("bert", size), clients
-        model = self.eager
+        self.eager, self.clients = built(model, size), clients
+        run = self.eager
         if backend != "eager":
-            options = {"max_executables": 128} if backend == "openxla" else None
-            model = torch.compile(model, backend=backend, dynamic=True, options=options)
-        self.server = Server(model, self.eager.config.max_position_embeddings, pads)
+            options = None
+            if backend == "openxla":
+                options = {"max_executables": 128, "buckets": "exact" if pads else "auto"}
+            run = torch.compile(run, backend=backend, dynamic=True, options=options)
+        self.server = Server(run, self.eager.config.max_position_embeddings, pads)
+        self.compiles_ahead = backend == "openxla"
         self.compiled = self.memory = 0
 
     def warm_up(self) -> dict[str, Any]:
         """Answer one request of each size that is compiled, and one that must be right."""
         start = time.perf_counter()
-        for rows in BATCHES:
-            for columns in self.server.lengths:
-                self.server.answer(torch.ones(rows, columns, dtype=torch.long))
+        longest = self.server.lengths[-1]
+        rows, columns = (BATCHES, self.server.lengths) if self.server.pads else sizes(longest)
+        shapes = [((r, c), torch.long) for r in rows for c in columns]
+        if self.compiles_ahead:
+            names = ("input_ids", "attention_mask")
+            with torch.no_grad():
+                xla_dynamo.precompile(
+                    self.server.model, shapes=[dict.fromkeys(names, shape) for shape in shapes]
+                )
+        for shape, dtype in shapes:
+            self.server.answer(torch.ones(shape, dtype=dtype))
         seconds = time.perf_counter() - start
-        ids = torch.randint(0, 99, (3, 50))
+        ids = torch.randint(0, 99, (3, longest - 9))
         with torch.no_grad():
             expected = self.eager(input_ids=ids).logits
         torch.testing.assert_close(self.server.answer(ids), expected, rtol=1e-3, atol=1e-3)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -75,9 +75,9 @@ def peak_memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """The options of every benchmark of whole models: `--size` and `--threads`."""
-    parser.add_argument("--size", choices=("full", "tiny"), default="full")
+def add_settings(parser: argparse.ArgumentParser, sizes: Sequence[str] = ("full", "tiny")) -> None:
+    """The options of every benchmark of whole models: `--size`, at first the first, `--threads`."""
+    parser.add_argument("--size", choices=sizes, default=sizes[0])
     parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
 
 

@@ -42,7 +42,7 @@ ROOMS = {
     "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
     " lowerings.passes lowerings.table lowerings.target options runtime",
     "events": "graphs programs runtime",
-    "execution": "decompositions events graphs lowerings.bounded lowerings.builders"
+    "execution": "decompositions events graphs lowerings.builders"
     " lowerings.passes lowerings.target options programs runtime runtime.cpu",
     "dynamo": "events graphs lowerings.builders programs",
     "backend": "decompositions dynamo events execution graphs options runtime",
@@ -172,6 +172,7 @@ def test_public_names():
         "metrics",
         "openxla",
         "optimizer_step",
+        "precompile",
         "real_devices",
         "refreeze",
         "runtime",

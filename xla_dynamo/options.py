@@ -13,6 +13,7 @@ CHOICES = {
     "fallback": ("eager", "error"),
     "matmul_precision": ("highest", "high", "medium"),
     "rng": ("xla", "torch"),
+    "while_compiling": ("wait", "larger", "eager"),
 }
 LIBRARIES = ("onednn", "torch")
 
@@ -59,6 +60,10 @@ class Options:
             and anew when one of them has changed: by an optimizer, `load_state_dict`, operators in
             place, batch norm. Not seen are changes through `.data` or NumPy, by collectives of
             torch.distributed or by other processes: call `xla_dynamo.refreeze()` after them.
+        while_compiling: what calls of a graph with open sizes do while an executable for their
+            sizes is compiled: "wait" for it; run in the next "larger" bucket that is compiled
+            already, and wait where there is none; or run in "eager" torch. With the last two, a
+            thread in the background compiles.
     """
 
     constant_limit: int = 64
@@ -70,6 +75,7 @@ class Options:
     libraries: tuple[str, ...] = LIBRARIES
     freeze: bool = False
     buckets: str | tuple[int, ...] = "exact"
+    while_compiling: str = "wait"
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> "Options":

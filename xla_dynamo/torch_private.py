@@ -115,6 +115,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "dynamo_config": ("torch._dynamo:config", "Dynamo's switches"),
     "inductor_config": ("torch._inductor:config", "whether a draw that nobody reads is dead"),
     "OptimizedModule": ("torch._dynamo.eval_frame:OptimizedModule", "a compiled module"),
+    "maybe_mark_dynamic": ("torch._dynamo:maybe_mark_dynamic", "lets Dynamo leave a size open"),
     "innermost_fn": ("torch._dynamo.eval_frame:innermost_fn", "what torch.compile was given"),
     "TensorifyScalarRestartAnalysis": (
         "torch._dynamo.exc:TensorifyScalarRestartAnalysis",
@@ -188,6 +189,11 @@ def forget_kernels(op: Any) -> None:
 def storage_id(tensor: torch.Tensor) -> int:
     """The address of a tensor's storage, which its views share; fake tensors have one, too."""
     return tensor.untyped_storage()._cdata
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """Whether autograd knows a tensor as a view of another."""
+    return tensor._is_view()
 
 
 def is_zero_tensor(tensor: torch.Tensor) -> bool:

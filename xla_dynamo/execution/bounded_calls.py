@@ -10,6 +10,7 @@ import torch
 
 from xla_dynamo.execution.calls import Call, replayed
 from xla_dynamo.execution.restriding import restrided
+from xla_dynamo.graphs.bucket_choice import Choice
 from xla_dynamo.graphs.open_sizes import TensorSizes
 from xla_dynamo.programs.lower_bounded import BoundedProgram, OpenInput, OpenResult
 
@@ -67,11 +68,15 @@ class _Plan(NamedTuple):
 
 
 class BoundedCall:
-    """The call of a bounded program at any sizes up to its bounds."""
+    """The call of a bounded program at any sizes up to its bounds.
 
-    def __init__(self, bounded: BoundedProgram, call: Call) -> None:
-        """Take the program, and its call at the bounds."""
-        self._bounded, self._call = bounded, call
+    Attributes:
+        choice: the sizes that the program was compiled for.
+    """
+
+    def __init__(self, bounded: BoundedProgram, call: Call, choice: Choice) -> None:
+        """Take the program, its call at the bounds, and the sizes that it was compiled for."""
+        self._bounded, self._call, self.choice = bounded, call, choice
         self._plans: collections.OrderedDict[tuple[int, ...], _Plan] = collections.OrderedDict()
         self._inputs = [
             (number, output)

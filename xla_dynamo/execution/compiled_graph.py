@@ -1,13 +1,12 @@
 """An ATen FX graph to a callable that runs on PJRT: split, lower, compile, bind."""
 
-import collections
+import contextlib
 import dataclasses
-import functools
 import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,9 +16,13 @@ from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed, l
 from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.execution.bucketed_calls import BucketedCalls
 from xla_dynamo.execution.calls import BoxedGraph, Call, bind
+from xla_dynamo.execution.executable_cache import ExecutableCache
 from xla_dynamo.execution.frozen_inputs import FrozenValues
+from xla_dynamo.execution.meanwhile import Meanwhile
 from xla_dynamo.execution.split_graph import Part, SplitGraph
 from xla_dynamo.execution.steps import Steps, steps_of
+from xla_dynamo.execution.traced_strides import taking_strides, with_strides
+from xla_dynamo.graphs.bucket_choice import Choice
 from xla_dynamo.graphs.collective_groups import resolve_groups
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
 from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
@@ -58,6 +61,9 @@ class CompiledGraph(BoxedGraph):
     A graph of static sizes is compiled at once. A symbolic one is compiled for each tuple of sizes
     that it is called with, without being traced again; `Options.max_executables` of them are kept.
     Likewise one that is divided over a mesh, for each set of shardings that its inputs have.
+
+    Several threads may call it. Lowering has a lock, since the executables of a graph share its
+    nodes and frozen values; XLA compiles without it, and calls never take it.
     """
 
     def __init__(
@@ -74,30 +80,37 @@ class CompiledGraph(BoxedGraph):
         self._may_be_marked = request.placement is None
         self._device = _device_of(gm, example_inputs)
         is_marked = self._any_marks() or any(True for _ in specs_in(gm))
-        waits = (is_marked and self._may_be_marked) or not self._is_static
         asked = request
         if is_marked or is_symbolic(gm):
             request = dataclasses.replace(request, results_for_backward=frozenset())
         self._gm, self._request = gm, request
         self._record, self._part = record, part
-        self._sizes: dict[str, Any] = {}
-        self._dropped: set[int] = set()
+        self._sizes: dict[str, Any] | None = None
         self._sharding_of = _sharding_of_tensors(self._device)
         freezes = request.options.freeze and request.keeps_inputs and not request.trains
         self._frozen = FrozenValues() if freezes else None
-        self._lock = threading.Lock()
+        self._lowering = threading.Lock()
+        self._meanwhile = Meanwhile(gm, request, self._device)
+        waits = (is_marked and self._may_be_marked) or not self._is_static
+        # Of a forward that trains, AOTAutograd asks for the strides of results now.
+        waits |= not request.trains and self._meanwhile.ahead() is not None
         may_be_bounded = not (self._is_static or is_marked or freezes or self._offset_inputs)
         self._buckets = None
         if may_be_bounded and request.options.buckets != "exact":
             self._buckets = BucketedCalls(
-                gm, asked, self._device, self._compile_bounded, self._tell_not_bucketed
+                gm,
+                asked,
+                self._device,
+                self._compile_bounded,
+                self._tell_not_bucketed,
+                self._meanwhile,
             )
-        self._by_size: collections.OrderedDict[Any, Call] = collections.OrderedDict()
+        self._by_size: ExecutableCache[Call] = ExecutableCache(request.options.max_executables)
         if waits:
             super().__init__(lambda args: self._for(args, self._shardings(args))(args))
             return
         call, strides, steps = self._compile(
-            static_values(gm), dict(request.shardings), "the graph is new"
+            lambda: static_values(gm), dict(request.shardings), "the graph is new", {}
         )
         # Else the graph is not needed any more, and is free to go: the first mark of a process lets
         # Dynamo compile everything anew.
@@ -110,7 +123,7 @@ class CompiledGraph(BoxedGraph):
 
         def either(args: list[Any]) -> list[Any]:
             if shardings := self._shardings(args):
-                return _restrided(self._for(args, shardings)(args), strides)
+                return with_strides(self._for(args, shardings)(args), strides)
             return call(args)
 
         return either
@@ -131,33 +144,46 @@ class CompiledGraph(BoxedGraph):
 
     def _for(self, args: list[Any], shardings: dict[int, Sharding]) -> Call:
         """The callable for the sizes and the shardings of these inputs."""
+        if self._buckets is not None and not shardings:
+            call = self._buckets.find(args)
+            if call is not None:
+                return call
         offsets = [args[index].storage_offset() for index in self._offset_inputs]
         sizes = () if self._is_static else (*size_key(args), *offsets)
         key = (sizes, tuple(shardings.items()))
-        with self._lock:
-            if self._buckets is not None and not shardings:
-                call = self._buckets.find(args)
-                if call is not None:
-                    return call
-            program = self._by_size.get(key)
-            if program is None:
-                reason = self._why_now(key, symbol_values(self._gm, args))
-                values = static_values(self._gm) if self._is_static else values_at(self._gm, args)
-                program, *_ = self._compile(values, shardings, reason)
-                self._by_size[key] = program
-                if len(self._by_size) > self._request.options.max_executables:
-                    self._dropped.add(hash(self._by_size.popitem(last=False)[0]))
-            else:
-                self._by_size.move_to_end(key)
-        return program
+        found = self._by_size.find(key)
+        if found is None:
+            return self._new(key, args, shardings)
+        return self._meanwhile.ahead() or found
+
+    def _new(self, key: Any, args: list[Any], shardings: dict[int, Sharding]) -> Call:
+        """The callable for these sizes and shardings while their executable is not there yet."""
+        stand_in = None if shardings else self._meanwhile.call()
+        if stand_in is None:
+            return self._by_size.compile(key, lambda: self._compile_at(key, args, shardings))
+        # A call empties its list, and a parameter must not live on for a compilation's sake.
+        kept = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
+        self._meanwhile.start(self._by_size, key, lambda: self._compile_at(key, kept, shardings))
+        return stand_in
+
+    def _compile_at(self, key: Any, args: list[Any], shardings: dict[int, Sharding]) -> Call:
+        """Compile for the sizes of these inputs."""
+        with self._lowering:
+            sizes = symbol_values(self._gm, args)
+            reason = self._why_now(key, sizes)
+        call, *_ = self._compile(lambda: self._values_at(args), shardings, reason, sizes)
+        return call
+
+    def _values_at(self, args: Sequence[Any]) -> dict[torch.fx.Node, Any]:
+        return static_values(self._gm) if self._is_static else values_at(self._gm, args)
 
     def _why_now(self, key: Any, sizes: dict[str, Any]) -> str:
         """Why there is no executable for these sizes, which become the present ones."""
         before, self._sizes = self._sizes, sizes
-        if hash(key) in self._dropped:
+        if self._by_size.was_dropped(key):
             limit = self._request.options.max_executables
             return f"dropped before, since max_executables is {limit}"
-        if not self._by_size:
+        if before is None:
             return "the first call"
         changes = [
             f"{name} is {n}, not {before[name]}"
@@ -169,10 +195,13 @@ class CompiledGraph(BoxedGraph):
     # AOTAutograd calls us under its fake tensor mode; the graph's constants are real tensors.
     @unset_fake_temporarily()
     def _compile(
-        self, fake_values: dict[torch.fx.Node, Any], shardings: dict[int, Sharding], reason: str
+        self,
+        fake_values: Callable[[], dict[torch.fx.Node, Any]],
+        shardings: dict[int, Sharding],
+        reason: str,
+        sizes: Mapping[str, Any],
     ) -> tuple[Call, Strides, Steps | None]:
         """The callable for these sizes, the strides chosen for results, and the steps of a call."""
-        start = time.perf_counter()
         request = self._request
         placement = request.placement or placement_of(self._device)
         mesh, given = on_one_mesh(self._gm, shardings)
@@ -182,11 +211,14 @@ class CompiledGraph(BoxedGraph):
                 placement = placement_of_mesh
                 request = dataclasses.replace(request, mesh=mesh, shardings=given)
         target = target_of(placement.platform, request.options, len(placement.devices))
-        # Frozen values would be whole on one device.
-        known = self._frozen.keys if self._frozen and mesh is None else None
-        program = lower(self._gm, fake_values, target, request, known)
-        lowering = time.perf_counter() - start
-        return self._build(program, placement, self._sizes, reason, lowering)
+        with self._lowering:
+            start = time.perf_counter()
+            # Frozen values would be whole on one device.
+            known = self._frozen.keys if self._frozen and mesh is None else None
+            program = lower(self._gm, fake_values(), target, request, known)
+            lowering = time.perf_counter() - start
+            frozen = self._compile_frozen(program, placement)
+        return self._build(program, placement, sizes, reason, (lowering, frozen))
 
     def _build(
         self,
@@ -194,14 +226,19 @@ class CompiledGraph(BoxedGraph):
         placement: Placement,
         sizes: Mapping[str, Any],
         reason: str,
-        lowering: float,
+        seconds: tuple[float, float],
     ) -> tuple[Call, Strides, Steps | None]:
-        """Compile a program that was lowered in so many seconds, and bind it."""
+        """Compile a program, and bind it.
+
+        `seconds` is how long it was lowered, and how long XLA compiled what computes frozen values.
+        """
+        lowering, frozen = seconds
         metrics.add_time("LoweringTime", lowering)
         metrics.increment("UncachedCompile")
         if log.isEnabledFor(logging.DEBUG):
             log.debug("StableHLO:\n%s", program.module)
-        executable, seconds = self._executable(program, placement)
+        executable = self._executable(program, placement)
+        compiling = frozen + (executable.compile_seconds if executable else 0.0)
         self._record.tell(
             BuiltExecutable(
                 self._record,
@@ -210,7 +247,7 @@ class CompiledGraph(BoxedGraph):
                 reason,
                 program,
                 executable,
-                (lowering, seconds),
+                (lowering, compiling),
             )
         )
         steps = None
@@ -221,34 +258,46 @@ class CompiledGraph(BoxedGraph):
 
     @unset_fake_temporarily()
     def _compile_bounded(
-        self, lower: Callable[[Target], BoundedProgram], sizes: Mapping[str, Any]
+        self,
+        choice: Choice,
+        lower: Callable[[Target], BoundedProgram],
+        sizes: Mapping[str, Any],
     ) -> BoundedCall:
-        """The call of a program for a bucket, which `lower` makes for a target."""
-        start = time.perf_counter()
+        """The call of a program for these sizes, which `lower` makes for a target."""
         placement = placement_of(self._device)
-        bounded = lower(target_of(placement.platform, self._request.options, bounded=True))
-        lowering = time.perf_counter() - start
-        call, *_ = self._build(bounded.program, placement, sizes, "a new bucket", lowering)
-        return BoundedCall(bounded, call)
+        target = target_of(placement.platform, self._request.options, bounded=True)
+        with self._lowering:
+            start = time.perf_counter()
+            bounded = lower(target)
+            seconds = time.perf_counter() - start, 0.0
+        call, *_ = self._build(bounded.program, placement, sizes, "a new bucket", seconds)
+        return BoundedCall(bounded, call, choice)
 
     def _tell_not_bucketed(self, bounds: Mapping[str, Any], reason: str) -> None:
         self._record.tell(NotBucketed(self._record, self._part, bounds, reason))
 
-    def _executable(
-        self, program: Program, placement: Placement
-    ) -> tuple[Executable | None, float]:
-        """The executable of a program, None if it computes nothing, and the seconds it took."""
-        options, executable, seconds = self._request.options, None, 0.0
+    def _compile_frozen(self, program: Program, placement: Placement) -> float:
+        """Compile what computes the frozen values of a program; returns the seconds it took."""
+        if self._frozen is None or program.frozen is None:
+            return 0.0
+        with self._naming_the_line():
+            return self._frozen.compile(program.frozen, placement, self._request.options)
+
+    def _executable(self, program: Program, placement: Placement) -> Executable | None:
+        """The executable of a program; None if it computes nothing."""
+        if not program.results:
+            return None
+        with self._naming_the_line():
+            return Executable(program.module, placement, self._request.options.xla_options)
+
+    @contextlib.contextmanager
+    def _naming_the_line(self) -> Iterator[None]:
+        """Give a CompileError the user's line."""
         try:
-            if self._frozen is not None and program.frozen is not None:
-                seconds += self._frozen.compile(program.frozen, placement, options)
-            if program.results:
-                executable = Executable(program.module, placement, options.xla_options)
-                seconds += executable.compile_seconds
+            yield
         except CompileError as error:
             last = self._gm.graph.output_node().prev
             raise CompileError(f"{error}{describe(last)}") from error
-        return executable, seconds
 
 
 def compile_graph(
@@ -303,7 +352,9 @@ def compile_graph(
         compiled = CompiledGraph(gm, example_inputs, request, record)
     else:
         compiled = SplitGraph(gm, schedule, request, compile_part, compile_loop)
-        compiled.call = _with_strides(_traced_strides(gm, request), compiled.call)
+        fakes = _promised_inputs(gm)
+        traced = {index: fakes[index].stride() for index in request.input_strides}
+        compiled.call = taking_strides(traced, compiled.call)
     record.seconds = time.perf_counter() - record.start
     return compiled
 
@@ -314,32 +365,8 @@ def _sharding_of_tensors(device: torch.device) -> Callable[[torch.Tensor], Shard
     return marks.sharding_of if tensors is None else tensors.sharding_of
 
 
-def _restrided(tensors: list[Any], strides: Strides) -> list[Any]:
-    """Give some of these tensors, by number, other strides; returns the list."""
-    for index, stride in strides.items():
-        given = tensors[index]
-        tensors[index] = given.new_empty_strided(given.shape, stride).copy_(given)
-    return tensors
-
-
 def _promised_inputs(gm: torch.fx.GraphModule) -> list[Any]:
     return [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-
-
-def _traced_strides(gm: torch.fx.GraphModule, request: Request) -> Strides:
-    """The traced strides of those inputs that come in other strides."""
-    fakes = _promised_inputs(gm)
-    return {index: fakes[index].stride() for index in request.input_strides}
-
-
-def _with_strides(strides: Strides, call: Call) -> Call:
-    """A call that first gives inputs the strides of the trace, which torch's operators need."""
-
-    @functools.wraps(call)
-    def restride(args: list[Any]) -> list[Any]:
-        return call(_restrided(args, strides))
-
-    return restride if strides else call
 
 
 def _device_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> torch.device:

@@ -38,6 +38,22 @@ class Choice:
                 found[name] = number
         return found
 
+    def serves(self, values: Sequence[int]) -> bool:
+        """Whether it is right at these values of the graph's symbols."""
+        own = self.values(values)
+        return [e.at(own) for e in self.extents] == list(values) and all(
+            bucket.low <= n <= bucket.high for n, bucket in zip(own, self.buckets, strict=True)
+        )
+
+    def down_to_least(self, sizes: OpenSizes) -> "Choice":
+        """The same with buckets that begin where the ranges of the graph's sizes do."""
+        buckets = []
+        for number, bucket in enumerate(self.buckets):
+            pairs = zip(sizes.ranges, self.extents, strict=True)
+            least = max(low for (low, _), extent in pairs if extent == symbol(number))
+            buckets.append(Bucket(least, bucket.high))
+        return dataclasses.replace(self, buckets=tuple(buckets))
+
     def variants(self) -> tuple[list[tuple[int, ...]], Symbols]:
         """The values at which the graph is lowered, and what they are to the program."""
         variants = variants_of(self.buckets)

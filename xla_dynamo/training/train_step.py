@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.errors import UnsupportedError
+from xla_dynamo.errors import OptionError, UnsupportedError
 from xla_dynamo.events import Observer
+from xla_dynamo.execution.meanwhile import is_ahead
 from xla_dynamo.options import Options
 from xla_dynamo.torch_private import dynamo_config, mark_stepped
 from xla_dynamo.training.hyperparameters import hyperparameters
@@ -111,6 +112,10 @@ class TrainStep:
             UnsupportedError: the loss is no scalar, or the optimizer cannot be traced.
             torch._dynamo.exc.Unsupported: Dynamo cannot make one graph of the loss function.
         """
+        if is_ahead():
+            raise OptionError(
+                "precompile cannot call a train_step, which would train: its first call compiles it"
+            )
         recipe = self._recipe
         check_hooks(recipe.optimizer)
         with self._lock, torch.enable_grad(), _capture_all():

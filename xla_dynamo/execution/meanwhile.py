@@ -1,0 +1,81 @@
+"""What a call does while its executable is compiled in the background."""
+
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+
+from xla_dynamo.execution.calls import Call
+from xla_dynamo.execution.eager_graph import eager_call
+from xla_dynamo.execution.executable_cache import ExecutableCache
+from xla_dynamo.execution.result_placeholders import placeholder_call
+from xla_dynamo.graphs.request import Request
+
+Future: TypeAlias = "concurrent.futures.Future[Any]"
+T = TypeVar("T")
+
+
+class _Ahead(threading.local):
+    """Whether the calls of a thread only begin to compile, and what they have begun."""
+
+    begun: list[Future] | None = None
+    only_looks = False
+
+
+_ahead = _Ahead()
+
+
+@contextlib.contextmanager
+def compiling_ahead(*, only_looks: bool = False) -> Iterator[list[Future]]:
+    """In this block, calls in this thread begin to compile in the background, and compute nothing.
+
+    They return zeros of the right sizes. The list gets what has been begun. With `only_looks` the
+    calls do not even begin to compile: graphs are traced, and see which of their sizes change.
+    """
+    before, before_looks = _ahead.begun, _ahead.only_looks
+    begun: list[Future] = []
+    _ahead.begun, _ahead.only_looks = begun, only_looks
+    try:
+        yield begun
+    finally:
+        _ahead.begun, _ahead.only_looks = before, before_looks
+
+
+def is_ahead() -> bool:
+    """Whether calls in this thread only begin to compile."""
+    return _ahead.begun is not None
+
+
+class Meanwhile:
+    """The call of a graph that runs while an executable is compiled in the background."""
+
+    def __init__(self, gm: torch.fx.GraphModule, request: Request, device: torch.device) -> None:
+        """Take a graph and the device of its tensors."""
+        eager = eager_call(gm, request, device)
+        self._eager = eager if request.options.while_compiling == "eager" else None
+        # Where torch has no memory to run a graph in, it has none for placeholders either.
+        self._placeholders = None if eager is None else placeholder_call(gm)
+
+    def ahead(self) -> Call | None:
+        """The call that computes nothing, if calls in this thread only begin to compile."""
+        return self._placeholders if is_ahead() else None
+
+    def call(self) -> Call | None:
+        """The call that stands in; None where the caller waits for the executable."""
+        return self.ahead() or self._eager
+
+    def start(self, cache: ExecutableCache[T], key: Any, make: Callable[[], T]) -> None:
+        """Begin to compile in the background; `compiling_ahead` gets the future.
+
+        Raises:
+            Exception: compiling it in the background failed before, and nobody was told yet.
+        """
+        begun = _ahead.begun
+        if _ahead.only_looks:
+            return
+        future = cache.start(key, make, keeps_failure=begun is None)
+        if begun is not None:
+            begun.append(future)
