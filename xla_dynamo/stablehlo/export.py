@@ -1,0 +1,232 @@
+"""An `ExportedProgram` of torch to a `StableHLOGraphModule`: the weights apart, one module."""
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    TensorArgument,
+)
+
+from xla_dynamo.decompositions.table import decompositions
+from xla_dynamo.decompositions.whole_resampling import resampling_is_whole
+from xla_dynamo.errors import OptionError, UnsupportedError
+from xla_dynamo.graphs.preparation import prepare
+from xla_dynamo.graphs.request import Request
+from xla_dynamo.graphs.sizes import is_symbolic, static_values
+from xla_dynamo.lowerings.builders.dtypes import dtype_name
+from xla_dynamo.options import Options
+from xla_dynamo.programs.lower_exported import lower_exported
+from xla_dynamo.programs.program import Program, result_types
+from xla_dynamo.programs.targets import target_of
+from xla_dynamo.stablehlo.export_options import StableHLOExportOptions
+from xla_dynamo.stablehlo.graph_module import StableHLOGraphModule
+from xla_dynamo.stablehlo.modules import artifact_of, custom_calls
+from xla_dynamo.stablehlo.signature import (
+    INPUT,
+    NEGATIVE_ZERO,
+    SEED,
+    WEIGHT,
+    Argument,
+    Change,
+    Leaf,
+    Signature,
+    Size,
+    TensorSpec,
+)
+from xla_dynamo.stablehlo.torch_trees import tree_of
+
+Node: TypeAlias = torch.fx.Node
+_PLATFORMS = ("cpu", "cuda", "tpu")
+_WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_SCALAR = TensorSpec((), "float32")
+_SEED = TensorSpec((Size.of(1),), "uint64")
+
+
+def exported_program_to_stablehlo(
+    exported_program: ExportedProgram, options: StableHLOExportOptions | None = None
+) -> StableHLOGraphModule:
+    """Lower an exported program to StableHLO, to be called, or saved and called without torch.
+
+    The name and the meaning are those of `torch_xla.stablehlo.exported_program_to_stablehlo`.
+
+    Args:
+        exported_program: what `torch.export.export` returned.
+        options: the options.
+
+    Raises:
+        OptionError: an option has no such value.
+        UnsupportedOperator: an operator has no rule; the message names it and its line.
+        UnsupportedError: the program has open sizes in a way that StableHLO is not written for, or
+            an input that is no tensor or constant.
+    """
+    options = options or StableHLOExportOptions()
+    if options.platform not in _PLATFORMS:
+        raise OptionError(f"platform must be one of {_PLATFORMS}, not {options.platform!r}")
+    return _Export(exported_program, options).run()
+
+
+class _Export:
+    """An exported program on its way."""
+
+    def __init__(self, given: ExportedProgram, options: StableHLOExportOptions) -> None:
+        with resampling_is_whole():
+            self.program = given.run_decompositions(dict(decompositions()))
+        self.gm = self.program.graph_module
+        self.options = options
+        self.placeholders = self.gm.graph.find_nodes(op="placeholder")
+        self.specs: list[InputSpec] = list(self.program.graph_signature.input_specs)
+        self.leaves = [i for i, s in enumerate(self.specs) if s.kind is InputKind.USER_INPUT]
+        self.weights: dict[str, torch.Tensor] = {}
+        self._names: dict[Any, str] = {}
+
+    def run(self) -> StableHLOGraphModule:
+        """Lower the graph, and describe how it is called."""
+        prepare(self.gm)
+        _drop_checks_of_metadata(self.gm)
+        static = [i for i, s in enumerate(self.specs) if s.kind in _WEIGHTS]
+        lowering = Options(
+            fallback="error", libraries=(), matmul_precision=self.options.matmul_precision
+        )
+        request = Request(lowering, "export", static_inputs=frozenset(static))
+        target = target_of(self.options.platform, lowering)
+        if is_symbolic(self.gm):
+            raise UnsupportedError("open sizes")
+        program = lower_exported(self.gm, static_values(self.gm), target, request)
+        signature = self.signature(program)
+        return StableHLOGraphModule(signature, artifact_of(program.module), self.weights)
+
+    def signature(self, program: Program) -> Signature:
+        """The signature of the program."""
+        call = self.program.call_spec
+        return Signature(
+            platform=self.options.platform,
+            dimensions=(),
+            arguments=tuple(self.arguments(program)),
+            inputs=tuple(self.input(index) for index in self.leaves),
+            outputs=tuple(self.outputs(program)),
+            changes=tuple(self.changes(program)),
+            results=tuple(
+                TensorSpec(tuple(map(Size.of, shape)), dtype)
+                for shape, dtype in result_types(program)
+            ),
+            input_tree=tree_of(call.in_spec),
+            output_tree=tree_of(call.out_spec),
+            custom_calls=custom_calls(program.module),
+        )
+
+    # --- inputs --------------------------------------------------------------------------------
+
+    def arguments(self, program: Program) -> list[Argument]:
+        """The arguments of the module, and the weights behind them."""
+        found = []
+        for given in (*program.inputs, *program.static_inputs):
+            spec = self.spec_of(self.placeholders[given.index].meta["val"])
+            if self.specs[given.index].kind is InputKind.USER_INPUT:
+                found.append(Argument(INPUT, str(self.leaves.index(given.index)), spec))
+            else:
+                found.append(Argument(WEIGHT, self.weight(self.specs[given.index]), spec))
+        for number, constant in enumerate(program.constants):
+            name = self.stored(f"constant.{number}", constant.tensor)
+            found.append(Argument(WEIGHT, name, self.spec_of(constant.tensor)))
+        if program.uses_rng:
+            found.append(Argument(SEED, "", _SEED))
+        if program.takes_negative_zero:
+            found.append(Argument(NEGATIVE_ZERO, "", _SCALAR))
+        return found
+
+    def weight(self, spec: InputSpec) -> str:
+        """The name under which a parameter, a buffer or a constant is stored."""
+        assert spec.target is not None
+        tensors: Mapping[str, Any] = self.program.state_dict
+        if spec.target not in tensors:
+            tensors = self.program.constants
+        return self.stored(spec.target, tensors[spec.target])
+
+    def stored(self, name: str, tensor: torch.Tensor) -> str:
+        """Store a tensor under a name; one that is stored already keeps its first name."""
+        tensor = tensor.detach()
+        address = tensor.data_ptr()
+        key = (address, tensor.shape, tensor.stride(), tensor.dtype) if address else name
+        if key not in self._names:
+            self._names[key] = name
+            self.weights[name] = tensor
+        return self._names[key]
+
+    def input(self, index: int) -> Leaf:
+        """A leaf of the user's inputs."""
+        argument = self.specs[index].arg
+        if isinstance(argument, ConstantArgument):
+            return Leaf("constant", value=_constant(argument.value, f"input {argument.name!r}"))
+        if not isinstance(argument, TensorArgument):
+            raise UnsupportedError(
+                f"the input {argument.name!r} is a {type(argument).__name__}, and an exported "
+                "program takes tensors and constants: pass it as a tensor"
+            )
+        return Leaf("tensor", self.spec_of(self.placeholders[index].meta["val"]))
+
+    def spec_of(self, tensor: torch.Tensor) -> TensorSpec:
+        """The shape and the dtype of a tensor."""
+        return TensorSpec(tuple(map(Size.of, tensor.shape)), dtype_name(tensor.dtype))
+
+    # --- results -------------------------------------------------------------------------------
+
+    def outputs(self, program: Program) -> list[Leaf]:
+        """The leaves of what a call returns."""
+        found = []
+        nodes: Any = self.gm.graph.output_node().args[0]
+        specs = self.program.graph_signature.output_specs
+        for node, spec, output in zip(nodes, specs, program.outputs, strict=True):
+            if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+                continue
+            if output.result is None:
+                found.append(Leaf("constant", value=_constant(output.number, "an output")))
+            else:
+                spec_of_it = self.spec_of(node.meta["val"])
+                found.append(Leaf("tensor", spec_of_it, output.result))
+        return found
+
+    def changes(self, program: Program) -> list[Change]:
+        """The weights and inputs that take new values."""
+        found = []
+        by_name = {spec.arg.name: i for i, spec in enumerate(self.specs)}
+        specs = self.program.graph_signature.output_specs
+        for spec, output in zip(specs, program.outputs, strict=True):
+            if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
+                (given,) = (s for s in self.specs if s.kind in _WEIGHTS and s.target == spec.target)
+                name = self.weight(given)
+            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+                name = str(self.leaves.index(by_name[spec.target]))
+            else:
+                if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+                    raise UnsupportedError(
+                        f"an output of kind {spec.kind.name} cannot be exported: export a program "
+                        "for inference"
+                    )
+                continue
+            assert output.result is not None
+            kind = INPUT if spec.kind is OutputKind.USER_INPUT_MUTATION else WEIGHT
+            found.append(Change(kind, name, output.result))
+        return found
+
+
+def _constant(value: Any, what: str) -> Any:
+    if not isinstance(value, bool | int | float | str | None):
+        raise UnsupportedError(
+            f"{what} is {type(value).__name__} {value!r}, which a folder cannot hold: return "
+            "tensors, numbers, text and None"
+        )
+    return value
+
+
+def _drop_checks_of_metadata(gm: torch.fx.GraphModule) -> None:
+    """Remove checks that a tensor has its traced dtype and device: the signature says so."""
+    op = torch.ops.aten._assert_tensor_metadata.default
+    for node in gm.graph.find_nodes(op="call_function", target=op):
+        gm.graph.erase_node(node)
+
