@@ -163,12 +163,16 @@ class RunTimeSizes:
                 self._made[extent] = self._emit(extent)
         return self._made[extent]
 
+    def symbol(self, number: int) -> ir.Value:
+        """The value of a symbol, i64[]."""
+        one = build.reshape(build.slice_dim(self._argument, 0, number, number + 1), [])
+        return hlo.convert(tensor_type((), torch.int64), one)
+
     def _emit(self, extent: Extent) -> ir.Value:
         total = None
         for key, factor in extent.terms:
             term = build.scalar(factor, torch.int64)
             for i in key:
-                one = build.reshape(build.slice_dim(self._argument, 0, i, i + 1), [])
-                term = hlo.multiply(term, hlo.convert(tensor_type((), torch.int64), one))
+                term = hlo.multiply(term, self.symbol(i))
             total = term if total is None else hlo.add(total, term)
         return build.scalar(0, torch.int64) if total is None else total

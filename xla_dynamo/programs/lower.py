@@ -145,7 +145,7 @@ class ProgramLowering(GraphLowering):
         )
         if builder.target.partitions == 1:
             allow_any_permutation(builder.main, self.results_for_backward(outputs, mutations))
-        passes.run(builder.module, builder.target)
+        self.run_passes()
         of_cut = None
         if cut is not None:
             needs_zero = False
@@ -174,6 +174,10 @@ class ProgramLowering(GraphLowering):
             largest=self.largest(),
             mesh=tuple(request.mesh.shape().items()) if request.mesh is not None else (),
         )
+
+    def run_passes(self) -> None:
+        """Run the passes that are for the target over the module that was written."""
+        passes.run(self.builder.module, self.builder.target)
 
     # --- arguments -----------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ def lower_bounded(
             for lowering in lowerings:
                 lowering.write()
         first = lowerings[0]
-        _check_bindings(lowerings, open_sizes)
+        check_bindings(lowerings, open_sizes)
         try:
             dims_of = bound_sizes(
                 [lowering.builder.main for lowering in lowerings],
@@ -88,7 +88,7 @@ def lower_bounded(
                 _extents_of_arguments(first, open_sizes),
             )
         except Refused as refusal:
-            raise NotBounded(f"{refusal}{_line(gm, refusal.place)}") from refusal
+            raise NotBounded(f"{refusal}{line_of(gm, refusal.place)}") from refusal
         cut, numbers = _outputs(first, open_sizes, symbols, dims_of)
         program = first.finish(None)
     padded = {}
@@ -102,14 +102,14 @@ def lower_bounded(
     return BoundedProgram(program, padded, cut, numbers)
 
 
-def _line(gm: torch.fx.GraphModule, place: str) -> str:
+def line_of(gm: torch.fx.GraphModule, place: str) -> str:
     """The user's line behind an operation, whose location begins with the name of its node."""
     by_name = {node.name: node for node in gm.graph.nodes}
     name = place.removeprefix('loc("').partition('"')[0]
     return describe(by_name[name]) if name in by_name else ""
 
 
-def _check_bindings(lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes) -> None:
+def check_bindings(lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes) -> None:
     """Raise NotBounded unless the programs bind to a call in one way, but for sizes."""
     first = lowerings[0]
     if first.builder.uses_rng:

@@ -22,11 +22,12 @@ from xla_dynamo.graphs.sizes import is_symbolic, static_values
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
 from xla_dynamo.options import Options
 from xla_dynamo.programs.lower_exported import lower_exported
-from xla_dynamo.programs.program import Program, result_types
+from xla_dynamo.programs.program import Program
 from xla_dynamo.programs.targets import target_of
 from xla_dynamo.stablehlo.export_options import StableHLOExportOptions
 from xla_dynamo.stablehlo.graph_module import StableHLOGraphModule
 from xla_dynamo.stablehlo.modules import artifact_of, custom_calls
+from xla_dynamo.stablehlo.open_dimensions import OpenDimensions
 from xla_dynamo.stablehlo.signature import (
     INPUT,
     NEGATIVE_ZERO,
@@ -83,6 +84,7 @@ class _Export:
         self.specs: list[InputSpec] = list(self.program.graph_signature.input_specs)
         self.leaves = [i for i, s in enumerate(self.specs) if s.kind is InputKind.USER_INPUT]
         self.weights: dict[str, torch.Tensor] = {}
+        self.open: OpenDimensions | None = None
         self._names: dict[Any, str] = {}
 
     def run(self) -> StableHLOGraphModule:
@@ -96,8 +98,10 @@ class _Export:
         request = Request(lowering, "export", static_inputs=frozenset(static))
         target = target_of(self.options.platform, lowering)
         if is_symbolic(self.gm):
-            raise UnsupportedError("open sizes")
-        program = lower_exported(self.gm, static_values(self.gm), target, request)
+            self.open = OpenDimensions(self.gm, self.program.range_constraints)
+            program = self.open.lower(target, request)
+        else:
+            program = lower_exported(self.gm, static_values(self.gm), target, request)
         signature = self.signature(program)
         return StableHLOGraphModule(signature, artifact_of(program.module), self.weights)
 
@@ -106,15 +110,12 @@ class _Export:
         call = self.program.call_spec
         return Signature(
             platform=self.options.platform,
-            dimensions=(),
+            dimensions=self.open.dimensions if self.open is not None else (),
             arguments=tuple(self.arguments(program)),
             inputs=tuple(self.input(index) for index in self.leaves),
             outputs=tuple(self.outputs(program)),
             changes=tuple(self.changes(program)),
-            results=tuple(
-                TensorSpec(tuple(map(Size.of, shape)), dtype)
-                for shape, dtype in result_types(program)
-            ),
+            results=self.results(program),
             input_tree=tree_of(call.in_spec),
             output_tree=tree_of(call.out_spec),
             custom_calls=custom_calls(program.module),
@@ -126,14 +127,14 @@ class _Export:
         """The arguments of the module, and the weights behind them."""
         found = []
         for given in (*program.inputs, *program.static_inputs):
-            spec = self.spec_of(self.placeholders[given.index].meta["val"])
+            spec = self.spec_of(self.placeholders[given.index])
             if self.specs[given.index].kind is InputKind.USER_INPUT:
                 found.append(Argument(INPUT, str(self.leaves.index(given.index)), spec))
             else:
                 found.append(Argument(WEIGHT, self.weight(self.specs[given.index]), spec))
         for number, constant in enumerate(program.constants):
             name = self.stored(f"constant.{number}", constant.tensor)
-            found.append(Argument(WEIGHT, name, self.spec_of(constant.tensor)))
+            found.append(Argument(WEIGHT, name, _fixed(constant.tensor)))
         if program.uses_rng:
             found.append(Argument(SEED, "", _SEED))
         if program.takes_negative_zero:
@@ -168,11 +169,15 @@ class _Export:
                 f"the input {argument.name!r} is a {type(argument).__name__}, and an exported "
                 "program takes tensors and constants: pass it as a tensor"
             )
-        return Leaf("tensor", self.spec_of(self.placeholders[index].meta["val"]))
+        return Leaf("tensor", self.spec_of(self.placeholders[index]))
 
-    def spec_of(self, tensor: torch.Tensor) -> TensorSpec:
-        """The shape and the dtype of a tensor."""
-        return TensorSpec(tuple(map(Size.of, tensor.shape)), dtype_name(tensor.dtype))
+    def spec_of(self, node: Node) -> TensorSpec:
+        """The shape and the dtype of a node's tensor."""
+        fake = node.meta["val"]
+        if self.open is None:
+            return _fixed(fake)
+        shape = tuple(self.open.size(node, n) for n in fake.shape)
+        return TensorSpec(shape, dtype_name(fake.dtype))
 
     # --- results -------------------------------------------------------------------------------
 
@@ -184,12 +189,20 @@ class _Export:
         for node, spec, output in zip(nodes, specs, program.outputs, strict=True):
             if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
                 continue
-            if output.result is None:
+            fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+            if isinstance(fake, torch.SymInt) and self.open is not None:
+                found.append(Leaf("size", size=self.open.size(node, fake)))
+            elif output.result is None:
                 found.append(Leaf("constant", value=_constant(output.number, "an output")))
             else:
-                spec_of_it = self.spec_of(node.meta["val"])
-                found.append(Leaf("tensor", spec_of_it, output.result))
+                found.append(Leaf("tensor", self.spec_of(node), output.result))
         return found
+
+    def results(self, program: Program) -> tuple[TensorSpec, ...]:
+        """The shapes and dtypes of the module's results."""
+        nodes: Any = self.gm.graph.output_node().args[0]
+        known = {o.result: n for n, o in zip(nodes, program.outputs, strict=True)}
+        return tuple(self.spec_of(known[number]) for number in range(program.results))
 
     def changes(self, program: Program) -> list[Change]:
         """The weights and inputs that take new values."""
@@ -222,6 +235,10 @@ def _constant(value: Any, what: str) -> Any:
             "tensors, numbers, text and None"
         )
     return value
+
+
+def _fixed(tensor: torch.Tensor) -> TensorSpec:
+    return TensorSpec(tuple(map(Size.of, tensor.shape)), dtype_name(tensor.dtype))
 
 
 def _drop_checks_of_metadata(gm: torch.fx.GraphModule) -> None:
