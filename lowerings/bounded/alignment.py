@@ -76,7 +76,8 @@ class Alignment:
             Refused: the variants have other operations, or operands in another order.
         """
         listed = [[op.operation for op in f.entry_block.operations] for f in self._functions]
-        for ops in self._together(listed):
+        # Of other lengths, too: where they part, `_check` tells the operation.
+        for ops in zip(*listed, strict=False):
             row = Row(ops)
             self._check(ops)
             for results in self._together([list(op.results) for op in ops]):

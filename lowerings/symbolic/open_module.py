@@ -8,10 +8,10 @@ from jax.extend.mlir.dialects import func
 from xla_dynamo.lowerings.bounded.alignment import Alignment, Row, inline_calls
 from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols, is_open
 from xla_dynamo.lowerings.builders.functions import has_uses, update_type
-from xla_dynamo.lowerings.symbolic import rules
+from xla_dynamo.lowerings.symbolic import rules, windows
 from xla_dynamo.lowerings.symbolic.context import RULES, DimensionSizes, OpenContext
 
-assert rules  # which registers them
+assert rules, windows  # they register the rules
 
 
 def open_sizes(

@@ -15,7 +15,7 @@ from xla_dynamo.lowerings.symbolic.context import OpenContext, opens
 _SAME = ELEMENTWISE | named(
     "batch_norm_inference bitcast_convert complex concatenate convolution count_leading_zeros "
     "dot_general dynamic_update_slice imag optimization_barrier popcnt real reduce "
-    "reduce_precision reduce_window reverse scatter select_and_scatter shift_left "
+    "reduce_precision reverse scatter select_and_scatter shift_left "
     "shift_right_arithmetic shift_right_logical sort transpose"
 )
 _SAME |= named(

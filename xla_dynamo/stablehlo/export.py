@@ -96,8 +96,10 @@ class _Export:
             fallback="error", libraries=(), matmul_precision=self.options.matmul_precision
         )
         request = Request(lowering, "export", static_inputs=frozenset(static))
-        target = target_of(self.options.platform, lowering)
-        if is_symbolic(self.gm):
+        is_open = is_symbolic(self.gm)
+        # Where sizes are open, operations must be the same at all of them.
+        target = target_of(self.options.platform, lowering, bounded=is_open)
+        if is_open:
             self.open = OpenDimensions(self.gm, self.program.range_constraints)
             program = self.open.lower(target, request)
         else:
