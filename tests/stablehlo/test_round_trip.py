@@ -1,5 +1,6 @@
-"""Exported programs, saved and called in processes without the model; every one starts cold."""
+"""Ten models, saved and called in processes without their code; every one starts cold."""
 
+import pathlib
 import subprocess
 import sys
 
@@ -7,34 +8,56 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from xla_dynamo.stablehlo import StableHLOGraphModule, exported_program_to_stablehlo
+from tests.stablehlo.models import CASES
+from xla_dynamo.stablehlo import exported_program_to_stablehlo
+from xla_dynamo.torch_private import pytree
 
 # Of torch's own code, which copies an exported program.
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-
-_WITHOUT_TORCH = """
-import sys
-from safetensors.numpy import load_file, save_file
-from xla_dynamo.stablehlo import NumpyGraphModule
-module = NumpyGraphModule.load(sys.argv[1] + "/program")
-given = load_file(sys.argv[1] + "/inputs")
-out = module(given["x"])
-save_file({"out": out}, sys.argv[1] + "/outputs")
-assert "torch" not in sys.modules
-"""
+_PROCESS = pathlib.Path(__file__).with_name("fresh_process.py")
+_ROOT = _PROCESS.parent.parent.parent
+_FAST = ("nested", "residual_dynamic_batch", "residual_training")
 
 
-def small_net():
-    torch.manual_seed(0)
-    layers = torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.GELU()
-    return torch.nn.Sequential(*layers, torch.nn.Linear(16, 4)).eval()
+def _named(leaves):
+    return {str(i): x.clone().contiguous() for i, x in enumerate(leaves) if torch.is_tensor(x)}
 
 
-def test_a_process_without_torch(tmp_path):
-    model, x = small_net(), torch.randn(5, 8)
-    program = exported_program_to_stablehlo(torch.export.export(model, (x,)))
+@pytest.mark.parametrize(
+    "name", [n if n in _FAST else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
+)
+def test_ten_models(name, tmp_path):
+    """In a fresh process, with NumPy and with torch, each call gives what eager gives."""
+    case = CASES[name]
+    program = exported_program_to_stablehlo(case.export(case.model()))
     program.save(tmp_path / "program")
-    save_file({"x": x}, tmp_path / "inputs")
-    subprocess.run([sys.executable, "-c", _WITHOUT_TORCH, str(tmp_path)], check=True)
-    torch.testing.assert_close(load_file(tmp_path / "outputs")["out"], model(x))
-    torch.testing.assert_close(StableHLOGraphModule.load(tmp_path / "program")(x), model(x))
+    eager, expected = case.model(), []
+    for number, sizes in enumerate(case.sizes):
+        args, kwargs = case.calls(*sizes)
+        save_file(_named(pytree.tree_leaves((args, kwargs))), tmp_path / f"inputs.{number}")
+        with torch.no_grad():
+            expected.append(pytree.tree_leaves(eager(*args, **kwargs)))
+    subprocess.run([sys.executable, _PROCESS, tmp_path], check=True, cwd=_ROOT, env=_environment())
+    for kind in ("numpy", "torch"):
+        for number, leaves in enumerate(expected):
+            made = load_file(tmp_path / f"{kind}.{number}")
+            torch.testing.assert_close(made, _named(leaves), rtol=1e-4, atol=1e-5)
+        weights = load_file(tmp_path / f"{kind}.weights")
+        buffers = {n: b for n, b in eager.named_buffers() if n in weights}
+        torch.testing.assert_close({n: weights[n] for n in buffers}, buffers)
+        assert bool(program.signature.changes) == case.trains
+        if case.trains:
+            assert any("running_mean" in n for n in buffers)
+
+
+def _environment():
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(_ROOT)}
+
+
+def test_the_ten_are_what_they_should_be():
+    assert len(CASES) == 10
+    assert sum(case.dynamic_shapes is not None for case in CASES.values()) >= 2
+    assert sum(case.trains for case in CASES.values()) == 1
+    assert sum(bool(case.calls(*case.sizes[0])[1]) for case in CASES.values()) >= 2
