@@ -12,8 +12,10 @@ from tests.stablehlo.models import CASES
 from xla_dynamo.stablehlo import exported_program_to_stablehlo
 from xla_dynamo.torch_private import pytree
 
-# Of torch's own code, which copies an exported program.
-pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+# Of torch's own code, which copies an exported program, and of its recurrent layers.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*LeafSpec:FutureWarning", "ignore:The tensor attributes:UserWarning"
+)
 _PROCESS = pathlib.Path(__file__).with_name("fresh_process.py")
 _ROOT = _PROCESS.parent.parent.parent
 _FAST = ("nested", "residual_dynamic_batch", "residual_training")

@@ -4,7 +4,7 @@ The programs of `lower` are bound to torch's tensors: a transposed weight enters
 a view of an input is made by torch. Whoever runs an exported program has arrays and no strides.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -12,13 +12,19 @@ from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.errors import UnsupportedOperator
+from xla_dynamo.graphs.nodes import is_number
 from xla_dynamo.graphs.request import Request
+from xla_dynamo.graphs.signatures import no_rule
 from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.lowerings import find_rule
+from xla_dynamo.lowerings.passes.composites import mark, outline_composites
 from xla_dynamo.lowerings.target import Target
+from xla_dynamo.programs.custom_calls import custom_call
 from xla_dynamo.programs.layouts import InputLayout
 from xla_dynamo.programs.lower import ProgramLowering
 from xla_dynamo.programs.module_builder import ModuleBuilder
 from xla_dynamo.programs.program import Output, Program
+from xla_dynamo.torch_private import OpOverload
 
 Node: TypeAlias = torch.fx.Node
 
@@ -28,20 +34,59 @@ def lower_exported(
     fake_values: Mapping[Node, Any],
     target: Target,
     request: Request,
+    custom_ops: Collection[str] = (),
 ) -> Program:
     """Lower a graph whose nodes have the given fake values, of static sizes.
+
+    Operators without a rule whose namespace is among `custom_ops` become custom calls.
 
     Raises:
         UnsupportedOperator: a node has no rule, or an effect that only torch has.
         LoweringError: a rule failed or emitted another type than the fake value's.
     """
     with make_ir_context(), ir.Location.unknown():
-        lowering = ExportedLowering(gm, fake_values, ModuleBuilder(target, request))
+        builder = ModuleBuilder(target, request)
+        lowering = ExportedLowering(gm, fake_values, builder, custom_ops)
         return lowering.run(None)
 
 
 class ExportedLowering(ProgramLowering):
     """A graph on its way into a program without strides, views of inputs and donations."""
+
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        fake_values: Mapping[Node, Any],
+        builder: ModuleBuilder,
+        custom_ops: Collection[str] = (),
+    ) -> None:
+        """Begin with no node lowered."""
+        super().__init__(gm, fake_values, builder)
+        self.custom_ops = custom_ops
+
+    def node(self, node: Node) -> Any:
+        """Lower a node: a mark as a mark, what has no rule as a custom call where that is allowed.
+
+        Raises:
+            UnsupportedOperator: it is not.
+        """
+        op = node.target
+        if str(op) == "xla.mark_tensor.default":
+            values = torch.fx.map_arg(node.args, self.env.__getitem__)
+            return mark(*values, *[""] * (6 - len(values)))
+        if not isinstance(op, OpOverload) or find_rule(op) is not None or is_number(node):
+            return super().node(node)
+        if op.namespace not in self.custom_ops:
+            raise UnsupportedOperator(
+                f"{no_rule(node, self.fake_values)}\n  or export it as a custom call: "
+                f"StableHLOExportOptions(custom_ops_allowed_in_graph={{{op.namespace!r}}})"
+            )
+        return self.checked(node, lambda: custom_call(node, self.env, self.fake_values[node]))
+
+    def run_passes(self) -> None:
+        """Run the passes, then make the marked regions composites."""
+        super().run_passes()
+        outline_composites(self.builder.module)
 
     def donated(self) -> list[Node]:
         """None: new values of inputs are results."""

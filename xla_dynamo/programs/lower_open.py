@@ -1,6 +1,6 @@
 """An ATen FX graph of open sizes to one program for all sizes, of types as `tensor<?x8xf32>`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 import torch
@@ -11,6 +11,7 @@ from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes, TensorSizes
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols
 from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.passes.composites import outline_composites
 from xla_dynamo.lowerings.passes.contraction_barriers import insert_barriers
 from xla_dynamo.lowerings.symbolic.open_module import open_sizes
 from xla_dynamo.lowerings.target import Target
@@ -29,7 +30,8 @@ class OpenLowering(ExportedLowering):
     """
 
     def run_passes(self) -> None:
-        """None are for open sizes."""
+        """None are for open sizes; make the marked regions composites."""
+        outline_composites(self.builder.module)
 
 
 def lower_open(
@@ -39,6 +41,7 @@ def lower_open(
     lows: Sequence[int],
     target: Target,
     request: Request,
+    custom_ops: Collection[str] = (),
 ) -> Program:
     """Lower a graph at several sizes, and solve what differs as polynomials of the symbols.
 
@@ -47,7 +50,7 @@ def lower_open(
         sizes: its symbols.
         at: the values of the symbols in each of the variants.
         lows: the least value of each symbol that the program is for.
-        target, request: as for `lower`.
+        target, request, custom_ops: as for `lower_exported`.
 
     Raises:
         NotBounded: the program is not known at other sizes; the message names the operation and
@@ -56,7 +59,8 @@ def lower_open(
     with make_ir_context(), ir.Location.unknown():
         with build.for_other_sizes():
             main, *variants = [
-                _lowered(gm, sizes, values, target, request) for values in (at[0], *at)
+                _lowered(gm, sizes, values, ModuleBuilder(target, request), custom_ops)
+                for values in (at[0], *at)
             ]
         check_bindings([main, *variants], sizes)
         try:
@@ -75,12 +79,12 @@ def _lowered(
     gm: torch.fx.GraphModule,
     sizes: OpenSizes,
     values: Sequence[int],
-    target: Target,
-    request: Request,
+    builder: ModuleBuilder,
+    custom_ops: Collection[str],
 ) -> OpenLowering:
-    lowering = OpenLowering(gm, sizes.fake_values(gm, values), ModuleBuilder(target, request))
+    lowering = OpenLowering(gm, sizes.fake_values(gm, values), builder, custom_ops)
     lowering.write()
-    insert_barriers(lowering.builder.module, target)
+    insert_barriers(builder.module, builder.target)
     return lowering
 
 

@@ -10,6 +10,7 @@ from typing import Any
 # Looked up at first use: who runs a saved folder with NumPy must not import torch.
 _LAZY = {
     "NumpyGraphModule": "numpy_module",
+    "StableHLOCompositeBuilder": "composites",
     "StableHLOExportOptions": "export_options",
     "StableHLOGraphModule": "graph_module",
     "exported_program_to_stablehlo": "export",
@@ -17,6 +18,7 @@ _LAZY = {
 
 __all__ = [
     "NumpyGraphModule",
+    "StableHLOCompositeBuilder",
     "StableHLOExportOptions",
     "StableHLOGraphModule",
     "exported_program_to_stablehlo",

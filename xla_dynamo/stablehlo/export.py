@@ -99,11 +99,13 @@ class _Export:
         is_open = is_symbolic(self.gm)
         # Where sizes are open, operations must be the same at all of them.
         target = target_of(self.options.platform, lowering, bounded=is_open)
+        custom_ops = frozenset(self.options.custom_ops_allowed_in_graph)
         if is_open:
             self.open = OpenDimensions(self.gm, self.program.range_constraints)
-            program = self.open.lower(target, request)
+            program = self.open.lower(target, request, custom_ops)
         else:
-            program = lower_exported(self.gm, static_values(self.gm), target, request)
+            values = static_values(self.gm)
+            program = lower_exported(self.gm, values, target, request, custom_ops)
         signature = self.signature(program)
         return StableHLOGraphModule(signature, artifact_of(program.module), self.weights)
 

@@ -80,18 +80,45 @@ def module_of(artifact: bytes) -> ir.Module:
 def refined(module: ir.Module, shapes: Sequence[Sequence[int]]) -> ir.Module:
     """The module of static sizes that a module with open ones is for arguments of these shapes."""
     main = _main(module)
+    block = main.entry_block
     with module.context, ir.Location.unknown():
-        types = [
-            ir.RankedTensorType.get(list(shape), argument.type.element_type)
-            for shape, argument in zip(shapes, main.entry_block.arguments, strict=True)
-        ]
-        for argument, type_ in zip(main.entry_block.arguments, types, strict=True):
-            argument.set_type(type_)
-        results = main.type.results
-        main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(types, results))
+        _call_decompositions(module)
+        for argument, shape in zip(block.arguments, shapes, strict=True):
+            given = argument.type
+            static = ir.RankedTensorType.get(list(shape), given.element_type)
+            if static == given:
+                continue
+            # What reads it has open types until the shapes are refined.
+            argument.set_type(static)
+            with ir.InsertionPoint.at_block_begin(block):
+                opened = hlo.convert(given, argument)
+            argument.replace_all_uses_except(opened, opened.owner.operation)
+        types = [argument.type for argument in block.arguments]
+        function = ir.FunctionType.get(types, main.type.results)
+        main.attributes["function_type"] = ir.TypeAttr.get(function)
         bytecode = mlir.refine_polymorphic_shapes(_bytecode(module), False, True)
     with make_ir_context():
         return ir.Module.parse(bytecode)
+
+
+def _call_decompositions(module: ir.Module) -> None:
+    """Make calls of the composites of named regions, which are inlined; XLA has those of CHLO."""
+    found = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "stablehlo.composite":
+            if not ir.StringAttr(op.attributes["name"]).value.startswith("chlo."):
+                found.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    for op in found:
+        with ir.InsertionPoint(op):
+            types = [result.type for result in op.results]
+            call = func.CallOp(types, op.attributes["decomposition"], list(op.operands))
+        for old, new in zip(op.results, call.results, strict=True):
+            old.replace_all_uses_with(new)
+        op.erase()
 
 
 def _bytecode(module: ir.Module) -> bytes:

@@ -1,6 +1,6 @@
 """The named dimensions of an exported program: their names and ranges, the sizes that prove them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -44,7 +44,7 @@ class OpenDimensions:
             for name, symbol in zip(_names(self._sizes), self._sizes.symbols, strict=True)
         )
 
-    def lower(self, target: Target, request: Request) -> Program:
+    def lower(self, target: Target, request: Request, custom_ops: Collection[str]) -> Program:
         """The program for all sizes of the dimensions.
 
         Raises:
@@ -53,20 +53,20 @@ class OpenDimensions:
         """
         lows = [d.low for d in self.dimensions]
         try:
-            return self._lowered(lows, target, request)
+            return self._lowered(lows, target, request, custom_ops)
         except NotBounded as refusal:
             if min(lows) >= 2:
                 raise _unsupported(refusal) from refusal
         # At a size of 1 rules leave out what would change nothing, as a broadcast.
         try:
-            return self._lowered([max(low, 2) for low in lows], target, request)
+            return self._lowered([max(low, 2) for low in lows], target, request, custom_ops)
         except NotBounded as refusal:
             raise _unsupported(refusal) from refusal
 
-    def _lowered(self, least: Sequence[int], target: Target, request: Request) -> Program:
+    def _lowered(self, least: Sequence[int], target: Target, request: Request, custom_ops: Collection[str]) -> Program:
         lows = [d.low for d in self.dimensions]
         at = _variants(self.dimensions, least)
-        return lower_open(self._gm, self._sizes, at, lows, target, request)
+        return lower_open(self._gm, self._sizes, at, lows, target, request, custom_ops)
 
     def size(self, node: Node, size: Any) -> Size:
         """A size of a node's fake value."""
