@@ -1,4 +1,4 @@
-"""Marks of named regions, which exported programs have as composites; elsewhere they say nothing."""
+"""Marks of named regions: exported programs have them as composites, others not at all."""
 
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.table import Context, lowers

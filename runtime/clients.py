@@ -53,7 +53,7 @@ class ClientConfiguration:
             )
 
     @classmethod
-    def from_environment(cls) -> "ClientConfiguration":
+    def from_environment(cls) -> ClientConfiguration:
         """The configuration in the environment variables.
 
         The number of CPU devices is in CPU_NUM_DEVICES, or in XLA_FLAGS, where JAX has it.

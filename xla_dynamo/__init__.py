@@ -97,6 +97,7 @@ __all__ = [
     "save",
     "set_rng_state",
     "spmd",
+    "stablehlo",
     "step",
     "sync",
     "to_dlpack",
@@ -124,7 +125,7 @@ def device(index: int | None = None) -> Any:
     return registration.device(index)
 
 
-_MODULES = ("distributed_checkpoint", "metrics", "runtime", "spmd")
+_MODULES = ("distributed_checkpoint", "metrics", "runtime", "spmd", "stablehlo")
 
 
 def __getattr__(name: str) -> Any:

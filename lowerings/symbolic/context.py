@@ -10,7 +10,6 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.bounded.alignment import Alignment, Row
 from xla_dynamo.lowerings.bounded.extents import (
     Extent,
-    Refused,
     RunTimeSizes,
     Sizes,
     Symbols,

@@ -147,7 +147,7 @@ def gather(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
     type_ = ctx.type(row.result(), op.results[0].type.element_type)
     sizes = ctx.vector(row.integers("slice_sizes"))
     numbers = op.attributes["dimension_numbers"]
-    ordered = op.attributes["indices_are_sorted"] if "indices_are_sorted" in op.attributes else None
+    ordered = op.attributes.get("indices_are_sorted", None)
     made = hlo.DynamicGatherOp(*op.operands, sizes, numbers, indices_are_sorted=ordered)
     made.results[0].set_type(type_)
     ctx.replace(op, made.results[0])
@@ -191,7 +191,9 @@ def custom_call(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
     first = len(op.operands)
     attributes = {name: op.attributes[name] for name in op.attributes}
     numbers = list(range(first, first + len(vectors)))
-    attributes["indices_of_shape_operands"] = ir.Attribute.parse(f"dense<{numbers}> : tensor<{len(numbers)}xi64>")
+    attributes["indices_of_shape_operands"] = ir.Attribute.parse(
+        f"dense<{numbers}> : tensor<{len(numbers)}xi64>"
+    )
     if any(name.endswith("_layouts") for name in attributes):
         raise Refused("the layouts of its results may depend on an open size")
     made = ir.Operation.create(

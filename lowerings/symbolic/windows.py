@@ -81,4 +81,3 @@ def _function(op: ir.Operation) -> str:
                 copy.operands[number] = operand
             known.update(zip(inner.operation.results, copy.results, strict=True))
     return name
-

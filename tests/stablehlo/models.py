@@ -143,9 +143,7 @@ CASES: Mapping[str, Case] = {
     "nested": Case(
         Nested, lambda n: (((torch.randn(n, 6), {"bias": torch.randn(6)}),), {"scale": 0.5})
     ),
-    "residual_dynamic_batch": Case(
-        Residual, images, ((3,), (1,), (2,), (9,)), ({0: _BATCH},)
-    ),
+    "residual_dynamic_batch": Case(Residual, images, ((3,), (1,), (2,), (9,)), ({0: _BATCH},)),
     "residual_training": Case(Residual, images, ((4,), (4,), (4,)), None, True),
     "recurrent": Case(Recurrent, lambda n: ((ids(n, 5),), {})),
     "bert_keywords": Case(
@@ -201,7 +199,11 @@ CASES: Mapping[str, Case] = {
     ),
     "convnext": Case(
         _transformers(
-            "ConvNext", image_size=16, patch_size=2, hidden_sizes=[8, 8], depths=[1, 1],
+            "ConvNext",
+            image_size=16,
+            patch_size=2,
+            hidden_sizes=[8, 8],
+            depths=[1, 1],
             num_stages=2,
         ),
         images,

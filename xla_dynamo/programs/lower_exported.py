@@ -115,4 +115,3 @@ class ExportedLowering(ProgramLowering):
 
     def check_errors(self, node: Node, info: ir.Value) -> None:
         """Nothing raises in an exported program: a singular matrix gives NaN."""
-

@@ -50,7 +50,9 @@ def lower_open(
         sizes: its symbols.
         at: the values of the symbols in each of the variants.
         lows: the least value of each symbol that the program is for.
-        target, request, custom_ops: as for `lower_exported`.
+        target: as for `lower`.
+        request: as for `lower`.
+        custom_ops: as for `lower_exported`.
 
     Raises:
         NotBounded: the program is not known at other sizes; the message names the operation and

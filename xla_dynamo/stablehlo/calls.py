@@ -16,7 +16,8 @@ def leaves_of_call(
 
     Args:
         signature: the signature of the program.
-        args, kwargs: of the call.
+        args: the positional arguments of the call.
+        kwargs: the named ones.
         dtype_of: the name of the dtype of an array or tensor; None for anything else.
 
     Raises:

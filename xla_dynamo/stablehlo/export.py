@@ -15,10 +15,13 @@ from torch.export.graph_signature import (
 
 from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.decompositions.whole_resampling import resampling_is_whole
-from xla_dynamo.errors import OptionError, UnsupportedError
+from xla_dynamo.errors import OptionError, UnsupportedError, UnsupportedOperator
+from xla_dynamo.graphs.fallback import eager_reason
 from xla_dynamo.graphs.preparation import prepare
 from xla_dynamo.graphs.request import Request
+from xla_dynamo.graphs.signatures import signature
 from xla_dynamo.graphs.sizes import is_symbolic, static_values
+from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
 from xla_dynamo.options import Options
 from xla_dynamo.programs.lower_exported import lower_exported
@@ -91,6 +94,7 @@ class _Export:
         """Lower the graph, and describe how it is called."""
         prepare(self.gm)
         _drop_checks_of_metadata(self.gm)
+        self.refuse_what_only_torch_runs()
         static = [i for i, s in enumerate(self.specs) if s.kind in _WEIGHTS]
         lowering = Options(
             fallback="error", libraries=(), matmul_precision=self.options.matmul_precision
@@ -106,10 +110,24 @@ class _Export:
         else:
             values = static_values(self.gm)
             program = lower_exported(self.gm, values, target, request, custom_ops)
-        signature = self.signature(program)
-        return StableHLOGraphModule(signature, artifact_of(program.module), self.weights)
+        described = self.signature_of(program)
+        return StableHLOGraphModule(described, artifact_of(program.module), self.weights)
 
-    def signature(self, program: Program) -> Signature:
+    def refuse_what_only_torch_runs(self) -> None:
+        """Raise UnsupportedOperator for a node that would run in eager torch under torch.compile.
+
+        Operators without a rule are left to the lowering, which may make custom calls of them.
+        """
+        options = Options()
+        for node in self.gm.graph.nodes:
+            reason = eager_reason(node, options)
+            if reason is not None and reason != "no lowering":
+                values = static_values(self.gm)
+                raise UnsupportedOperator(
+                    f"{signature(node, values)} cannot be exported: {reason}{describe(node)}"
+                )
+
+    def signature_of(self, program: Program) -> Signature:
         """The signature of the program."""
         call = self.program.call_spec
         return Signature(
@@ -250,4 +268,3 @@ def _drop_checks_of_metadata(gm: torch.fx.GraphModule) -> None:
     op = torch.ops.aten._assert_tensor_metadata.default
     for node in gm.graph.find_nodes(op="call_function", target=op):
         gm.graph.erase_node(node)
-

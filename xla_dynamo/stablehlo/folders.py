@@ -71,11 +71,12 @@ def write_folder(
         (made / TEXT).write_text(text)
         write_weights(made / WEIGHTS)
         (made / WEIGHTS).chmod(0o666 & ~_umask())  # safetensors makes it the owner's alone
+        checksums = {name: _checksum(made / name) for name in (MODULE, WEIGHTS)}
         described = {
             "kind": _KIND,
             "format": FORMAT,
             "versions": dict(versions),
-            "sha256": {name: _checksum(made / name) for name in (MODULE, WEIGHTS)},
+            "sha256": {**checksums, "signature": _checksum_of(signature)},
             "signature": signature.to_json(),
         }
         (made / SIGNATURE).write_text(json.dumps(described, indent=1))
@@ -110,13 +111,17 @@ def read_folder(folder: str | os.PathLike[str]) -> Contents:
                 f"{folder} holds a program of format {described['format']!r}, and this version of "
                 f"xla_dynamo reads format {FORMAT}: export it again"
             )
-        for name, checksum in _wanted(described["sha256"]).items():
-            if _checksum(folder / name) != checksum:
-                raise StorageError(
-                    f"{folder / name} is damaged: its checksum is not the one in {SIGNATURE}; "
-                    "copy the folder again, or export the program again"
-                )
+        checksums = _wanted(described["sha256"])
         signature = Signature.from_json(described["signature"])
+        found = {name: _checksum(folder / name) for name in (MODULE, WEIGHTS)}
+        found["signature"] = _checksum_of(signature)
+        for name, checksum in found.items():
+            if checksums[name] != checksum:
+                damaged = folder / (SIGNATURE if name == "signature" else name)
+                raise StorageError(
+                    f"{damaged} is damaged: its checksum is not the one in {SIGNATURE}; copy the "
+                    "folder again, or export the program again"
+                )
         weights = _weights(folder / WEIGHTS, signature.weights())
         return Contents(signature, (folder / MODULE).read_bytes(), weights)
     except StorageError:
@@ -142,7 +147,7 @@ def stored_form(spec: TensorSpec) -> tuple[str, tuple[int, ...]]:
 
 
 def _weights(path: pathlib.Path, specs: Mapping[str, TensorSpec]) -> dict[str, np.ndarray]:
-    found = {name: value for name, value in needs_safetensors().deserialize(path.read_bytes())}
+    found = dict(needs_safetensors().deserialize(path.read_bytes()))
     weights = {}
     for name, spec in specs.items():
         shape = tuple(size.at({}) for size in spec.shape)
@@ -168,7 +173,7 @@ def needs_safetensors() -> Any:
 
 
 def _wanted(given: Any) -> dict[str, str]:
-    if not isinstance(given, dict) or set(given) != {MODULE, WEIGHTS}:
+    if not isinstance(given, dict) or set(given) != {MODULE, WEIGHTS, "signature"}:
         raise ValueError("it has not the checksums of its files")
     return given
 
@@ -183,6 +188,11 @@ def _is_ours(folder: pathlib.Path) -> bool:
 def _checksum(path: pathlib.Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checksum_of(signature: Signature) -> str:
+    text = json.dumps(signature.to_json(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _umask() -> int:

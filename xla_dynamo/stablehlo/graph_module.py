@@ -230,4 +230,3 @@ def _tensor(array: Any, dtype: str) -> torch.Tensor:
         return torch.empty(array.shape, dtype=getattr(torch, dtype))
     data = torch.from_numpy(array.reshape(-1).view("uint8"))
     return data.view(getattr(torch, dtype)).reshape(array.shape)
-

@@ -106,9 +106,8 @@ def _call_decompositions(module: ir.Module) -> None:
     found = []
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "stablehlo.composite":
-            if not ir.StringAttr(op.attributes["name"]).value.startswith("chlo."):
-                found.append(op)
+        if op.name == "stablehlo.composite" and not _is_of_chlo(op):
+            found.append(op)
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
@@ -119,6 +118,10 @@ def _call_decompositions(module: ir.Module) -> None:
         for old, new in zip(op.results, call.results, strict=True):
             old.replace_all_uses_with(new)
         op.erase()
+
+
+def _is_of_chlo(op: ir.Operation) -> bool:
+    return ir.StringAttr(op.attributes["name"]).value.startswith("chlo.")
 
 
 def _bytecode(module: ir.Module) -> bytes:

@@ -93,7 +93,9 @@ class NumpyGraphModule:
         try:
             return [array_of_buffer(buffer) for (buffer,) in executable.execute(buffers)]
         except (jax.errors.JaxRuntimeError, ValueError) as error:
-            raise ExecutionError(f"PJRT failed while it ran an exported program: {error}") from error
+            raise ExecutionError(
+                f"PJRT failed while it ran an exported program: {error}"
+            ) from error
 
     def _argument(self, argument: Argument, leaves: Sequence[Any]) -> Buffer:
         if argument.kind == WEIGHT:
@@ -124,4 +126,3 @@ class NumpyGraphModule:
 def _dtype_of(value: Any) -> str | None:
     """The name of the dtype of an array; None for something else."""
     return str(value.dtype) if isinstance(value, np.ndarray | np.generic) else None
-

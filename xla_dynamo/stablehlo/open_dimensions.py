@@ -1,4 +1,4 @@
-"""The named dimensions of an exported program: their names and ranges, the sizes that prove them."""
+"""The named dimensions of an exported program: names, ranges, and the sizes that prove it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -63,7 +63,9 @@ class OpenDimensions:
         except NotBounded as refusal:
             raise _unsupported(refusal) from refusal
 
-    def _lowered(self, least: Sequence[int], target: Target, request: Request, custom_ops: Collection[str]) -> Program:
+    def _lowered(
+        self, least: Sequence[int], target: Target, request: Request, custom_ops: Collection[str]
+    ) -> Program:
         lows = [d.low for d in self.dimensions]
         at = _variants(self.dimensions, least)
         return lower_open(self._gm, self._sizes, at, lows, target, request, custom_ops)

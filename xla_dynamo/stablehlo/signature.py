@@ -6,7 +6,7 @@ Written to a folder as JSON, and read without torch.
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from xla_dynamo.stablehlo.trees import Tree
 
@@ -194,7 +194,9 @@ class Signature:
             platform=_text(given["platform"]),
             dimensions=tuple(
                 Dimension(
-                    _text(d["name"]), _whole(d["low"]), None if d["high"] is None else d["high"]
+                    _text(d["name"]),
+                    _whole(d["low"]),
+                    None if d["high"] is None else _whole(d["high"]),
                 )
                 for d in given["dimensions"]
             ),
@@ -228,9 +230,16 @@ class Signature:
             raise ValueError(f"sizes depend on {sorted(used - known)}, which are no dimensions")
         if any(a.kind not in ARGUMENT_KINDS for a in self.arguments):
             raise ValueError(f"an argument is none of {ARGUMENT_KINDS}")
-        leaves = [a.name for a in (*self.arguments, *self.changes) if a.kind == INPUT]
+        told = {n.name for leaf in self.inputs if leaf.spec for n in leaf.spec.shape}
+        if not known <= told:
+            raise ValueError(f"no input tells the dimensions {sorted(known - told)}")
+        leaves = [a.name for a in self.arguments if a.kind == INPUT]
+        leaves += [change.name for change in self.changes if change.kind == INPUT]
         if any(not 0 <= int(name) < len(self.inputs) for name in leaves):
             raise ValueError("an argument is an input that the tree of inputs has not")
+        weights = self.weights()
+        if any(c.kind != INPUT and c.name not in weights for c in self.changes):
+            raise ValueError("a weight changes that no argument is")
         taken = [leaf.result for leaf in self.outputs if leaf.kind == "tensor"]
         taken += [change.result for change in self.changes]
         if any(result is None or not 0 <= result < len(self.results) for result in taken):
@@ -304,4 +313,3 @@ def _whole(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is no whole number")
     return value
-

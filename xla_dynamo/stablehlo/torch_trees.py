@@ -18,7 +18,7 @@ def tree_of(spec: Any) -> Tree:
         return Tree("dict", items, tuple(spec.context))
     if spec.type is collections.defaultdict:
         return Tree("dict", items, tuple(spec.context[1]))
-    if spec.type is collections.namedtuple:  # noqa: PYI024
+    if spec.type is collections.namedtuple:
         return Tree("namedtuple", items, tuple(spec.context._fields), spec.context.__name__)
     return Tree("object", items, _fields(spec), f"{spec.type.__module__}.{spec.type.__qualname__}")
 
