@@ -59,6 +59,10 @@ def sizes_of(values: Sequence[ir.Value]) -> list[Sizes]:
     return list(zip(*map(shape_of, values), strict=True))
 
 
+def _rank(value: ir.Value) -> int | None:
+    return getattr(value.type, "rank", None)
+
+
 class Alignment:
     """Which values of the variants are the same value of the graph."""
 
@@ -104,7 +108,7 @@ class Alignment:
                         self._note_static(results)
 
     def _check(self, ops: Sequence[ir.Operation]) -> None:
-        names = {(op.name, tuple(sorted(op.attributes))) for op in ops}
+        names = {(op.name, tuple(sorted(op.attributes)), tuple(map(_rank, op.results))) for op in ops}
         if len(names) > 1:
             raise Refused("the program has other operations at other sizes", str(ops[0].location))
         for operands in self._together([list(op.operands) for op in ops]):

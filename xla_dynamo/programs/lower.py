@@ -190,9 +190,9 @@ class ProgramLowering(GraphLowering):
         if not isinstance(example, torch.Tensor):
             self.env[node] = example
             return None
-        if not node.users:
+        if not self.is_read(node):
             return None
-        if all(user.target is with_effects and user.args[0] is node for user in node.users):
+        if node.users and all(user.target is with_effects and user.args[0] is node for user in node.users):
             self.env[node] = None  # a token: it orders effects, and AOTAutograd passes None
             return None
         layout, index = self.layout(node), self.input_index[node]
@@ -202,6 +202,10 @@ class ProgramLowering(GraphLowering):
         sharding = self.builder.request.shardings.get(index)
         axes = sharding.permuted(layout.permutation).axes if sharding is not None else ()
         return Input(index, layout, axes)
+
+    def is_read(self, node: Node) -> bool:
+        """Whether an input is to be an argument of the program."""
+        return bool(node.users)
 
     def layout(self, node: Node) -> InputLayout:
         """How an input enters the program."""

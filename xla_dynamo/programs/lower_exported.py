@@ -92,6 +92,11 @@ class ExportedLowering(ProgramLowering):
         """None: new values of inputs are results."""
         return []
 
+    def is_read(self, node: Node) -> bool:
+        """Weights only if they have users, but all inputs: a caller relies on the signature."""
+        is_weight = self.input_index[node] in self.builder.request.static_inputs
+        return bool(node.users) or not is_weight
+
     def layout(self, node: Node) -> InputLayout:
         """Row-major, in the order of the dimensions."""
         return InputLayout(tuple(range(self.fake_values[node].ndim)))
@@ -107,7 +112,12 @@ class ExportedLowering(ProgramLowering):
         return Output(self.result_index[node])
 
     def effect(self, node: Node) -> tuple[Any, ...]:
-        """There are none: torch is not there when the program runs."""
+        """There are none: torch is not there when the program runs.
+
+        A check of what LAPACK found is left out: a singular matrix gives NaN or infinity.
+        """
+        if node.args[1] is torch.ops.aten._linalg_check_errors.default:
+            return (None, None)
         raise UnsupportedOperator(
             f"{node.args[1]} has an effect outside of the program, which an exported one cannot "
             f"have{describe(node)}"

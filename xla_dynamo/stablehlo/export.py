@@ -48,6 +48,7 @@ from xla_dynamo.stablehlo.torch_trees import tree_of
 Node: TypeAlias = torch.fx.Node
 _PLATFORMS = ("cpu", "cuda", "tpu")
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_OUTPUTS = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
 _SCALAR = TensorSpec((), "float32")
 _SEED = TensorSpec((Size.of(1),), "uint64")
 
@@ -70,7 +71,7 @@ def exported_program_to_stablehlo(
             an input that is no tensor or constant.
     """
     options = options or StableHLOExportOptions()
-    if options.platform not in _PLATFORMS:
+    if options.platform not in (None, *_PLATFORMS):
         raise OptionError(f"platform must be one of {_PLATFORMS}, not {options.platform!r}")
     return _Export(exported_program, options).run()
 
@@ -84,11 +85,17 @@ class _Export:
         self.gm = self.program.graph_module
         self.options = options
         self.placeholders = self.gm.graph.find_nodes(op="placeholder")
+        self.platform = options.platform or self._platform()
         self.specs: list[InputSpec] = list(self.program.graph_signature.input_specs)
         self.leaves = [i for i, s in enumerate(self.specs) if s.kind is InputKind.USER_INPUT]
         self.weights: dict[str, torch.Tensor] = {}
         self.open: OpenDimensions | None = None
         self._names: dict[Any, str] = {}
+
+    def _platform(self) -> str:
+        fakes = [node.meta["val"] for node in self.placeholders]
+        devices = {fake.device.type for fake in fakes if isinstance(fake, torch.Tensor)}
+        return "cuda" if "cuda" in devices else "cpu"
 
     def run(self) -> StableHLOGraphModule:
         """Lower the graph, and describe how it is called."""
@@ -102,7 +109,7 @@ class _Export:
         request = Request(lowering, "export", static_inputs=frozenset(static))
         is_open = is_symbolic(self.gm)
         # Where sizes are open, operations must be the same at all of them.
-        target = target_of(self.options.platform, lowering, bounded=is_open)
+        target = target_of(self.platform, lowering, bounded=is_open)
         custom_ops = frozenset(self.options.custom_ops_allowed_in_graph)
         if is_open:
             self.open = OpenDimensions(self.gm, self.program.range_constraints)
@@ -131,7 +138,7 @@ class _Export:
         """The signature of the program."""
         call = self.program.call_spec
         return Signature(
-            platform=self.options.platform,
+            platform=self.platform,
             dimensions=self.open.dimensions if self.open is not None else (),
             arguments=tuple(self.arguments(program)),
             inputs=tuple(self.input(index) for index in self.leaves),
@@ -209,7 +216,7 @@ class _Export:
         nodes: Any = self.gm.graph.output_node().args[0]
         specs = self.program.graph_signature.output_specs
         for node, spec, output in zip(nodes, specs, program.outputs, strict=True):
-            if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+            if spec.kind not in _OUTPUTS:
                 continue
             fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
             if isinstance(fake, torch.SymInt) and self.open is not None:
@@ -238,7 +245,7 @@ class _Export:
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
                 name = str(self.leaves.index(by_name[spec.target]))
             else:
-                if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+                if spec.kind not in (*_OUTPUTS, OutputKind.TOKEN):
                     raise UnsupportedError(
                         f"an output of kind {spec.kind.name} cannot be exported: export a program "
                         "for inference"
