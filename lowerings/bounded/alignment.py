@@ -108,7 +108,9 @@ class Alignment:
                         self._note_static(results)
 
     def _check(self, ops: Sequence[ir.Operation]) -> None:
-        names = {(op.name, tuple(sorted(op.attributes)), tuple(map(_rank, op.results))) for op in ops}
+        names = {
+            (op.name, tuple(sorted(op.attributes)), tuple(map(_rank, op.results))) for op in ops
+        }
         if len(names) > 1:
             raise Refused("the program has other operations at other sizes", str(ops[0].location))
         for operands in self._together([list(op.operands) for op in ops]):

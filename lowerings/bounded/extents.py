@@ -8,7 +8,7 @@ variants, and an *extent* is the polynomial of the symbols that has these values
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -90,8 +90,18 @@ class Symbols:
         lows: the least number of each symbol that the program is for.
     """
 
-    def __init__(self, sizes: Sequence[Sizes], lows: Sequence[int]) -> None:
+    def __init__(
+        self, sizes: Sequence[Sizes], lows: Sequence[int], known: Iterable[Extent] = ()
+    ) -> None:
+        """Take the symbols' numbers, and extents to prefer where several, or none, would be found.
+
+        Those that the trace has are good ones.
+        """
         self.sizes, self.lows = list(sizes), list(lows)
+        self._of_trace: dict[Sizes, set[Extent]] = {}
+        for extent in known:
+            values = tuple(extent.at(at) for at in zip(*sizes, strict=True))
+            self._of_trace.setdefault(values, set()).add(extent)
         self._candidates = self._all_candidates()
         self._known: dict[Sizes, Extent | None] = {}
 
@@ -130,7 +140,9 @@ class Symbols:
             rests = {n - x - y for n, x, y in zip(sizes, a, b, strict=True)}
             if len(rests) == 1:
                 found.add(Extent.of({(i,): 1, (j,): 1, (): rests.pop()}))
-        return found.pop() if len(found) == 1 else None
+        if len(found) != 1:
+            found = self._of_trace.get(sizes, set())
+        return next(iter(found)) if len(found) == 1 else None
 
     def _all_candidates(self) -> list[tuple[tuple[int, ...], Sizes]]:
         numbers = range(len(self.sizes))

@@ -1,5 +1,6 @@
 """What the rules of open programs share: open types, and sizes as values of the program."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -59,8 +60,16 @@ class OpenContext:
         run_time: their values, where the program runs.
     """
 
-    def __init__(self, symbols: Symbols, run_time: RunTimeSizes, aligned: Alignment) -> None:
-        self.symbols, self.run_time, self._aligned = symbols, run_time, aligned
+    def __init__(
+        self,
+        symbols: Symbols,
+        highs: Sequence[int | None],
+        run_time: RunTimeSizes,
+        aligned: Alignment,
+    ) -> None:
+        """Take the symbols, the largest number of each, their values, and the variants."""
+        self.symbols, self.run_time = symbols, run_time
+        self._highs, self._aligned = list(highs), aligned
         self.replaced: list[ir.Operation] = []
         self._vectors: dict[tuple[Sizes, ...], ir.Value] = {}
 
@@ -106,6 +115,16 @@ class OpenContext:
         """The value of an extent as a scalar of some dtype."""
         made = self.run_time.value(extent)
         return made if dtype is torch.int64 else hlo.convert(tensor_type((), dtype), made)
+
+    def is_never_negative(self, extent: Extent) -> bool:
+        """Whether an extent is 0 or more at all sizes: each term is taken at its least."""
+        least = 0
+        for key, factor in extent.terms:
+            ends = [self.symbols.lows[i] if factor > 0 else self._highs[i] for i in key]
+            if None in ends:
+                return False
+            least += factor * math.prod(end for end in ends if end is not None)
+        return least >= 0
 
     def replace(self, op: ir.Operation, *new: ir.Value) -> None:
         """Give the users of an operation's results other values."""

@@ -18,6 +18,7 @@ def open_sizes(
     main: func.FuncOp,
     variants: Sequence[func.FuncOp],
     symbols: Symbols,
+    highs: Sequence[int | None],
     arguments: Sequence[Sequence[Extent] | None],
 ) -> None:
     """Change a function, lowered as the first variant is, to one that takes all sizes.
@@ -29,6 +30,7 @@ def open_sizes(
         main: the function to change.
         variants: the graph's lowerings, as many as `Symbols.sizes` has numbers.
         symbols: its open sizes.
+        highs: the largest number of each symbol; None for no end.
         arguments: the extents of each argument's dimensions; None for one of static sizes.
 
     Raises:
@@ -38,7 +40,7 @@ def open_sizes(
         inline_calls(function)
     aligned = Alignment([main, *variants])
     sources = _sources(main, symbols, arguments)
-    ctx = OpenContext(symbols, DimensionSizes(sources, main.entry_block), aligned)
+    ctx = OpenContext(symbols, highs, DimensionSizes(sources, main.entry_block), aligned)
     _open_arguments(ctx, main, variants, arguments)
     for both in aligned.rows():
         op, row = both.op, Row(both.ops[1:])

@@ -120,7 +120,7 @@ def _check_in_bounds(ctx: OpenContext, row: Row) -> None:
     for start, limit, size in zip(*map(row.integers, names), row.operand(0), strict=True):
         first, last, whole = map(ctx.symbols.wanted, (start, limit, size))
         inside = whole.plus(last, -1), first, last.plus(first, -1)
-        if not all(extent.never_below(0, ctx.symbols.lows) for extent in inside):
+        if not all(map(ctx.is_never_negative, inside)):
             raise Refused("it takes a part of an open size that may not be there at all sizes")
 
 

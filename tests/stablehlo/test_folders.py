@@ -10,20 +10,16 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters.mlir import make_ir_context
 
 import xla_dynamo
+from tests.stablehlo.exporting import exported
 from xla_dynamo.lowerings.builders.functions import operations_within
 from xla_dynamo.stablehlo import (
     NumpyGraphModule,
     StableHLOGraphModule,
-    exported_program_to_stablehlo,
 )
 from xla_dynamo.stablehlo.modules import module_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 LOADERS = pytest.mark.parametrize("loader", [StableHLOGraphModule, NumpyGraphModule])
-
-
-def exported(model, *args, **settings):
-    return exported_program_to_stablehlo(torch.export.export(model.eval(), args, **settings))
 
 
 @pytest.fixture(scope="module")

@@ -142,6 +142,10 @@ class OpenSizes:
                 for size in (*fake.shape, *fake.stride(), fake.storage_offset()):
                     self.extent(node, size)
 
+    def extents(self) -> set[Extent]:
+        """Every size of the trace, as far as it was asked for."""
+        return set(self._known.values())
+
     def values(self, args: Sequence[Any]) -> tuple[int, ...] | None:
         """The symbols' values in a call; None if its inputs are not what was traced."""
         values = tuple(

@@ -192,7 +192,9 @@ class ProgramLowering(GraphLowering):
             return None
         if not self.is_read(node):
             return None
-        if node.users and all(user.target is with_effects and user.args[0] is node for user in node.users):
+        if node.users and all(
+            user.target is with_effects and user.args[0] is node for user in node.users
+        ):
             self.env[node] = None  # a token: it orders effects, and AOTAutograd passes None
             return None
         layout, index = self.layout(node), self.input_index[node]

@@ -38,7 +38,7 @@ def lower_open(
     gm: torch.fx.GraphModule,
     sizes: OpenSizes,
     at: Sequence[Sequence[int]],
-    lows: Sequence[int],
+    ends: Sequence[tuple[int, int | None]],
     target: Target,
     request: Request,
     custom_ops: Collection[str] = (),
@@ -49,7 +49,7 @@ def lower_open(
         gm: the graph.
         sizes: its symbols.
         at: the values of the symbols in each of the variants.
-        lows: the least value of each symbol that the program is for.
+        ends: the least and the largest value of each symbol that the program is for.
         target: as for `lower`.
         request: as for `lower`.
         custom_ops: as for `lower_exported`.
@@ -69,7 +69,8 @@ def lower_open(
             open_sizes(
                 main.builder.main,
                 [variant.builder.main for variant in variants],
-                Symbols(list(zip(*at, strict=True)), lows),
+                Symbols(list(zip(*at, strict=True)), [low for low, _ in ends], sizes.extents()),
+                [high for _, high in ends],
                 _extents(main, sizes),
             )
         except Refused as refusal:

@@ -66,9 +66,9 @@ class OpenDimensions:
     def _lowered(
         self, least: Sequence[int], target: Target, request: Request, custom_ops: Collection[str]
     ) -> Program:
-        lows = [d.low for d in self.dimensions]
+        ends = [(d.low, d.high) for d in self.dimensions]
         at = _variants(self.dimensions, least)
-        return lower_open(self._gm, self._sizes, at, lows, target, request, custom_ops)
+        return lower_open(self._gm, self._sizes, at, ends, target, request, custom_ops)
 
     def size(self, node: Node, size: Any) -> Size:
         """A size of a node's fake value."""

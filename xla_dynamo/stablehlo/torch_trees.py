@@ -12,14 +12,16 @@ def tree_of(spec: Any) -> Tree:
     if spec.is_leaf():
         return LEAF
     items = tuple(map(tree_of, spec.children()))
-    if spec.type in (tuple, list):
-        return Tree(spec.type.__name__, items)
+    if spec.type is list:
+        return Tree("list", items)
     if spec.type in (dict, collections.OrderedDict):
         return Tree("dict", items, tuple(spec.context))
     if spec.type is collections.defaultdict:
         return Tree("dict", items, tuple(spec.context[1]))
     if spec.type is collections.namedtuple:
         return Tree("namedtuple", items, tuple(spec.context._fields), spec.context.__name__)
+    if issubclass(spec.type, tuple):  # also torch.return_types.topk
+        return Tree("tuple", items)
     return Tree("object", items, _fields(spec), f"{spec.type.__module__}.{spec.type.__qualname__}")
 
 
