@@ -1,7 +1,7 @@
-"""Calls a saved program as its own process: first without torch, then with it, without the model.
+"""Calls saved programs as its own process: first without torch, then with it, without the models.
 
-`python fresh_process.py FOLDER` reads FOLDER/program and the inputs of each call in
-FOLDER/inputs.0, inputs.1 and so on; writes the outputs' leaves and the weights of the last call.
+`python fresh_process.py FOLDER ...` reads FOLDER/program and the inputs of each call in
+FOLDER/inputs.0, inputs.1 and so on; writes the outputs' leaves and the weights after the last call.
 """
 
 import pathlib
@@ -29,17 +29,19 @@ def call_all(module, folder, kind, load_file, save_file):
     save_file(dict(module.weights), folder / f"{kind}.weights")
 
 
-folder = pathlib.Path(sys.argv[1])
+folders = [pathlib.Path(name) for name in sys.argv[1:]]
 from xla_dynamo.stablehlo import NumpyGraphModule  # noqa: E402
 
-module = NumpyGraphModule.load(folder / "program")
-call_all(module, folder, "numpy", safetensors.numpy.load_file, safetensors.numpy.save_file)
+for folder in folders:
+    module = NumpyGraphModule.load(folder / "program")
+    call_all(module, folder, "numpy", safetensors.numpy.load_file, safetensors.numpy.save_file)
 assert "torch" not in sys.modules, "the NumPy module has imported torch"
 
 import safetensors.torch  # noqa: E402
 
 from xla_dynamo.stablehlo import StableHLOGraphModule  # noqa: E402
 
-module = StableHLOGraphModule.load(folder / "program")
-call_all(module, folder, "torch", safetensors.torch.load_file, safetensors.torch.save_file)
+for folder in folders:
+    module = StableHLOGraphModule.load(folder / "program")
+    call_all(module, folder, "torch", safetensors.torch.load_file, safetensors.torch.save_file)
 assert not {"transformers", "tests"} & set(sys.modules), "the process has the model's code"
