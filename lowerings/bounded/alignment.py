@@ -153,6 +153,7 @@ def inline_calls(function: func.FuncOp) -> None:
                     result.replace_all_uses_with(known.get(value, value))
                 break
             copy = op.operation.clone(ip=ir.InsertionPoint(call))
+            copy.location = call.operation.location  # which names the node of the graph
             _rebind(copy, known)
             known.update(zip(op.results, copy.results, strict=True))
             if copy.name == "func.call":

@@ -102,11 +102,18 @@ def test_ranges_are_kept(tmp_path):
         (lambda x: x.roll(1, 0), {0: BATCH}, "PythonMod.*not a polynomial"),
         (lambda x: x + 1, {0: Dim("n", min=3, max=4)}, "'n' has a range of too few sizes"),
         (functional.dropout, {0: BATCH}, "random numbers"),
+        (lambda x: x.cummax(0)[0], {0: BATCH}, r"stablehlo\.\w+: .*  at .*exporting\.py"),
     ],
 )
 def test_what_cannot_be_open_is_refused(f, shapes, message):
     with pytest.raises(xla_dynamo.UnsupportedError, match=re.compile(message, re.DOTALL)):
         exported(Function(f), torch.randn(4, 4), dynamic_shapes=((shapes,),))
+
+
+def test_an_open_number_is_refused():
+    shapes = ((None, Dim.DYNAMIC),)
+    with pytest.raises(xla_dynamo.UnsupportedError, match="is a SymIntArgument.*pass it as a"):
+        exported(Function(lambda x, n: x * n), torch.randn(3), 5, dynamic_shapes=shapes)
 
 
 def test_a_refusal_names_the_operation_and_the_line():

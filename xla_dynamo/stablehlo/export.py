@@ -99,6 +99,7 @@ class _Export:
 
     def run(self) -> StableHLOGraphModule:
         """Lower the graph, and describe how it is called."""
+        self.refuse_open_numbers()
         prepare(self.gm)
         _drop_checks_of_metadata(self.gm)
         self.refuse_what_only_torch_runs()
@@ -119,6 +120,16 @@ class _Export:
             program = lower_exported(self.gm, values, target, request, custom_ops)
         described = self.signature_of(program)
         return StableHLOGraphModule(described, artifact_of(program.module), self.weights)
+
+    def refuse_open_numbers(self) -> None:
+        """Raise UnsupportedError for an input that is no tensor and no constant."""
+        for index in self.leaves:
+            argument = self.specs[index].arg
+            if not isinstance(argument, TensorArgument | ConstantArgument):
+                raise UnsupportedError(
+                    f"the input {argument.name!r} is a {type(argument).__name__}, and an exported "
+                    "program takes tensors and constants: pass it as a tensor"
+                )
 
     def refuse_what_only_torch_runs(self) -> None:
         """Raise UnsupportedOperator for a node that would run in eager torch under torch.compile.
@@ -193,11 +204,6 @@ class _Export:
         argument = self.specs[index].arg
         if isinstance(argument, ConstantArgument):
             return Leaf("constant", value=_constant(argument.value, f"input {argument.name!r}"))
-        if not isinstance(argument, TensorArgument):
-            raise UnsupportedError(
-                f"the input {argument.name!r} is a {type(argument).__name__}, and an exported "
-                "program takes tensors and constants: pass it as a tensor"
-            )
         return Leaf("tensor", self.spec_of(self.placeholders[index]))
 
     def spec_of(self, node: Node) -> TensorSpec:

@@ -14,7 +14,7 @@ from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters.mlir import make_ir_context
 
-from xla_dynamo.errors import StorageError
+from xla_dynamo.errors import CompileError, StorageError
 from xla_dynamo.runtime.jaxlib_private import initialize_lapack
 
 
@@ -78,7 +78,11 @@ def module_of(artifact: bytes) -> ir.Module:
 
 
 def refined(module: ir.Module, shapes: Sequence[Sequence[int]]) -> ir.Module:
-    """The module of static sizes that a module with open ones is for arguments of these shapes."""
+    """The module of static sizes that a module with open ones is for arguments of these shapes.
+
+    Raises:
+        CompileError: some shape in it does not follow from them.
+    """
     main = _main(module)
     block = main.entry_block
     with module.context, ir.Location.unknown():
@@ -96,7 +100,13 @@ def refined(module: ir.Module, shapes: Sequence[Sequence[int]]) -> ir.Module:
         types = [argument.type for argument in block.arguments]
         function = ir.FunctionType.get(types, main.type.results)
         main.attributes["function_type"] = ir.TypeAttr.get(function)
-        bytecode = mlir.refine_polymorphic_shapes(_bytecode(module), False, True)
+        try:
+            bytecode = mlir.refine_polymorphic_shapes(_bytecode(module), False, True)
+        except Exception as error:  # jaxlib raises its own kinds
+            raise CompileError(
+                f"the program cannot have arguments of the shapes {[list(s) for s in shapes]}: "
+                f"{_first_lines(error)}"
+            ) from error
     with make_ir_context():
         return ir.Module.parse(bytecode)
 
