@@ -80,6 +80,9 @@ class Alignment:
             Refused: the variants have other operations, or operands in another order.
         """
         listed = [[op.operation for op in f.entry_block.operations] for f in self._functions]
+        yield from self._rows(listed)
+
+    def _rows(self, listed: Sequence[Sequence[ir.Operation]]) -> Iterator[Row]:
         # Of other lengths, too: where they part, `_check` tells the operation.
         for ops in zip(*listed, strict=False):
             row = Row(ops)
@@ -88,24 +91,35 @@ class Alignment:
                 self._note(results)
             yield row
 
+    def blocks(self, row: Row) -> Iterator[tuple[ir.Block, ...]]:
+        """The blocks of an operation's regions, as they stand in each variant."""
+        for regions in self._together([list(op.regions) for op in row.ops]):
+            yield from self._together([list(r.blocks) for r in regions])
+
+    def rows_of(self, blocks: Sequence[ir.Block]) -> Iterator[Row]:
+        """The operations of one block, as `rows` gives those of the functions."""
+        for arguments in self._together([list(b.arguments) for b in blocks]):
+            self._note(arguments)
+        listed = [[op.operation for op in b.operations] for b in blocks]
+        yield from self._rows(listed)
+
     def replaced(self, old: ir.Value, new: ir.Value) -> None:
         """Take a value of the first variant for another one."""
         self._numbers[0][new] = self._numbers[0][old]
 
     def check_regions(self, row: Row) -> None:
         """Raise Refused unless the regions are the same in all variants, sizes included."""
-        for regions in self._together([list(op.regions) for op in row.ops]):
-            for blocks in self._together([list(r.blocks) for r in regions]):
-                for arguments in self._together([list(b.arguments) for b in blocks]):
-                    self._note_static(arguments)
-                for ops in self._together([[o.operation for o in b.operations] for b in blocks]):
-                    self._check(ops)
-                    inner = Row(ops)
-                    if inner.differing() or inner.name == "func.call":
-                        raise Refused("a number in its body depends on an open size")
-                    self.check_regions(inner)
-                    for results in self._together([list(op.results) for op in ops]):
-                        self._note_static(results)
+        for blocks in self.blocks(row):
+            for arguments in self._together([list(b.arguments) for b in blocks]):
+                self._note_static(arguments)
+            for ops in self._together([[o.operation for o in b.operations] for b in blocks]):
+                self._check(ops)
+                inner = Row(ops)
+                if inner.differing() or inner.name == "func.call":
+                    raise Refused("a number in its body depends on an open size")
+                self.check_regions(inner)
+                for results in self._together([list(op.results) for op in ops]):
+                    self._note_static(results)
 
     def _check(self, ops: Sequence[ir.Operation]) -> None:
         names = {
@@ -142,7 +156,14 @@ def inline_calls(function: func.FuncOp) -> None:
         for op in module.regions[0].blocks[0].operations
         if isinstance(op, func.FuncOp)
     }
-    todo = [op for op in function.entry_block.operations if isinstance(op, func.CallOp)]
+    todo: list[func.CallOp] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:  # also those in branches and loops
+        if op.name == "func.call":
+            todo.append(op.opview)
+        return ir.WalkResult.ADVANCE
+
+    function.operation.walk(visit)
     while todo:
         call = todo.pop()
         body = bodies[ir.FlatSymbolRefAttr(call.operation.attributes["callee"]).value].entry_block

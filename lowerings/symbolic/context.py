@@ -1,7 +1,8 @@
 """What the rules of open programs share: open types, and sizes as values of the program."""
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -115,6 +116,15 @@ class OpenContext:
         """The value of an extent as a scalar of some dtype."""
         made = self.run_time.value(extent)
         return made if dtype is torch.int64 else hlo.convert(tensor_type((), dtype), made)
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """In a region: what is made there is not to be read outside."""
+        outside = dict(self._vectors)
+        try:
+            yield
+        finally:
+            self._vectors = outside
 
     def is_never_negative(self, extent: Extent) -> bool:
         """Whether an extent is 0 or more at all sizes: each term is taken at its least."""

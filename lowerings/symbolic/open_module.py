@@ -1,13 +1,15 @@
 """A graph that was lowered at several sizes to one program of open sizes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
-from xla_dynamo.lowerings.bounded.alignment import Alignment, Row, inline_calls
+from xla_dynamo.lowerings.bounded.alignment import Alignment, Row, inline_calls, sizes_of
+from xla_dynamo.lowerings.bounded.context import allow
 from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols, is_open
 from xla_dynamo.lowerings.builders.functions import has_uses, update_type
+from xla_dynamo.lowerings.builders.operation_names import named
 from xla_dynamo.lowerings.symbolic import rules, windows
 from xla_dynamo.lowerings.symbolic.context import RULES, DimensionSizes, OpenContext
 
@@ -42,16 +44,7 @@ def open_sizes(
     sources = _sources(main, symbols, arguments)
     ctx = OpenContext(symbols, highs, DimensionSizes(sources, main.entry_block), aligned)
     _open_arguments(ctx, main, variants, arguments)
-    for both in aligned.rows():
-        op, row = both.op, Row(both.ops[1:])
-        if row.name == "func.return":
-            break
-        try:
-            with ir.InsertionPoint(op), op.location:
-                aligned.check_regions(both)
-                _open(ctx, op, row)
-        except Refused as refusal:
-            raise Refused(f"{row.name}: {refusal}", str(op.location)) from refusal
+    _open_all(ctx, aligned, aligned.rows())
     for op in reversed(ctx.replaced):
         assert not has_uses(op)
         op.erase()
@@ -87,6 +80,41 @@ def _open_arguments(
                 raise Refused("an argument has an open size that is not known")
             continue
         argument.set_type(ctx.type(sizes, argument.type.element_type))
+
+
+def _open_all(ctx: OpenContext, aligned: Alignment, rows: Iterator[Row]) -> None:
+    for both in rows:
+        op, row = both.op, Row(both.ops[1:])
+        if row.name in ("func.return", "stablehlo.return"):
+            return
+        try:
+            with ir.InsertionPoint(op), op.location:
+                if row.name in _BRANCHES:
+                    _open_branches(ctx, aligned, both)
+                else:
+                    aligned.check_regions(both)
+                    _open(ctx, op, row)
+        except Refused as refusal:
+            if refusal.place:
+                raise  # of an operation in a region
+            raise Refused(f"{row.name}: {refusal}", str(op.location)) from refusal
+
+
+_BRANCHES = named("case if while")
+
+
+def _open_branches(ctx: OpenContext, aligned: Alignment, both: Row) -> None:
+    """Give a branch or a loop, and what is in it, open sizes."""
+    op, row = both.op, Row(both.ops[1:])
+    allow(row)
+    for blocks in aligned.blocks(both):
+        inner = aligned.rows_of(blocks)
+        for number, argument in enumerate(blocks[0].arguments):
+            sizes = sizes_of([block.arguments[number] for block in blocks[1:]])
+            argument.set_type(ctx.type(sizes, argument.type.element_type))
+        with ctx.inside():
+            _open_all(ctx, aligned, inner)
+    ctx.set_types(op, row)
 
 
 def _open(ctx: OpenContext, op: ir.Operation, row: Row) -> None:

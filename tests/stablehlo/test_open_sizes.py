@@ -4,6 +4,8 @@ import re
 
 import pytest
 import torch
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch.export import Dim
 from torch.nn import functional
 
@@ -102,7 +104,6 @@ def test_ranges_are_kept(tmp_path):
         (lambda x: x.roll(1, 0), {0: BATCH}, "PythonMod.*not a polynomial"),
         (lambda x: x + 1, {0: Dim("n", min=3, max=4)}, "'n' has a range of too few sizes"),
         (functional.dropout, {0: BATCH}, "random numbers"),
-        (lambda x: x.cummax(0)[0], {0: BATCH}, r"stablehlo\.\w+: .*  at .*exporting\.py"),
     ],
 )
 def test_what_cannot_be_open_is_refused(f, shapes, message):
@@ -112,14 +113,44 @@ def test_what_cannot_be_open_is_refused(f, shapes, message):
 
 def test_an_open_number_is_refused():
     shapes = ((None, Dim.DYNAMIC),)
-    with pytest.raises(xla_dynamo.UnsupportedError, match="is a SymIntArgument.*pass it as a"):
+    with pytest.raises(xla_dynamo.UnsupportedError, match=r"is a SymIntArgument.*pass it as a"):
         exported(Function(lambda x, n: x * n), torch.randn(3), 5, dynamic_shapes=shapes)
 
 
-def test_a_refusal_names_the_operation_and_the_line():
-    class Branches(torch.nn.Module):
+@pytest.mark.slow
+@pytest.mark.parametrize("shapes", [None, ({0: BATCH},)], ids=["fixed", "open"])
+@pytest.mark.parametrize("kind", ["cond", "while_loop", "scan"])
+def test_branches_and_loops(kind, shapes):
+    class Model(torch.nn.Module):
         def forward(self, x):
-            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+            if kind == "cond":
+                ones = torch.ones(x.shape[0], 1)
+                return torch.cond(
+                    x.sum() > 0,
+                    lambda x: x.sin() + x.mean(0) + ones,
+                    torch.nn.functional.gelu,
+                    (x,),
+                )
+            if kind == "while_loop":
+                return while_loop(
+                    lambda i, x: i < 3,
+                    lambda i, x: (i + 1, x.sin() + x.sum(0)),
+                    (torch.tensor(0), x),
+                )[1]
+            return scan(lambda c, y: (c + y, c * y), x.sum(1), x.t().contiguous(), dim=0)
 
-    with pytest.raises(xla_dynamo.UnsupportedError, match=r"stablehlo\.if: (?s:.)*  at "):
-        exported(Branches(), torch.randn(5, 4), dynamic_shapes=({0: BATCH},))
+    model = Model()
+    module = exported(model, torch.randn(3, 4), dynamic_shapes=shapes)
+    for batch in (3, 1, 7) if shapes else (3,):
+        for x in (torch.rand(batch, 4), -torch.rand(batch, 4)):
+            torch.testing.assert_close(module(x), model(x))
+
+
+def test_a_refusal_names_the_operation_and_the_line():
+    class Running(torch.nn.Module):
+        def forward(self, x):
+            return x.cummax(0).values
+
+    refusal = r"stablehlo\.\w+: (?s:.)*  at .*test_open_sizes\.py:\d+ in forward: return x\.cummax"
+    with pytest.raises(xla_dynamo.UnsupportedError, match=refusal):
+        exported(Running(), torch.randn(5, 4), dynamic_shapes=({0: BATCH},))
