@@ -44,8 +44,6 @@ class OpenSizes:
     """The symbols of a graph.
 
     Attributes:
-        symbols: sympy's symbols.
-        environments: the shape environment of torch that each is of.
         names: the name of each symbol.
         ranges: the least and the largest number that each may be.
         inputs: what is known of each input: the sizes of a tensor, the extent of an integer, or
@@ -59,15 +57,14 @@ class OpenSizes:
             NotBounded: some size is no polynomial of symbols that the inputs tell.
         """
         self._placeholders = gm.graph.find_nodes(op="placeholder")
-        self.symbols: list[sympy.Symbol] = []
-        self.environments: list[Any] = []
+        self._symbols: list[sympy.Symbol] = []
         self._sources: list[tuple[int, int | None]] = []
         self._known: dict[sympy.Expr, Extent] = {}
         self.names: list[str] = []
         self.ranges: list[tuple[int, int]] = []
         for index, node in enumerate(self._placeholders):
             self._find_symbols(index, node.meta.get("val"))
-        if not self.symbols:
+        if not self._symbols:
             raise NotBounded("none of its inputs has an open size of its own")
         self.inputs = [self.of_input(node) for node in self._placeholders]
         for node in gm.graph.nodes:
@@ -78,10 +75,9 @@ class OpenSizes:
         for dim, size in sizes:
             if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
                 symbol, environment = size.node.expr, size.node.shape_env
-                if symbol not in self.symbols:
-                    self.symbols.append(symbol)
+                if symbol not in self._symbols:
+                    self._symbols.append(symbol)
                     self.names.append(name_of_size(size))
-                    self.environments.append(environment)
                     self._sources.append((index, dim))
                     known = getattr(environment, "var_to_range", {}).get(symbol)
                     self.ranges.append(_range(known))
@@ -125,7 +121,7 @@ class OpenSizes:
                 (other,) = (e for e in inner.args if e != 1)
                 if self._polynomial(other).never_below(1, [least for least, _ in self.ranges]):
                     expression = expression.xreplace({inner: other})
-        terms = sympy.Poly(expression, *self.symbols).terms()
+        terms = sympy.Poly(expression, *self._symbols).terms()
         return Extent.of({_key(powers): _whole(factor) for powers, factor in terms})
 
     def _check(self, node: Node) -> None:
@@ -141,6 +137,10 @@ class OpenSizes:
                     raise NotBounded(f"it conjugates or negates without a copy{describe(node)}")
                 for size in (*fake.shape, *fake.stride(), fake.storage_offset()):
                     self.extent(node, size)
+
+    def symbols(self) -> list[sympy.Symbol]:
+        """The symbols as sympy has them."""
+        return list(self._symbols)
 
     def extents(self) -> set[Extent]:
         """Every size of the trace, as far as it was asked for."""

@@ -41,7 +41,7 @@ class OpenDimensions:
             raise _unsupported(refusal) from refusal
         self.dimensions = tuple(
             _dimension(name, symbol, ranges)
-            for name, symbol in zip(_names(self._sizes), self._sizes.symbols, strict=True)
+            for name, symbol in zip(_names(gm, self._sizes), self._sizes.symbols(), strict=True)
         )
 
     def lower(self, target: Target, request: Request, custom_ops: Collection[str]) -> Program:
@@ -77,16 +77,21 @@ class OpenDimensions:
         return Size(tuple((tuple(names[i] for i in key), n) for key, n in extent.terms))
 
 
-def _names(sizes: OpenSizes) -> list[str]:
+def _names(gm: torch.fx.GraphModule, sizes: OpenSizes) -> list[str]:
     """The names given to `torch.export.Dim`, else those of the sizes in the model's call."""
+    given: dict[str, str] = {}
+    sources: dict[Any, Any] = {}
+    for node in gm.graph.find_nodes(op="placeholder"):
+        fake = node.meta.get("val")
+        for size in fake.shape if isinstance(fake, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt):
+                environment = size.node.shape_env
+                given |= getattr(environment, "source_name_to_debug_name", {})
+                sources |= getattr(environment, "var_to_sources", {})
     found: list[str] = []
-    for symbol, source, environment in zip(
-        sizes.symbols, sizes.names, sizes.environments, strict=True
-    ):
-        given = getattr(environment, "source_name_to_debug_name", {})
-        sources = getattr(environment, "var_to_sources", {}).get(symbol, ())
-        names = [given[s.name] for s in sources if isinstance(s.name, str) and s.name in given]
-        name = names[0] if names else source
+    for symbol, source in zip(sizes.symbols(), sizes.names, strict=True):
+        known = [s.name for s in sources.get(symbol, ()) if isinstance(s.name, str)]
+        name = next((given[n] for n in known if n in given), source)
         while name in found:
             name += "_"
         found.append(name)
