@@ -60,6 +60,7 @@ FAMILIES = (
     "sharding",
     "manual_regions",
     "collectives",
+    "composites",
 )
 
 for _family in FAMILIES:

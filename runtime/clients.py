@@ -1,15 +1,16 @@
 """The placement of a torch device, and the PJRT clients behind it, made as configured."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import os
 import re
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
-import torch
 
 from xla_dynamo.errors import OptionError, ShardingError, UnsupportedTensor
 from xla_dynamo.runtime import forks
@@ -17,6 +18,9 @@ from xla_dynamo.runtime.cpu.host_memory import keep_freed_memory
 from xla_dynamo.runtime.jaxlib_private import make_cpu_client
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.runtime.placement import DeviceTensors, Placement
+
+if TYPE_CHECKING:  # exported programs run in processes that have no torch
+    import torch
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
 _MOST_DEVICES = 1024
@@ -49,7 +53,7 @@ class ClientConfiguration:
             )
 
     @classmethod
-    def from_environment(cls) -> "ClientConfiguration":
+    def from_environment(cls) -> ClientConfiguration:
         """The configuration in the environment variables.
 
         The number of CPU devices is in CPU_NUM_DEVICES, or in XLA_FLAGS, where JAX has it.
@@ -149,6 +153,8 @@ def placement_at(device_type: str, index: int) -> Placement:
     Raises:
         UnsupportedTensor: there is no PJRT plugin for this type of device.
     """
+    import torch
+
     if device_type in _without_memory:
         placement, tensors = _without_memory[device_type]
         return dataclasses.replace(placement(), tensors=tensors)
@@ -178,6 +184,8 @@ def placement_of(device: torch.device) -> Placement:
     """`placement_at` of a torch.device; no index means torch's current device of that type."""
     index = device.index
     if index is None:
+        import torch
+
         index = torch.cuda.current_device() if device.type == "cuda" else 0
     return placement_at(device.type, index)
 
@@ -208,6 +216,8 @@ def placement_on(platform: str) -> Placement:
     Raises:
         RuntimeError: there is no PJRT plugin for the platform.
     """
+    import torch
+
     devices = devices_of(platform)
     if platform == "cpu" or (platform == "cuda" and torch.cuda.is_available()):
         return placement_at(platform, 0)

@@ -167,6 +167,17 @@ def copy_to_device(buffer: Buffer, device: jax.Device) -> Buffer:
         return jax.device_put(buffer, device, may_alias=False)
 
 
+def buffer_of_array(array: np.ndarray, device: jax.Device) -> Buffer:
+    """A buffer of a device with a copy of an array's elements, of the array's own dtype."""
+    with jax.enable_x64(True):  # else 64-bit types are narrowed
+        return jax.device_put(array, device, may_alias=False)
+
+
+def array_of_buffer(buffer: Buffer) -> np.ndarray:
+    """An array with a copy of a buffer's elements, which may be written into."""
+    return np.array(buffer)
+
+
 def calls_onednn() -> bool:
     """Whether this version of jaxlib takes custom calls of oneDNN in the form that we write.
 

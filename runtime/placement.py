@@ -1,14 +1,18 @@
 """Where a program runs: PJRT devices, and the torch device that shares their memory."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
-import torch
 
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Sharding
+
+if TYPE_CHECKING:  # exported programs run in processes that have no torch
+    import torch
 
 
 class DeviceTensors(Protocol):
@@ -77,4 +81,6 @@ class Placement:
 
     def stream(self) -> int:
         """The handle of torch's current stream, where there are streams."""
+        import torch
+
         return torch.cuda.current_stream(self.torch_device).cuda_stream

@@ -35,12 +35,13 @@ ROOMS = {
     "lowerings.cpu": "lowerings.builders lowerings.table",
     "lowerings": "lowerings.builders lowerings.cpu lowerings.table",
     "lowerings.bounded": "lowerings.builders",
+    "lowerings.symbolic": "lowerings.bounded lowerings.builders",
     "lowerings.passes": "lowerings.builders lowerings.target",
     "options": "",
     "graphs": "lowerings lowerings.bounded lowerings.builders lowerings.table options runtime",
     "decompositions": "graphs",
     "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
-    " lowerings.passes lowerings.table lowerings.target options runtime",
+    " lowerings.passes lowerings.symbolic lowerings.table lowerings.target options runtime",
     "events": "graphs programs runtime",
     "execution": "decompositions events graphs lowerings.builders"
     " lowerings.passes lowerings.target options programs runtime runtime.cpu",
@@ -51,6 +52,8 @@ ROOMS = {
     "training": "backend dynamo events execution graphs options runtime",
     "distributed_checkpoint": "runtime spmd training",
     "lazy": "backend decompositions execution graphs lowerings.builders options runtime spmd",
+    "stablehlo": "decompositions execution graphs lowerings.bounded lowerings.builders"
+    " lowerings.target options programs runtime",
     "reports": "backend dynamo events options training",
     "xla_dynamo": "lazy",
 }
@@ -135,6 +138,9 @@ def test_no_file_named_for_nothing():
     assert not [p for p in SOURCES if p.stem.strip("_") in vague]
 
 
+_MODULES = ("distributed_checkpoint", "metrics", "runtime", "spmd", "stablehlo")
+
+
 def test_public_names():
     assert xla_dynamo.__all__ == [
         "CheckpointError",
@@ -179,6 +185,7 @@ def test_public_names():
         "save",
         "set_rng_state",
         "spmd",
+        "stablehlo",
         "step",
         "sync",
         "to_dlpack",
@@ -191,7 +198,7 @@ def test_public_names():
     for name in xla_dynamo.__all__:
         public = getattr(xla_dynamo, name)
         assert public.__doc__, name
-        is_module = name in ("distributed_checkpoint", "metrics", "runtime", "spmd")
+        is_module = name in _MODULES
         assert callable(public) != is_module, f"{name}: a module of that name hides it"
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         xla_dynamo.nonsense  # noqa: B018

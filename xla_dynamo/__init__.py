@@ -99,6 +99,7 @@ __all__ = [
     "save",
     "set_rng_state",
     "spmd",
+    "stablehlo",
     "step",
     "sync",
     "to_dlpack",
@@ -126,7 +127,7 @@ def device(index: int | None = None) -> Any:
     return registration.device(index)
 
 
-_MODULES = ("distributed_checkpoint", "metrics", "runtime", "spmd")
+_MODULES = ("distributed_checkpoint", "metrics", "runtime", "spmd", "stablehlo")
 
 
 def __getattr__(name: str) -> Any:

@@ -59,6 +59,10 @@ def sizes_of(values: Sequence[ir.Value]) -> list[Sizes]:
     return list(zip(*map(shape_of, values), strict=True))
 
 
+def _rank(value: ir.Value) -> int | None:
+    return getattr(value.type, "rank", None)
+
+
 class Alignment:
     """Which values of the variants are the same value of the graph."""
 
@@ -76,12 +80,28 @@ class Alignment:
             Refused: the variants have other operations, or operands in another order.
         """
         listed = [[op.operation for op in f.entry_block.operations] for f in self._functions]
-        for ops in self._together(listed):
+        yield from self._rows(listed)
+
+    def _rows(self, listed: Sequence[Sequence[ir.Operation]]) -> Iterator[Row]:
+        # Of other lengths, too: where they part, `_check` tells the operation.
+        for ops in zip(*listed, strict=False):
             row = Row(ops)
             self._check(ops)
             for results in self._together([list(op.results) for op in ops]):
                 self._note(results)
             yield row
+
+    def blocks(self, row: Row) -> Iterator[tuple[ir.Block, ...]]:
+        """The blocks of an operation's regions, as they stand in each variant."""
+        for regions in self._together([list(op.regions) for op in row.ops]):
+            yield from self._together([list(r.blocks) for r in regions])
+
+    def rows_of(self, blocks: Sequence[ir.Block]) -> Iterator[Row]:
+        """The operations of one block, as `rows` gives those of the functions."""
+        for arguments in self._together([list(b.arguments) for b in blocks]):
+            self._note(arguments)
+        listed = [[op.operation for op in b.operations] for b in blocks]
+        yield from self._rows(listed)
 
     def replaced(self, old: ir.Value, new: ir.Value) -> None:
         """Take a value of the first variant for another one."""
@@ -89,21 +109,22 @@ class Alignment:
 
     def check_regions(self, row: Row) -> None:
         """Raise Refused unless the regions are the same in all variants, sizes included."""
-        for regions in self._together([list(op.regions) for op in row.ops]):
-            for blocks in self._together([list(r.blocks) for r in regions]):
-                for arguments in self._together([list(b.arguments) for b in blocks]):
-                    self._note_static(arguments)
-                for ops in self._together([[o.operation for o in b.operations] for b in blocks]):
-                    self._check(ops)
-                    inner = Row(ops)
-                    if inner.differing() or inner.name == "func.call":
-                        raise Refused("a number in its body depends on an open size")
-                    self.check_regions(inner)
-                    for results in self._together([list(op.results) for op in ops]):
-                        self._note_static(results)
+        for blocks in self.blocks(row):
+            for arguments in self._together([list(b.arguments) for b in blocks]):
+                self._note_static(arguments)
+            for ops in self._together([[o.operation for o in b.operations] for b in blocks]):
+                self._check(ops)
+                inner = Row(ops)
+                if inner.differing() or inner.name == "func.call":
+                    raise Refused("a number in its body depends on an open size")
+                self.check_regions(inner)
+                for results in self._together([list(op.results) for op in ops]):
+                    self._note_static(results)
 
     def _check(self, ops: Sequence[ir.Operation]) -> None:
-        names = {(op.name, tuple(sorted(op.attributes))) for op in ops}
+        names = {
+            (op.name, tuple(sorted(op.attributes)), tuple(map(_rank, op.results))) for op in ops
+        }
         if len(names) > 1:
             raise Refused("the program has other operations at other sizes", str(ops[0].location))
         for operands in self._together([list(op.operands) for op in ops]):
@@ -135,7 +156,14 @@ def inline_calls(function: func.FuncOp) -> None:
         for op in module.regions[0].blocks[0].operations
         if isinstance(op, func.FuncOp)
     }
-    todo = [op for op in function.entry_block.operations if isinstance(op, func.CallOp)]
+    todo: list[func.CallOp] = []
+
+    def visit(op: ir.Operation) -> ir.WalkResult:  # also those in branches and loops
+        if op.name == "func.call":
+            todo.append(op.opview)
+        return ir.WalkResult.ADVANCE
+
+    function.operation.walk(visit)
     while todo:
         call = todo.pop()
         body = bodies[ir.FlatSymbolRefAttr(call.operation.attributes["callee"]).value].entry_block
@@ -146,6 +174,7 @@ def inline_calls(function: func.FuncOp) -> None:
                     result.replace_all_uses_with(known.get(value, value))
                 break
             copy = op.operation.clone(ip=ir.InsertionPoint(call))
+            copy.location = call.operation.location  # which names the node of the graph
             _rebind(copy, known)
             known.update(zip(op.results, copy.results, strict=True))
             if copy.name == "func.call":

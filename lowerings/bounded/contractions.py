@@ -210,7 +210,7 @@ def reduce_window(ctx: BoundedContext, row: Row) -> None:
     if len(row.op.results) != 1:
         raise Refused("it reduces windows of several values")
     found = []
-    pads = [list(map(tuple, _pads(op))) for op in row.ops]
+    pads = [list(map(tuple, paddings_of(op))) for op in row.ops]
     windows = row.integers("window_dimensions")
     for d, dim in enumerate(ctx.operand(row, 0)):
         before, after, window = row.operand(0)[d], row.result()[d], windows[d]
@@ -228,7 +228,8 @@ def reduce_window(ctx: BoundedContext, row: Row) -> None:
     _note(ctx, row, tuple(found))
 
 
-def _pads(op: ir.Operation) -> list[list[int]]:
+def paddings_of(op: ir.Operation) -> list[list[int]]:
+    """The low and the high padding of each dimension of an operation with windows."""
     rank = build.rank_of(op.operands[0])
     if "padding" not in op.attributes:
         return [[0, 0]] * rank

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import torch
@@ -126,8 +126,18 @@ class Symbols:
         lows: the least number of each symbol that the program is for.
     """
 
-    def __init__(self, sizes: Sequence[Sizes], lows: Sequence[int]) -> None:
+    def __init__(
+        self, sizes: Sequence[Sizes], lows: Sequence[int], known: Iterable[Extent] = ()
+    ) -> None:
+        """Take the symbols' numbers, and extents to prefer where several, or none, would be found.
+
+        Those that the trace has are good ones.
+        """
         self.sizes, self.lows = list(sizes), list(lows)
+        self._of_trace: dict[Sizes, set[Extent]] = {}
+        for extent in known:
+            values = tuple(extent.at(at) for at in zip(*sizes, strict=True))
+            self._of_trace.setdefault(values, set()).add(extent)
         self._candidates = self._all_candidates()
         self._known: dict[Sizes, Extent | None] = {}
 
@@ -166,7 +176,9 @@ class Symbols:
             rests = {n - x - y for n, x, y in zip(sizes, a, b, strict=True)}
             if len(rests) == 1:
                 found.add(Extent.of({(i,): 1, (j,): 1, (): rests.pop()}))
-        return found.pop() if len(found) == 1 else None
+        if len(found) != 1:
+            found = self._of_trace.get(sizes, set())
+        return next(iter(found)) if len(found) == 1 else None
 
     def _all_candidates(self) -> list[tuple[tuple[int, ...], Sizes]]:
         numbers = range(len(self.sizes))
@@ -199,12 +211,16 @@ class RunTimeSizes:
                 self._made[extent] = self._emit(extent)
         return self._made[extent]
 
+    def symbol(self, number: int) -> ir.Value:
+        """The value of a symbol, i64[]."""
+        one = build.reshape(build.slice_dim(self._argument, 0, number, number + 1), [])
+        return hlo.convert(tensor_type((), torch.int64), one)
+
     def _emit(self, extent: Extent) -> ir.Value:
         total = None
         for key, factor in extent.terms:
             term = build.scalar(factor, torch.int64)
             for i in key:
-                one = build.reshape(build.slice_dim(self._argument, 0, i, i + 1), [])
-                term = hlo.multiply(term, hlo.convert(tensor_type((), torch.int64), one))
+                term = hlo.multiply(term, self.symbol(i))
             total = term if total is None else hlo.add(total, term)
         return build.scalar(0, torch.int64) if total is None else total

@@ -1,7 +1,5 @@
 """Rules of bounded programs: operations that compute place by place, or move places."""
 
-import math
-
 import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
@@ -20,8 +18,8 @@ from xla_dynamo.lowerings.bounded.dimensions import (
     uniform_dim,
 )
 from xla_dynamo.lowerings.bounded.extents import Refused, Sizes, constant, is_open
+from xla_dynamo.lowerings.bounded.numbers import computed_number
 from xla_dynamo.lowerings.builders import build
-from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, named
 
 _BY_PLACE = ELEMENTWISE | named(
@@ -246,28 +244,5 @@ def number(ctx: BoundedContext, row: Row) -> None:
     if len({repr(n) for n in numbers}) == 1:
         ctx.dims[result] = dims
         return
-    scalar = _computed(ctx, numbers, build.dtype_of(result))
+    scalar = computed_number(ctx.symbols, ctx.value, numbers, build.dtype_of(result))
     ctx.replace(result, build.broadcast_in_dim(scalar, build.shape_of(result), []), dims)
-
-
-def _computed(ctx: BoundedContext, numbers: list[int | float], dtype: torch.dtype) -> ir.Value:
-    """The scalar with these values in the variants: an extent, or the reciprocal of one."""
-    if all(float(n).is_integer() for n in numbers):
-        extent = ctx.symbols.extent(tuple(int(n) for n in numbers))
-        if extent is not None and dtype.is_floating_point:
-            double = ctx.value(extent, torch.float64)
-            return double if dtype is torch.float64 else hlo.convert(tensor_type((), dtype), double)
-        if extent is not None and not dtype.is_complex and dtype is not torch.bool:
-            return ctx.value(extent, dtype)
-    elif dtype.is_floating_point and all(n and math.isfinite(n) for n in numbers):
-        sizes = tuple(round(1 / n) for n in numbers)
-        rounded = [torch.tensor(1 / n, dtype=dtype).item() for n in sizes if n]
-        extent = ctx.symbols.extent(sizes)
-        if extent is not None and rounded == numbers:
-            quotient = hlo.divide(build.scalar(1, torch.float64), ctx.value(extent, torch.float64))
-            return (
-                quotient
-                if dtype is torch.float64
-                else hlo.convert(tensor_type((), dtype), quotient)
-            )
-    raise Refused(f"a number that is {numbers[0]} at the bounds depends on open sizes")

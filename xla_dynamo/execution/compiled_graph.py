@@ -23,11 +23,11 @@ from xla_dynamo.execution.split_graph import Part, SplitGraph
 from xla_dynamo.execution.steps import Steps, steps_of
 from xla_dynamo.execution.traced_strides import taking_strides, with_strides
 from xla_dynamo.graphs.bucket_choice import Choice
-from xla_dynamo.graphs.collective_groups import resolve_groups
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
 from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
-from xla_dynamo.graphs.manual_regions import check_eager, check_manual_regions
+from xla_dynamo.graphs.manual_regions import check_eager
 from xla_dynamo.graphs.marked import on_one_mesh, specs_in
+from xla_dynamo.graphs.preparation import prepare
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import (
     is_symbolic,
@@ -36,10 +36,8 @@ from xla_dynamo.graphs.sizes import (
     static_values,
     symbol_values,
     values_at,
-    write_out_products,
 )
 from xla_dynamo.graphs.source_lines import describe
-from xla_dynamo.graphs.subgraphs import inline_subgraphs
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower import lower
 from xla_dynamo.programs.lower_bounded import BoundedProgram
@@ -316,10 +314,7 @@ def compile_graph(
     request = request or Request()
     options = request.options
     record = CompilationRecord(gm, request.kind, request.observer or log_event)
-    inline_subgraphs(gm)
-    write_out_products(gm)
-    resolve_groups(gm)
-    check_manual_regions(gm)
+    prepare(gm)
     if options.freeze and not request.trains and _device_of(gm, example_inputs).type == "cpu":
         fold_batch_norms(gm, request.static_inputs)
     schedule = split(gm, options)

@@ -176,6 +176,14 @@ class OpenSizes:
                 for size in (*fake.shape, *fake.stride(), fake.storage_offset()):
                     self.extent(node, size)
 
+    def symbols(self) -> list[sympy.Symbol]:
+        """The symbols as sympy has them."""
+        return list(self._symbols)
+
+    def extents(self) -> set[Extent]:
+        """Every size of the trace, as far as it was asked for."""
+        return set(self._known.values())
+
     def values(self, args: Sequence[Any]) -> tuple[int, ...] | None:
         """The symbols' values in a call; None if its inputs are not what was traced."""
         values = tuple(

@@ -145,7 +145,7 @@ class ProgramLowering(GraphLowering):
         )
         if builder.target.partitions == 1 and not self.symbols:
             allow_any_permutation(builder.main, self.results_for_backward(outputs, mutations))
-        passes.run(builder.module, builder.target)
+        self.run_passes()
         of_cut = None
         if cut is not None:
             needs_zero = False
@@ -175,6 +175,10 @@ class ProgramLowering(GraphLowering):
             mesh=tuple(request.mesh.shape().items()) if request.mesh is not None else (),
         )
 
+    def run_passes(self) -> None:
+        """Run the passes that are for the target over the module that was written."""
+        passes.run(self.builder.module, self.builder.target)
+
     # --- arguments -----------------------------------------------------------------------------
 
     def arguments(self, nodes: Collection[Node]) -> list[Input]:
@@ -186,9 +190,11 @@ class ProgramLowering(GraphLowering):
         if not isinstance(example, torch.Tensor):
             self.env[node] = example
             return None
-        if not node.users:
+        if not self.is_read(node):
             return None
-        if all(user.target is with_effects and user.args[0] is node for user in node.users):
+        if node.users and all(
+            user.target is with_effects and user.args[0] is node for user in node.users
+        ):
             self.env[node] = None  # a token: it orders effects, and AOTAutograd passes None
             return None
         layout, index = self.layout(node), self.input_index[node]
@@ -198,6 +204,10 @@ class ProgramLowering(GraphLowering):
         sharding = self.builder.request.shardings.get(index)
         axes = sharding.permuted(layout.permutation).axes if sharding is not None else ()
         return Input(index, layout, axes)
+
+    def is_read(self, node: Node) -> bool:
+        """Whether an input is to be an argument of the program."""
+        return bool(node.users)
 
     def layout(self, node: Node) -> InputLayout:
         """How an input enters the program."""

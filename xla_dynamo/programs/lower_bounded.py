@@ -1,7 +1,7 @@
 """An ATen FX graph of open sizes to one program that is right at every size up to its bounds."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -128,7 +128,7 @@ def _lower(
                 lowering.write()
         first = lowerings[0]
         views = _views(lowerings, open_sizes)
-        _check_bindings(lowerings, open_sizes, views)
+        check_bindings(lowerings, open_sizes, views)
         try:
             dims_of = bound_sizes(
                 [lowering.builder.main for lowering in lowerings],
@@ -137,7 +137,7 @@ def _lower(
                 _parts_of_arguments(first, open_sizes, number_first),
             )
         except Refused as refusal:
-            raise NotBounded(f"{refusal}{_line(gm, refusal.place)}") from refusal
+            raise NotBounded(f"{refusal}{line_of(gm, refusal.place)}") from refusal
         cut, numbers = _outputs(first, open_sizes, symbols, dims_of)
         program = first.finish(None)
     padded = {}
@@ -175,15 +175,15 @@ def _views(lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes) -> dict[
     return found
 
 
-def _line(gm: torch.fx.GraphModule, place: str) -> str:
+def line_of(gm: torch.fx.GraphModule, place: str) -> str:
     """The user's line behind an operation, whose location begins with the name of its node."""
     by_name = {node.name: node for node in gm.graph.nodes}
     name = place.removeprefix('loc("').partition('"')[0]
     return describe(by_name[name]) if name in by_name else ""
 
 
-def _check_bindings(
-    lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes, views: Mapping[int, OpenView]
+def check_bindings(
+    lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes, views: Collection[int] = ()
 ) -> None:
     """Raise NotBounded unless the programs bind to a call in one way, but for sizes."""
     first = lowerings[0]

@@ -1,0 +1,101 @@
+"""An ATen FX graph of open sizes to one program for all sizes, of types as `tensor<?x8xf32>`."""
+
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+import torch
+from jax.extend.mlir import ir
+from jax.interpreters.mlir import make_ir_context
+
+from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes, TensorSizes
+from xla_dynamo.graphs.request import Request
+from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols
+from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.passes.composites import outline_composites
+from xla_dynamo.lowerings.passes.contraction_barriers import insert_barriers
+from xla_dynamo.lowerings.symbolic.open_module import open_sizes
+from xla_dynamo.lowerings.target import Target
+from xla_dynamo.programs.lower_bounded import check_bindings, line_of
+from xla_dynamo.programs.lower_exported import ExportedLowering
+from xla_dynamo.programs.module_builder import ModuleBuilder
+from xla_dynamo.programs.program import Program
+
+Node: TypeAlias = torch.fx.Node
+
+
+class OpenLowering(ExportedLowering):
+    """A graph on its way into a program of open sizes.
+
+    The passes know sizes, and so do not run; the barriers stand already.
+    """
+
+    def run_passes(self) -> None:
+        """None are for open sizes; make the marked regions composites."""
+        outline_composites(self.builder.module)
+
+
+def lower_open(
+    gm: torch.fx.GraphModule,
+    sizes: OpenSizes,
+    at: Sequence[Sequence[int]],
+    ends: Sequence[tuple[int, int | None]],
+    target: Target,
+    request: Request,
+    custom_ops: Collection[str] = (),
+) -> Program:
+    """Lower a graph at several sizes, and solve what differs as polynomials of the symbols.
+
+    Args:
+        gm: the graph.
+        sizes: its symbols.
+        at: the values of the symbols in each of the variants.
+        ends: the least and the largest value of each symbol that the program is for.
+        target: as for `lower`.
+        request: as for `lower`.
+        custom_ops: as for `lower_exported`.
+
+    Raises:
+        NotBounded: the program is not known at other sizes; the message names the operation and
+            the user's line.
+    """
+    with make_ir_context(), ir.Location.unknown():
+        with build.for_other_sizes():
+            main, *variants = [
+                _lowered(gm, sizes, values, ModuleBuilder(target, request), custom_ops)
+                for values in (at[0], *at)
+            ]
+        check_bindings([main, *variants], sizes)
+        try:
+            open_sizes(
+                main.builder.main,
+                [variant.builder.main for variant in variants],
+                Symbols(list(zip(*at, strict=True)), [low for low, _ in ends], sizes.extents()),
+                [high for _, high in ends],
+                _extents(main, sizes),
+            )
+        except Refused as refusal:
+            raise NotBounded(f"{refusal}{line_of(gm, refusal.place)}") from refusal
+        return main.finish(None)
+
+
+def _lowered(
+    gm: torch.fx.GraphModule,
+    sizes: OpenSizes,
+    values: Sequence[int],
+    builder: ModuleBuilder,
+    custom_ops: Collection[str],
+) -> OpenLowering:
+    lowering = OpenLowering(gm, sizes.fake_values(gm, values), builder, custom_ops)
+    lowering.write()
+    insert_barriers(builder.module, builder.target)
+    return lowering
+
+
+def _extents(lowering: OpenLowering, sizes: OpenSizes) -> list[Sequence[Extent] | None]:
+    """The extents of the dimensions of each argument of the program."""
+    found: list[Sequence[Extent] | None] = []
+    for given in (*lowering.inputs, *lowering.static_inputs):
+        known = sizes.inputs[given.index]
+        found.append(known.shape if isinstance(known, TensorSizes) and known.is_open else None)
+    arguments = len(lowering.builder.block.arguments)
+    return found + [None] * (arguments - len(found))
