@@ -49,6 +49,10 @@ PLACES: dict[str, tuple[str, str]] = {
         "torch.distributed.distributed_c10d:_resolve_process_group",
         "the process group of a name that a functional collective has",
     ),
+    "enable_python_dispatcher": (
+        "torch._dispatch.python:enable_python_dispatcher",
+        "traces operators by their kernels in Python, as AOTAutograd does",
+    ),
     # Decompositions and the rules of dtypes and layouts.
     "core_aten_decompositions": ("torch._decomp:core_aten_decompositions", "torch's own table"),
     "get_decompositions": ("torch._decomp:get_decompositions", "rows of torch's table"),

@@ -4,6 +4,7 @@ A transform of JAX's becomes one of torch's, on the model itself and not on its 
 says how a model is differentiated holds: `detach`, `no_grad`, an `autograd.Function`.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -14,10 +15,12 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.traceback import preserve_node_meta
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.decompositions.tracing import traced
 from xla_dynamo.decompositions.whole_resampling import resampling_is_whole
-from xla_dynamo.torch_private import FakeTensorMode
+from xla_dynamo.torch_private import FakeTensorMode, OpOverload, enable_python_dispatcher, schema
 
+aten = torch.ops.aten
 Tensors: TypeAlias = tuple[torch.Tensor, ...]
 
 
@@ -57,11 +60,15 @@ class TorchFunction:
         name: of its programs.
         inputs: the types of its arguments.
         draws: whether it may draw random numbers.
+        batched: whether there is a `Vmap` in it.
     """
 
-    def __init__(self, name: str, inputs: Sequence[TensorType], draws: bool) -> None:
+    def __init__(
+        self, name: str, inputs: Sequence[TensorType], draws: bool, batched: bool = False
+    ) -> None:
         """Describe a function; subclasses say what it computes."""
-        self.name, self.inputs, self.draws = name, tuple(inputs), draws
+        self.name, self.inputs = name, tuple(inputs)
+        self.draws, self.batched = draws, batched
         self.jvp = functools.cache(functools.partial(Jvp, self))
         self.vjp = functools.cache(functools.partial(Vjp, self))
         self.vmap = functools.cache(functools.partial(Vmap, self))
@@ -92,12 +99,17 @@ class TorchFunction:
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         # The fused attentions have neither a second derivative nor a rule for batches.
         with resampling_is_whole(), sdpa_kernel(SDPBackend.MATH):
-            with mode, torch.enable_grad():
+            # The dispatcher writes batch norm in an operator that torch.func.vmap has no rule for.
+            dispatcher = contextlib.nullcontext() if self.batched else enable_python_dispatcher()
+            with mode, torch.enable_grad(), dispatcher:
                 fakes = [type_.fake() for type_ in self.inputs]
-                run = make_fx(self._on_tensors, record_stack_traces=True)(*fakes)
+                trace = make_fx(self._on_tensors, decompositions(), record_stack_traces=True)
+                gm = trace(*fakes)
+            if not any(map(_writes, gm.graph.nodes)):
+                return gm
             # Derivatives by autograd cannot be traced under `functionalize`: so trace twice.
             with preserve_node_meta():
-                return traced(torch.fx.Interpreter(run).run, fakes)
+                return traced(torch.fx.Interpreter(gm).run, fakes)
 
     def _on_tensors(self, *inputs: torch.Tensor) -> Tensors:
         return tuple(self.run(inputs, nested=False))
@@ -120,9 +132,34 @@ class Function(TorchFunction):
         results: Any = self.graph.graph.output_node().args[0]
         return tuple(type_of(node.meta["val"]) for node in results)
 
+    def sources(self) -> list[int | None]:
+        """The number of the input that each result is a copy of; None for one that is computed."""
+        placeholders = self.graph.graph.find_nodes(op="placeholder")
+        numbers = {node: i for i, node in enumerate(placeholders)}
+        found = []
+        for node in self.graph.graph.output_node().args[0]:  # type: ignore[union-attr]
+            while getattr(node, "target", None) in _COPIES:
+                node = node.args[0]
+            found.append(numbers.get(node))
+        return found
+
+    def keep(self, results: Sequence[int]) -> None:
+        """Leave out all other results; the Python code must do so from now on."""
+        output = self.graph.graph.output_node()
+        every: Any = output.args[0]
+        output.args = (tuple(every[i] for i in results),)
+        self.graph.recompile()
+
     def run(self, inputs: Tensors, nested: bool) -> Tensors:
         """Compute."""
         return self._function(*inputs)
+
+
+_COPIES = (aten.clone.default, aten.detach.default, aten.alias.default)
+
+
+def _writes(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and schema(node.target).is_mutable
 
 
 def _draws(node: torch.fx.Node) -> bool:
@@ -137,9 +174,8 @@ class Vjp(TorchFunction):
 
     def __init__(self, of: TorchFunction, wrt: tuple[int, ...], results: tuple[int, ...]) -> None:
         """Differentiate these results with respect to these inputs."""
-        super().__init__(
-            f"{of.name}_vjp", (*of.inputs, *(of.outputs[i] for i in results)), of.draws
-        )
+        inputs = (*of.inputs, *(of.outputs[i] for i in results))
+        super().__init__(f"{of.name}_vjp", inputs, of.draws, of.batched)
         self._of, self._wrt, self._results = of, wrt, results
 
     @property
@@ -171,7 +207,7 @@ class Jvp(TorchFunction):
     def __init__(self, of: TorchFunction, wrt: tuple[int, ...]) -> None:
         """Differentiate with respect to these inputs."""
         tangents = tuple(of.inputs[i] for i in wrt)
-        super().__init__(f"{of.name}_jvp", (*of.inputs, *tangents), of.draws)
+        super().__init__(f"{of.name}_jvp", (*of.inputs, *tangents), of.draws, of.batched)
         self._of, self._wrt = of, wrt
         self._results = tuple(i for i, t in enumerate(of.outputs) if t.is_differentiable)
 
@@ -210,7 +246,8 @@ class Transposed(TorchFunction):
         """Transpose in these inputs, for cotangents of these results."""
         others = [t for i, t in enumerate(of.inputs) if i not in linear]
         cotangents = [of.outputs[i] for i in results]
-        super().__init__(f"{of.name}_transposed", (*others, *cotangents), of.draws)
+        inputs = (*others, *cotangents)
+        super().__init__(f"{of.name}_transposed", inputs, of.draws, of.batched)
         self._of, self._linear, self._vjp = of, linear, of.vjp(linear, results)
 
     @property
@@ -240,7 +277,7 @@ class Vmap(TorchFunction):
             if dim is not None:
                 shape.insert(dim, size)
             inputs.append(TensorType(tuple(shape), type_.dtype))
-        super().__init__(f"{of.name}_batched", inputs, of.draws)
+        super().__init__(f"{of.name}_batched", inputs, of.draws, batched=True)
         self._of, self._size, self._dims = of, size, dims
 
     @property

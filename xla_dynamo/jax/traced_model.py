@@ -40,32 +40,38 @@ class TracedModel:
         self._leaves, self._tree = leaves, tree
         self._results: list[Any] = []
         self._result_tree: Any = None
-        self._changed: list[str] | None = None
+        self._changed = [name for name in names if name in copied]
         self.function = Function(getattr(model, "__name__", type(model).__name__), types, self._run)
+        self._leave_out_unchanged()
 
     def restore(self, arrays: Sequence[jax.Array]) -> tuple[Any, dict[str, jax.Array]]:
         """The model's results, and the buffers that it changed, of the function's results."""
         given = iter(arrays)
         leaves = [next(given) if x is None else x.value for x in self._results]
         results = jax.tree_util.tree_unflatten(self._result_tree, leaves)
-        return results, dict(zip(self._changed or (), given, strict=True))
+        return results, dict(zip(self._changed, given, strict=True))
+
+    def _leave_out_unchanged(self) -> None:
+        """Keep only those buffers among the function's results that it changes."""
+        sources = self.function.sources()
+        first = len(sources) - len(self._changed)
+        changed = [
+            number
+            for number, name in enumerate(self._changed)
+            if sources[first + number] != self._names.index(name)
+        ]
+        self.function.keep([*range(first), *(first + number for number in changed)])
+        self._changed = [self._changed[number] for number in changed]
 
     def _run(self, *tensors: torch.Tensor) -> Tensors:
         given = iter(tensors)
         state = {k: next(given).clone() if k in self._copied else next(given) for k in self._names}
-        before = {name: (state[name], state[name]._version) for name in self._copied}
         leaves = [next(given) if x is None else x.value for x in self._leaves]
         args, kwargs = jax.tree_util.tree_unflatten(self._tree, leaves)
         if isinstance(self._model, torch.nn.Module):
             results = torch.func.functional_call(self._model, state, args, kwargs)
         else:
             results = self._model(*args, **kwargs)
-        if self._changed is None:  # at the first trace, without a transform around it
-            self._changed = [
-                name
-                for name, (tensor, version) in before.items()
-                if state[name] is not tensor or tensor._version != version
-            ]
         leaves, self._result_tree = jax.tree_util.tree_flatten(_plain(results))
         self._results = [None if isinstance(x, torch.Tensor) else _Leaf(x) for x in leaves]
         found = [x for x in leaves if isinstance(x, torch.Tensor)]
