@@ -166,6 +166,7 @@ def test_public_names():
         "get_rng_state",
         "is_eager_mode",
         "is_master_ordinal",
+        "jax",
         "lowers",
         "manual_seed",
         "mark_step",
@@ -190,7 +191,7 @@ def test_public_names():
     for name in xla_dynamo.__all__:
         public = getattr(xla_dynamo, name)
         assert public.__doc__, name
-        is_module = name in ("distributed_checkpoint", "metrics", "runtime", "spmd")
+        is_module = name in ("distributed_checkpoint", "jax", "metrics", "runtime", "spmd")
         assert callable(public) != is_module, f"{name}: a module of that name hides it"
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         xla_dynamo.nonsense  # noqa: B018

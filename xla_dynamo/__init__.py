@@ -85,6 +85,7 @@ __all__ = [
     "get_rng_state",
     "is_eager_mode",
     "is_master_ordinal",
+    "jax",
     "lowers",
     "manual_seed",
     "mark_step",
@@ -124,7 +125,7 @@ def device(index: int | None = None) -> Any:
     return registration.device(index)
 
 
-_MODULES = ("distributed_checkpoint", "metrics", "runtime", "spmd")
+_MODULES = ("distributed_checkpoint", "jax", "metrics", "runtime", "spmd")
 
 
 def __getattr__(name: str) -> Any:

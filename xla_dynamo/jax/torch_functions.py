@@ -195,10 +195,8 @@ class Vjp(TorchFunction):
             return tuple(results[i] for i in self._results)
 
         wrt = tuple(given[i] for i in self._wrt)
-        if nested:
-            _, pull = torch.func.vjp(results_of, *wrt)
-            return _conjugates(pull(cotangents))
-        return _conjugates(_gradients(results_of, wrt, cotangents))
+        gradients = _nested_gradients if nested else _gradients
+        return _conjugates(gradients(results_of, wrt, cotangents))
 
 
 class Jvp(TorchFunction):
@@ -217,17 +215,26 @@ class Jvp(TorchFunction):
         return tuple(self._of.outputs[i] for i in self._results)
 
     def run(self, inputs: Tensors, nested: bool) -> Tensors:
-        """Compute the function and the tangents together."""
+        """Compute the tangents: the transpose of gradients, which are linear in cotangents.
+
+        Of torch's own forward mode fewer operators have formulas.
+        """
         count = len(self._of.inputs)
         given, tangents = list(inputs[:count]), tuple(inputs[count:])
 
         def results_of(*wrt: torch.Tensor) -> Tensors:
             for index, tensor in zip(self._wrt, wrt, strict=True):
                 given[index] = tensor
-            results = self._of.run(tuple(given), nested=True)
+            results = self._of.run(tuple(given), nested)
             return tuple(results[i] for i in self._results)
 
-        return torch.func.jvp(results_of, tuple(given[i] for i in self._wrt), tangents)[1]
+        def pulled(*cotangents: torch.Tensor) -> Tensors:
+            return gradients(results_of, wrt, cotangents)
+
+        gradients = _nested_gradients if nested else _gradients
+        wrt = tuple(given[i] for i in self._wrt)
+        zeros = tuple(type_.fake().zero_() for type_ in self.outputs)
+        return gradients(pulled, zeros, tangents)
 
     def transposed(self, linear: tuple[int, ...], results: tuple[int, ...]) -> TorchFunction:
         """The transpose; in all tangents together it is the `Vjp` of the function."""
@@ -298,9 +305,15 @@ def _conjugates(tensors: Sequence[torch.Tensor]) -> Tensors:
     return tuple(t.conj_physical() if t.is_complex() else t for t in tensors)
 
 
+def _nested_gradients(
+    function: Callable[..., Tensors], wrt: Tensors, cotangents: Tensors
+) -> Tensors:
+    return torch.func.vjp(function, *wrt)[1](cotangents)
+
+
 def _gradients(
     function: Callable[..., Tensors], wrt: Tensors, cotangents: Tensors
-) -> list[torch.Tensor]:
+) -> Tensors:
     """Gradients by autograd, which may be differentiated again if a tensor has gradients already.
 
     torch.func.vjp would refuse an `autograd.Function` without `setup_context`.
@@ -315,7 +328,8 @@ def _gradients(
         if result.requires_grad
     ]
     if not pairs:
-        return [torch.zeros_like(t) for t in wrt]
+        return tuple(torch.zeros_like(t) for t in wrt)
     results, given = zip(*pairs, strict=True)
     found = torch.autograd.grad(results, leaves, given, create_graph=again, allow_unused=True)
-    return [torch.zeros_like(t) if g is None else g for g, t in zip(found, wrt, strict=True)]
+    grads = zip(found, wrt, strict=True)
+    return tuple(torch.zeros_like(t) if g is None else g for g, t in grads)
