@@ -98,6 +98,10 @@ PLACES: dict[str, tuple[str, str]] = {
         "torch.utils._python_dispatch:is_traceable_wrapper_subclass",
         "a tensor that AOTAutograd takes apart, as jagged ones",
     ),
+    "in_function_transform": (
+        "torch._C:_are_functorch_transforms_active",
+        "whether a transform of torch.func, such as vmap, calls us",
+    ),
     "pytree": ("torch.utils:_pytree", "tensors in lists, tuples and dicts"),
     # Dynamo and AOTAutograd.
     "FrameAction": ("torch._C._dynamo.eval_frame:_FrameAction", "what Dynamo does with a frame"),

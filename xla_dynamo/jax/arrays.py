@@ -43,3 +43,9 @@ def narrowed(dtype: torch.dtype) -> np.dtype:
 def torch_dtype_of(array: jax.Array | np.ndarray | jax.core.ShapedArray) -> torch.dtype:
     """torch's dtype of the same name."""
     return getattr(torch, str(array.dtype))
+
+
+def on_jax(tensor: torch.Tensor) -> jax.Array:
+    """An array that may be a view of a tensor's memory."""
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return jax.dlpack.from_dlpack(tensor)
