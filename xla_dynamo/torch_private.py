@@ -122,6 +122,10 @@ PLACES: dict[str, tuple[str, str]] = {
     "allow_in_graph": ("torch._dynamo:allow_in_graph", "a function that Dynamo does not enter"),
     "dynamo_config": ("torch._dynamo:config", "Dynamo's switches"),
     "inductor_config": ("torch._inductor:config", "whether a draw that nobody reads is dead"),
+    "BackendCompilerFailed": (
+        "torch._dynamo.exc:BackendCompilerFailed",
+        "what Dynamo makes of an error of ours",
+    ),
     "OptimizedModule": ("torch._dynamo.eval_frame:OptimizedModule", "a compiled module"),
     "innermost_fn": ("torch._dynamo.eval_frame:innermost_fn", "what torch.compile was given"),
     "TensorifyScalarRestartAnalysis": (
