@@ -41,6 +41,8 @@ ROOMS = {
     "decompositions": "graphs",
     "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
     " lowerings.passes lowerings.table lowerings.target options runtime",
+    "jax": "decompositions graphs lowerings.builders lowerings.passes lowerings.table"
+    " lowerings.target programs",
     "events": "graphs programs runtime",
     "execution": "decompositions events graphs lowerings.bounded lowerings.builders"
     " lowerings.passes lowerings.target options programs runtime runtime.cpu",
@@ -52,7 +54,9 @@ ROOMS = {
     "distributed_checkpoint": "runtime spmd training",
     "lazy": "backend decompositions execution graphs lowerings.builders options runtime spmd",
     "reports": "backend dynamo events options training",
+    "command_line": "reports runtime",
     "xla_dynamo": "lazy",
+    "__main__": "command_line",
 }
 
 

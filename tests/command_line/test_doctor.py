@@ -81,7 +81,7 @@ def test_a_missing_package(monkeypatch):
     def version(name):
         if name == "sympy":
             raise requirements.importlib.metadata.PackageNotFoundError(name)
-        return {"torch": "2.13.0", "jax": "0.11.0"}.get(name, "13.0" if name == "rich" else "0.12.1")
+        return {"torch": "2.13.0", "jax": "0.11.0", "rich": "13.0"}.get(name, "0.12.1")
 
     monkeypatch.setattr(requirements.importlib.metadata, "version", version)
     found = advice_of(requirements.check_versions())
@@ -93,7 +93,8 @@ def test_a_missing_package(monkeypatch):
 
 def test_the_name_is_not_registered(monkeypatch):
     monkeypatch.setattr(doctor.importlib.metadata, "entry_points", lambda **_: [])
-    assert "does not find this package" in advice_of(doctor.check_registration())["backend 'openxla'"]
+    (advice,) = advice_of(doctor.check_registration()).values()
+    assert "does not find this package" in advice
 
 
 def test_a_processor_without_avx(tmp_path, monkeypatch):
@@ -120,8 +121,8 @@ def test_a_variable_that_disables_the_backend(monkeypatch):
         ("import nonsense", "failed: ModuleNotFoundError", "cannot be imported"),
         ("raise ValueError('3')", "failed: ValueError: 3", "the whole message"),
         (
-            "print('{\"default\": \"CPU\", \"devices\": [\"cpu:0\"], \"libraries\": [], "
-            "\"torch_cuda\": false, \"seconds\": 1.0, \"error\": NaN}')",
+            'print(\'{"default": "CPU", "devices": ["cpu:0"], "libraries": [], '
+            '"torch_cuda": false, "seconds": 1.0, "error": NaN}\')',
             "error nan",
             "differ from eager",
         ),
@@ -138,7 +139,8 @@ def test_a_self_test_that_fails(monkeypatch, code, value, advice):
 def test_without_rich(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rich.console", None)
     doctor.show([("versions", [Finding("rich", "not installed", "pip install rich")])])
-    assert capsys.readouterr().out == "versions\n!! rich: not installed\n   pip install rich\n"
+    expected = ["versions", "!!  rich  not installed", "          pip install rich"]
+    assert capsys.readouterr().out.splitlines() == expected
 
 
 def test_the_exit_status_and_the_count(monkeypatch, capsys):

@@ -1,5 +1,7 @@
 """Models of torch as functions of JAX: values, derivatives, batches, shardings, state, errors."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,12 +26,13 @@ def test_gradients_of_a_whole_model(make):
     """Under jit, alone and over eight devices; the model's gradients are torch's."""
     model, batch = make()
     function, params = to_jax(model)
-    step = jax.jit(jax.value_and_grad(lambda params, *batch: models.jax_loss(function, params, *batch)))
+    loss = functools.partial(models.jax_loss, function)
+    step = jax.jit(jax.value_and_grad(loss))
     arrays = models.arrays_of(batch)
     value, gradients = step(params, *arrays)
-    loss = models.torch_loss(model, *batch)
-    loss.backward()
-    np.testing.assert_allclose(value, loss.item(), rtol=1e-5)
+    expected = models.torch_loss(model, *batch)
+    expected.backward()
+    np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
     models.assert_gradients(model, gradients)
 
     mesh = Mesh(np.array(jax.devices()), ("data",))
@@ -37,7 +40,7 @@ def test_gradients_of_a_whole_model(make):
     divided = jax.device_put(arrays, NamedSharding(mesh, PartitionSpec("data")))
     whole = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
     value, gradients = step(whole, *divided)
-    np.testing.assert_allclose(value, loss.item(), rtol=1e-5)
+    np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
     models.assert_gradients(model, gradients)
 
 
@@ -64,7 +67,7 @@ def test_gradients_of_each_example():
 
 
 def test_an_ensemble():
-    """vmap over the parameters."""
+    """A vmap over the parameters."""
     function, params = to_jax(small())
     others = to_jax(small())[1]
     x = jnp.ones((3, 4))
@@ -137,7 +140,8 @@ def test_complex_gradients_are_those_of_jax():
 
     function, _ = to_jax(of_torch)
     z = jnp.asarray([1 + 2j, -0.5j])
-    np.testing.assert_allclose(jax.grad(lambda z: function({}, z))(z), jax.grad(of_jax)(z), rtol=1e-5)
+    found = jax.grad(lambda z: function({}, z))(z)
+    np.testing.assert_allclose(found, jax.grad(of_jax)(z), rtol=1e-5)
 
 
 class Doubled(torch.autograd.Function):
@@ -170,9 +174,10 @@ def test_what_the_model_says_of_its_gradients():
 
 
 def test_batch_norm_in_training():
-    model, x = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)), torch.randn(8, 4)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    x = torch.randn(8, 4)
     function, params = to_jax(model)
-    with pytest.raises(ValueError, match="changes its buffers .*with_buffers"):
+    with pytest.raises(ValueError, match=r"changes its buffers .*with_buffers"):
         function(params, x)
     call = jax.jit(function.with_buffers)
     buffers = function.buffers
@@ -210,7 +215,7 @@ def test_random_numbers():
 
 
 def test_a_write_that_torch_cannot_batch():
-    """vmap then goes from element to element."""
+    """Then vmap goes from element to element."""
 
     def model(x):
         table = torch.zeros(3)
@@ -290,7 +295,8 @@ def test_inside_scan():
 
     params = {"weight": weight, "bias": bias}
     found, expected = jax.grad(loss)(params), jax.grad(plain)(params)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)
+    for name in params:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-6)
 
 
 def test_the_model_is_part_of_the_program():

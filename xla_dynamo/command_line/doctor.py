@@ -93,7 +93,7 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 def _advice(done: subprocess.CompletedProcess[str]) -> str:
     error = done.stderr
-    if "incompatible" in error and "jaxlib" in error:
+    if "jaxlib" in _last_line(done) and "version" in _last_line(done):
         return "install jax and jaxlib of one release: pip install -U 'jax>=0.10,<0.13' jaxlib"
     if "ModuleNotFoundError" in error or "ImportError" in error:
         return "see the versions above; a package cannot be imported: " + _by_itself()

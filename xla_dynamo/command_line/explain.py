@@ -3,7 +3,7 @@
 The report is that of xla_dynamo.explain: graphs and why they broke, operators that were left to
 eager torch, executables and their cost, compile time by stage.
 
-  xla-dynamo explain mymodels:example             # def example(): return model, (torch.randn(8, 64),)
+  xla-dynamo explain mymodels:example   # def example(): return model, (torch.randn(8, 64),)
   xla-dynamo explain mymodels:Model --input 'float32[8,64]'
 """
 

@@ -1,7 +1,7 @@
 """What `doctor` finds, as rows of a table."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,30 +25,26 @@ class Finding:
 
 
 def show(sections: Sequence[tuple[str, Sequence[Finding]]]) -> None:
-    """Print findings under the headings of their sections."""
+    """Print findings under the headings of their sections, each on one line, however long."""
     try:
         from rich.console import Console
-        from rich.table import Table
         from rich.text import Text
     except ImportError:  # one of the findings
-        _show_plainly(sections)
+        for heading, findings in sections:
+            print(heading, *(line for line, _ in _lines(findings)), sep="\n")
         return
     console = Console(soft_wrap=True)
     for heading, findings in sections:
-        table = Table.grid(padding=(0, 2))
-        for finding in findings:
-            mark = Text("ok", "green") if finding.is_well else Text("!!", "bold red")
-            table.add_row(mark, Text(finding.name), Text(finding.value))
-            if finding.advice:
-                table.add_row("", "", Text(finding.advice, "yellow"))
         console.print(Text(heading, "bold"))
-        console.print(table)
+        for line, style in _lines(findings):
+            console.print(Text(line, style))
 
 
-def _show_plainly(sections: Sequence[tuple[str, Sequence[Finding]]]) -> None:
-    for heading, findings in sections:
-        print(heading)
-        for finding in findings:
-            print("ok" if finding.is_well else "!!", f"{finding.name}: {finding.value}")
-            if finding.advice:
-                print(f"   {finding.advice}")
+def _lines(findings: Sequence[Finding]) -> Iterator[tuple[str, str]]:
+    """The lines and their styles."""
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        mark, style = ("ok", "") if finding.is_well else ("!!", "bold red")
+        yield f"{mark}  {finding.name:{width}}  {finding.value}", style
+        if finding.advice:
+            yield f"    {'':{width}}  {finding.advice}", "yellow"

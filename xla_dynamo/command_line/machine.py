@@ -9,9 +9,10 @@ from xla_dynamo.command_line.findings import Finding
 
 # The features of x86 and Arm processors that kernels are chosen by.
 _FEATURES = (
-    "avx avx2 fma f16c avx512f avx512bw avx512_bf16 avx512_fp16 avx512_vnni avx_vnni "
-    "amx_tile amx_bf16 amx_int8 asimd sve bf16 i8mm"
-).split()
+    *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "avx512_fp16"),
+    *("avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8"),
+    *("asimd", "sve", "bf16", "i8mm"),
+)
 _VARIABLES = (
     "CPU_NUM_DEVICES",
     "CUDA_VISIBLE_DEVICES",

@@ -11,12 +11,14 @@ from typing import Any
 
 def run() -> dict[str, Any]:
     """The devices of each platform, the libraries, and how the compiled model did."""
+    import jax  # first, as it says soonest whether its jaxlib fits
     import torch
 
     from xla_dynamo.runtime.clients import devices_of
     from xla_dynamo.runtime.libraries import libraries_of
     from xla_dynamo.runtime.topology import default_placement, device_type
 
+    assert jax
     platform = default_placement().platform
     return {
         "default": device_type(),

@@ -58,7 +58,7 @@ def find_target(arguments: argparse.Namespace) -> Target:
     if arguments.input:
         inputs = tuple(map(_tensor, arguments.input))
         return Target(found() if inspect.isclass(found) else found, inputs, {})
-    made = found()
+    made: Any = found()
     if not (isinstance(made, tuple) and len(made) in (2, 3) and callable(made[0])):
         raise CommandFailure(
             f"{arguments.target} returned a {type(made).__name__}, not (fn, args) or (fn, args, "

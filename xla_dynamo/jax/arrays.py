@@ -41,7 +41,7 @@ def narrowed(dtype: torch.dtype) -> np.dtype:
 
 
 def torch_dtype_of(array: jax.Array | np.ndarray | jax.core.ShapedArray) -> torch.dtype:
-    """torch's dtype of the same name."""
+    """The dtype of torch of the same name."""
     return getattr(torch, str(array.dtype))
 
 

@@ -74,7 +74,7 @@ def _form_of(function: str, kinds: Sequence[tuple[str, int]]) -> Any:
 
 
 def _plain(form: Any) -> tuple[Any, ...]:
-    """A structure of numbers as tuples, which Dynamo knows best: a kind, and what it consists of."""
+    """A structure of numbers as tuples, which Dynamo knows best: a kind, and its parts."""
     if isinstance(form, int):
         return "leaf", form
     if form is None:

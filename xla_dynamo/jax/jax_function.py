@@ -182,9 +182,7 @@ def _check(what: str, given: Arrays, wanted: Mapping[str, torch.Tensor]) -> None
 def _type_like(array: jax.Array, tensor: torch.Tensor) -> TensorType:
     """The type in which an array enters for a tensor: of 64 bits if JAX has narrowed it."""
     is_as_before = array.dtype == narrowed(tensor.dtype)
-    return TensorType(
-        tuple(array.shape), tensor.dtype if is_as_before else torch_dtype_of(array)
-    )
+    return TensorType(tuple(array.shape), tensor.dtype if is_as_before else torch_dtype_of(array))
 
 
 def _type_of(array: jax.Array | np.ndarray) -> TensorType:

@@ -67,7 +67,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: ir.Value, function: TorchFu
     if devices is None:  # inside shard_map
         devices = module.axis_context.mesh.size
     target = Target(_PLATFORMS.get(platform, platform), partitions=devices, embedded=True)
-    seed, inputs = None, operands
+    seed, inputs = None, list(operands)
     if function.draws:
         seed, *inputs = operands
         bits = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(64))
@@ -118,7 +118,8 @@ def _transpose(
     linear = tuple(i for i, x in enumerate(inputs) if ad.is_undefined_primal(x))
     results = tuple(i for i, x in enumerate(cotangents) if type(x) is not ad.Zero)
     if not results:
-        return [ad.Zero(x.aval.to_ct_aval()) if ad.is_undefined_primal(x) else None for x in operands]
+        avals = [x.aval if ad.is_undefined_primal(x) else None for x in operands]
+        return [aval and ad.Zero(aval.to_ct_aval()) for aval in avals]
     known = [x for x in inputs if not ad.is_undefined_primal(x)]
     given = [*seed, *known, *(cotangents[i] for i in results)]
     found = iter(torch_call(function.transposed(linear, results), given))

@@ -311,17 +311,13 @@ def _nested_gradients(
     return torch.func.vjp(function, *wrt)[1](cotangents)
 
 
-def _gradients(
-    function: Callable[..., Tensors], wrt: Tensors, cotangents: Tensors
-) -> Tensors:
+def _gradients(function: Callable[..., Tensors], wrt: Tensors, cotangents: Tensors) -> Tensors:
     """Gradients by autograd, which may be differentiated again if a tensor has gradients already.
 
     torch.func.vjp would refuse an `autograd.Function` without `setup_context`.
     """
     again = any(t.requires_grad for t in (*wrt, *cotangents))
-    leaves = tuple(
-        t.view_as(t) if t.requires_grad else t.detach().requires_grad_() for t in wrt
-    )
+    leaves = tuple(t.view_as(t) if t.requires_grad else t.detach().requires_grad_() for t in wrt)
     pairs = [
         (result, cotangent)
         for result, cotangent in zip(function(*leaves), cotangents, strict=True)

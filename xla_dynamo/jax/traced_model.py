@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import torch
 
-from xla_dynamo.jax.torch_functions import Function, TensorType, Tensors
+from xla_dynamo.jax.torch_functions import Function, Tensors, TensorType
 
 
 class TracedModel:
