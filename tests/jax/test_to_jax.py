@@ -280,12 +280,12 @@ def test_inside_shard_map():
     np.testing.assert_allclose(jax.jit(divided)(params, x), function(params, x), rtol=1e-5)
 
 
-def test_inside_scan():
+def test_inside_scan_and_checkpoint():
     function, params = to_jax(torch.nn.Linear(3, 3))
 
     def loss(params):
         step = lambda x, _: (jnp.tanh(function(params, x)), x.sum())  # noqa: E731
-        return jax.lax.scan(step, jnp.ones(3), length=4)[1].sum()
+        return jax.lax.scan(jax.checkpoint(step), jnp.ones(3), length=4)[1].sum()
 
     weight, bias = (params[n] for n in ("weight", "bias"))
 
@@ -300,7 +300,11 @@ def test_inside_scan():
 
 
 def test_the_model_is_part_of_the_program():
-    """No call back into Python, and the user's names and lines."""
+    """The user's lines, and no call back into Python."""
+    function, params = to_jax(f)
+    text = jax.jit(function).lower(params, jnp.ones(3)).as_text(debug_info=True)
+    assert "stablehlo.sine" in text
+    assert "test_to_jax.py" in text
     function, params = to_jax(small())
     text = jax.jit(function).lower(params, jnp.ones((3, 4))).as_text()
     assert "stablehlo.dot_general" in text

@@ -57,7 +57,8 @@ def find_target(arguments: argparse.Namespace) -> Target:
     found = _look_up(arguments.target)
     if arguments.input:
         inputs = tuple(map(_tensor, arguments.input))
-        return Target(found() if inspect.isclass(found) else found, inputs, {})
+        model: Any = found() if inspect.isclass(found) else found
+        return Target(model, inputs, {})
     made: Any = found()
     if not (isinstance(made, tuple) and len(made) in (2, 3) and callable(made[0])):
         raise CommandFailure(
