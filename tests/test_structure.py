@@ -42,7 +42,7 @@ ROOMS = {
     "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
     " lowerings.passes lowerings.table lowerings.target options runtime",
     "jax": "decompositions graphs lowerings.builders lowerings.passes lowerings.table"
-    " lowerings.target programs",
+    " lowerings.target programs runtime",
     "events": "graphs programs runtime",
     "execution": "decompositions events graphs lowerings.bounded lowerings.builders"
     " lowerings.passes lowerings.target options programs runtime runtime.cpu",

@@ -46,7 +46,7 @@ def test_in_eager_code():
     torch.testing.assert_close(gradients(by_jax, x, y), gradients(by_torch, x, y))
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dynamic", [None, pytest.param(True, marks=pytest.mark.slow)])
 def test_inside_a_compiled_function(dynamic):
     """One graph, nothing left to torch, with a backward."""
     run = compiled_whole(by_jax, dynamic=dynamic)
@@ -107,6 +107,7 @@ def test_a_function_of_jax_in_a_model_for_jax():
     assert jnp.allclose(second(x), 2 * jnp.cos(x) - x * jnp.sin(x), atol=1e-6)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.int64, torch.bfloat16, torch.bool, torch.uint8, torch.complex64]
 )

@@ -23,7 +23,7 @@ def small():
 
 @pytest.mark.parametrize("make", [models.bert, models.resnet])
 def test_gradients_of_a_whole_model(make):
-    """Under jit, alone and over eight devices; the model's gradients are torch's."""
+    """Under jit, on one device and over eight: JAX's gradients are torch's."""
     model, batch = make()
     function, params = to_jax(model)
     loss = functools.partial(models.jax_loss, function)
@@ -44,6 +44,7 @@ def test_gradients_of_a_whole_model(make):
     models.assert_gradients(model, gradients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [models.bert, models.resnet])
 def test_a_batch_of_examples(make):
     model, (x, _) = make()
@@ -214,6 +215,23 @@ def test_random_numbers():
     np.testing.assert_allclose(same[0], same[1])
 
 
+def test_checkpoints_that_would_draw_again():
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout())
+    again = torch.utils.checkpoint.checkpoint
+    function, params = to_jax(lambda x: again(layer, x, use_reentrant=False).sum())
+    assert not params
+    with pytest.raises(UnsupportedOperator, match=r"draws 2 times where the model draws 1 times"):
+        jax.grad(lambda x: function({}, x, rng=jax.random.key(0)))(jnp.ones((3, 4)))
+
+
+def test_an_argument_that_the_model_writes_into():
+    function, _ = to_jax(lambda x: x.mul_(2) + 1)
+    x = jnp.ones(3)
+    np.testing.assert_array_equal(function({}, x), [3, 3, 3])
+    np.testing.assert_array_equal(jax.grad(lambda x: function({}, x).sum())(x), [2, 2, 2])
+    np.testing.assert_array_equal(x, [1, 1, 1])
+
+
 def test_a_write_that_torch_cannot_batch():
     """Then vmap goes from element to element."""
 
@@ -271,13 +289,24 @@ def test_shared_parameters():
     models.assert_gradients(model, gradients)
 
 
-def test_inside_shard_map():
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_inside_shard_map(check_vma):
+    """Each device has rows of x; the gradients of the parameters are sums over the devices."""
     function, params = to_jax(small())
     mesh = Mesh(np.array(jax.devices()), ("data",))
-    x = jnp.arange(64.0).reshape(16, 4)
-    rows = PartitionSpec("data")
-    divided = jax.shard_map(function, mesh=mesh, in_specs=(PartitionSpec(), rows), out_specs=rows)
-    np.testing.assert_allclose(jax.jit(divided)(params, x), function(params, x), rtol=1e-5)
+    x = jnp.arange(64.0).reshape(16, 4) / 64
+    rows, whole = PartitionSpec("data"), PartitionSpec()
+    divided = jax.shard_map(
+        function, mesh=mesh, in_specs=(whole, rows), out_specs=rows, check_vma=check_vma
+    )
+    loss = lambda function: jax.value_and_grad(lambda p, x: (function(p, x) ** 2).sum())  # noqa: E731
+    value, gradients = jax.jit(loss(divided))(params, x)
+    expected, expected_gradients = loss(function)(params, x)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    for name in params:
+        np.testing.assert_allclose(
+            gradients[name], expected_gradients[name], rtol=1e-4, atol=1e-5, err_msg=name
+        )
 
 
 def test_inside_scan_and_checkpoint():

@@ -137,7 +137,7 @@ class JaxFunction:
             self._traced[key] = TracedModel(self._model, names, copied, types, rest, tree)
         traced = self._traced[key]
         operands = [*(given[name] for name in self._tensors), *arrays]
-        if traced.function.draws:
+        if traced.function.takes_seed:
             operands.insert(0, _seed(rng))
         return traced.restore(torch_call(traced.function, operands))
 

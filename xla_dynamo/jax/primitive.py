@@ -17,12 +17,13 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters import ad, batching, mlir
 
-from xla_dynamo.errors import UnsupportedError, XlaDynamoError
+from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.jax.arrays import narrowed, torch_dtype_of
 from xla_dynamo.jax.lower_graph import call_graph
 from xla_dynamo.jax.torch_functions import TorchFunction
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.target import Target
+from xla_dynamo.runtime.jaxlib_private import result_type, varying_axes
 
 log = logging.getLogger("xla_dynamo")
 
@@ -33,8 +34,17 @@ torch_call_p.multiple_results = True
 
 
 def torch_call(function: TorchFunction, operands: Sequence[Any]) -> list[jax.Array]:
-    """Apply a function of torch to arrays, or to what JAX traces in their place."""
-    return torch_call_p.bind(*operands, function=function)
+    """Apply a function of torch to arrays, or to what JAX traces in their place.
+
+    Inside `jax.shard_map` all operands vary over the same axes then, as JAX asks of primitives: the
+    transpose of what makes them so is the sum of the devices' gradients.
+    """
+    axes = frozenset[str]().union(*map(varying_axes, operands))
+    given = [
+        jax.lax.pcast(x, tuple(axes - varying_axes(x)), to="varying") if axes else x
+        for x in operands
+    ]
+    return torch_call_p.bind(*given, function=function)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -49,7 +59,7 @@ def _run(*operands: Any, function: TorchFunction) -> list[jax.Array]:
 
 @torch_call_p.def_abstract_eval
 def _types(*operands: Any, function: TorchFunction) -> list[jax.core.ShapedArray]:
-    return [jax.core.ShapedArray(t.shape, narrowed(t.dtype)) for t in function.outputs]
+    return [result_type(t.shape, narrowed(t.dtype), operands) for t in function.outputs]
 
 
 # --- lowering ----------------------------------------------------------------------------------
@@ -68,7 +78,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: ir.Value, function: TorchFu
         devices = module.axis_context.mesh.size
     target = Target(_PLATFORMS.get(platform, platform), partitions=devices, embedded=True)
     seed, inputs = None, list(operands)
-    if function.draws:
+    if function.takes_seed:
         seed, *inputs = operands
         bits = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(64))
         seed = build.reshape(hlo.bitcast_convert(bits, seed), [1])
@@ -94,7 +104,7 @@ def _differentiate(
     """The results, and their tangents: linear in the inputs' tangents, by another call."""
     results = torch_call(function, primals)
     found = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in results]
-    behind_seed = tangents[function.draws :]
+    behind_seed = tangents[function.takes_seed :]
     wrt = tuple(
         i
         for i, (type_, tangent) in enumerate(zip(function.inputs, behind_seed, strict=True))
@@ -114,7 +124,7 @@ def _transpose(
     cotangents: Sequence[Any], *operands: Any, function: TorchFunction
 ) -> list[jax.Array | None]:
     """The cotangents of those operands that are not known, in which the function is linear."""
-    seed, inputs = operands[: function.draws], operands[function.draws :]
+    seed, inputs = operands[: function.takes_seed], operands[function.takes_seed :]
     linear = tuple(i for i, x in enumerate(inputs) if ad.is_undefined_primal(x))
     results = tuple(i for i, x in enumerate(cotangents) if type(x) is not ad.Zero)
     if not results:
@@ -138,8 +148,8 @@ def _batch(
 ) -> tuple[list[jax.Array], list[int]]:
     """The function at every element of a batch: at once if torch can, else one after another."""
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
-    if not (function.draws and dims[0] is not None):
-        batched = function.vmap(size, tuple(dims[function.draws :]))
+    if not (function.takes_seed and dims[0] is not None):
+        batched = function.vmap(size, tuple(dims[function.takes_seed :]))
         if _is_possible(batched):
             results = torch_call(batched, operands)
             return results, [0] * len(results)
@@ -151,8 +161,6 @@ def _batch(
 def _is_possible(batched: TorchFunction) -> bool:
     try:
         assert batched.graph
-    except XlaDynamoError:
-        raise
     except RuntimeError as error:  # such as a write in place that torch.func cannot batch
         log.info("%s: jax.vmap runs element by element, since %s", batched.name, error)
         return False

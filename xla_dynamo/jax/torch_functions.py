@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.decompositions.tracing import traced
 from xla_dynamo.decompositions.whole_resampling import resampling_is_whole
+from xla_dynamo.errors import UnsupportedOperator
 from xla_dynamo.torch_private import FakeTensorMode, OpOverload, enable_python_dispatcher, schema
 
 aten = torch.ops.aten
@@ -59,12 +60,12 @@ class TorchFunction:
     Attributes:
         name: of its programs.
         inputs: the types of its arguments.
-        draws: whether it may draw random numbers.
+        draws: how many operators draw random numbers.
         batched: whether there is a `Vmap` in it.
     """
 
     def __init__(
-        self, name: str, inputs: Sequence[TensorType], draws: bool, batched: bool = False
+        self, name: str, inputs: Sequence[TensorType], draws: int, batched: bool = False
     ) -> None:
         """Describe a function; subclasses say what it computes."""
         self.name, self.inputs = name, tuple(inputs)
@@ -72,6 +73,12 @@ class TorchFunction:
         self.jvp = functools.cache(functools.partial(Jvp, self))
         self.vjp = functools.cache(functools.partial(Vjp, self))
         self.vmap = functools.cache(functools.partial(Vmap, self))
+        self._transposed = functools.cache(functools.partial(Transposed, self))
+
+    @property
+    def takes_seed(self) -> bool:
+        """Whether a call needs a seed: all that is made of a function draws the same numbers."""
+        return self.draws > 0
 
     @property
     def outputs(self) -> tuple[TensorType, ...]:
@@ -87,15 +94,26 @@ class TorchFunction:
 
         It takes the other inputs and the results' cotangents, and gives the inputs' cotangents.
         """
-        return Transposed(self, linear, results)
+        return self._transposed(linear, results)
 
     @functools.cached_property
     def graph(self) -> torch.fx.GraphModule:
         """The function as a functional ATen graph of operators that the table may have.
 
         Raises:
+            UnsupportedOperator: it draws other random numbers than the function it is made of.
             RuntimeError: torch cannot trace or differentiate it so.
         """
+        gm = self._trace()
+        if self.draws and _draws(gm) != self.draws:
+            raise UnsupportedOperator(
+                f"{self.name} draws {_draws(gm)} times where the model draws {self.draws} times, "
+                "so it would compute with other random numbers: leave torch.utils.checkpoint out of "
+                "the model, and call it under jax.checkpoint"
+            )
+        return gm
+
+    def _trace(self) -> torch.fx.GraphModule:
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         # The fused attentions have neither a second derivative nor a rule for batches.
         with resampling_is_whole(), sdpa_kernel(SDPBackend.MATH):
@@ -122,9 +140,9 @@ class Function(TorchFunction):
         self, name: str, inputs: Sequence[TensorType], function: Callable[..., Tensors]
     ) -> None:
         """Take a function of the tensors as separate arguments; it is traced at once."""
-        super().__init__(name, inputs, draws=False)
+        super().__init__(name, inputs, draws=0)
         self._function = function
-        self.draws = any(map(_draws, self.graph.graph.nodes))
+        self.draws = _draws(self.graph)
 
     @functools.cached_property
     def outputs(self) -> tuple[TensorType, ...]:
@@ -162,8 +180,10 @@ def _writes(node: torch.fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and schema(node.target).is_mutable
 
 
-def _draws(node: torch.fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+def _draws(gm: torch.fx.GraphModule) -> int:
+    """How many nodes draw random numbers; those in order get the same ones, of the same seed."""
+    tag = torch.Tag.nondeterministic_seeded
+    return sum(tag in getattr(node.target, "tags", ()) for node in gm.graph.nodes)
 
 
 class Vjp(TorchFunction):

@@ -66,7 +66,8 @@ class TracedModel:
     def _run(self, *tensors: torch.Tensor) -> Tensors:
         given = iter(tensors)
         state = {k: next(given).clone() if k in self._copied else next(given) for k in self._names}
-        leaves = [next(given) if x is None else x.value for x in self._leaves]
+        # Nor does it write into its caller's arrays.
+        leaves = [next(given).clone() if x is None else x.value for x in self._leaves]
         args, kwargs = jax.tree_util.tree_unflatten(self._tree, leaves)
         if isinstance(self._model, torch.nn.Module):
             results = torch.func.functional_call(self._model, state, args, kwargs)
