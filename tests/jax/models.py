@@ -30,6 +30,22 @@ def resnet():
     return model, (torch.randn(8, 3, 32, 32), torch.randint(0, 2, (8,)))
 
 
+class _Classes(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)
+        )
+
+    def forward(self, x):
+        return transformers.modeling_outputs.SequenceClassifierOutput(logits=self.layers(x))
+
+
+def mlp():
+    """Two layers and a normalization, and a batch of vectors and classes."""
+    return _Classes(), (torch.randn(8, 4), torch.randint(0, 2, (8,)))
+
+
 def torch_loss(model, x, classes):
     """Cross entropy."""
     return torch.nn.functional.cross_entropy(model(x).logits, classes)

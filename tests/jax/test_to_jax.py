@@ -14,6 +14,8 @@ from tests.jax import models
 from xla_dynamo.errors import UnsupportedOperator
 from xla_dynamo.jax import to_jax
 
+MODELS = [models.bert, models.resnet]
+
 
 def small():
     return torch.nn.Sequential(
@@ -21,31 +23,42 @@ def small():
     )
 
 
-@pytest.mark.parametrize("make", [models.bert, models.resnet])
-def test_gradients_of_a_whole_model(make):
-    """Under jit, on one device and over eight: JAX's gradients are torch's."""
-    model, batch = make()
+def value_and_gradients(model, batch):
+    """A jitted function of the parameters and the batch, its arguments, and torch's loss."""
     function, params = to_jax(model)
-    loss = functools.partial(models.jax_loss, function)
-    step = jax.jit(jax.value_and_grad(loss))
-    arrays = models.arrays_of(batch)
+    step = jax.jit(jax.value_and_grad(functools.partial(models.jax_loss, function)))
+    loss = models.torch_loss(model, *batch)
+    loss.backward()
+    return step, params, models.arrays_of(batch), loss.item()
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_gradients_of_a_whole_model(make):
+    """Under jit: JAX's gradients are torch's."""
+    model, batch = make()
+    step, params, arrays, expected = value_and_gradients(model, batch)
     value, gradients = step(params, *arrays)
-    expected = models.torch_loss(model, *batch)
-    expected.backward()
-    np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
     models.assert_gradients(model, gradients)
 
+
+@pytest.mark.parametrize(
+    "make", [models.mlp, *(pytest.param(m, marks=pytest.mark.slow) for m in MODELS)]
+)
+def test_gradients_over_eight_devices(make):
+    """The batch is divided, the parameters are whole on each device."""
+    model, batch = make()
+    step, params, arrays, expected = value_and_gradients(model, batch)
     mesh = Mesh(np.array(jax.devices()), ("data",))
     assert mesh.size == 8
     divided = jax.device_put(arrays, NamedSharding(mesh, PartitionSpec("data")))
-    whole = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-    value, gradients = step(whole, *divided)
-    np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
+    value, gradients = step(jax.device_put(params, NamedSharding(mesh, PartitionSpec())), *divided)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
     models.assert_gradients(model, gradients)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [models.bert, models.resnet])
+@pytest.mark.parametrize("make", MODELS)
 def test_a_batch_of_examples(make):
     model, (x, _) = make()
     function, params = to_jax(model)
@@ -289,7 +302,7 @@ def test_shared_parameters():
     models.assert_gradients(model, gradients)
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("check_vma", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_inside_shard_map(check_vma):
     """Each device has rows of x; the gradients of the parameters are sums over the devices."""
     function, params = to_jax(small())

@@ -108,8 +108,8 @@ class TorchFunction:
         if self.draws and _draws(gm) != self.draws:
             raise UnsupportedOperator(
                 f"{self.name} draws {_draws(gm)} times where the model draws {self.draws} times, "
-                "so it would compute with other random numbers: leave torch.utils.checkpoint out of "
-                "the model, and call it under jax.checkpoint"
+                "so it would compute with other random numbers: leave torch.utils.checkpoint out "
+                "of the model, and call it under jax.checkpoint"
             )
         return gm
 
