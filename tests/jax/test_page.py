@@ -3,10 +3,12 @@
 import re
 
 import jax
+import pytest
 
 from tests.test_structure import ROOT
 
 
+@pytest.mark.slow
 def test_the_code_of_the_page():
     page = (ROOT / "docs" / "jax.md").read_text()
     names = {}
