@@ -15,6 +15,8 @@ class Target:
             torch.set_float32_matmul_precision.
         bounded: whether the program is for all sizes up to its own (see `lowerings.bounded`): its
             operations must be the same at all of them.
+        embedded: whether the program becomes part of another, which JAX compiles by its own options
+            and may divide over devices.
     """
 
     platform: str
@@ -22,6 +24,7 @@ class Target:
     partitions: int = 1
     matmul_precision: str = "highest"
     bounded: bool = False
+    embedded: bool = False
 
     @property
     def is_cpu(self) -> bool:

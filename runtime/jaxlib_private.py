@@ -193,3 +193,24 @@ def initialize_lapack() -> None:
 
     assert jax.lax.linalg
     lapack._lapack.initialize()
+
+
+def varying_axes(x: Any) -> frozenset[str]:
+    """The axes of a mesh over which an array, or an abstract one, varies inside `jax.shard_map`.
+
+    Without that, and under `check_vma=False`, there are none.
+    """
+    aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
+    return aval.mat.varying
+
+
+def result_type(
+    shape: Sequence[int], dtype: np.dtype, operands: Sequence[jax.core.ShapedArray]
+) -> jax.core.ShapedArray:
+    """The abstract array of a result that varies as its operands do, which are alike in that."""
+    if not operands or not varying_axes(operands[0]):
+        return jax.core.ShapedArray(shape, dtype)
+    like: Any = operands[0]
+    whole = jax.sharding.PartitionSpec(*[None] * len(shape))
+    sharding = jax.sharding.NamedSharding(like.sharding.mesh, whole)
+    return jax.core.ShapedArray(shape, dtype, sharding=sharding, manual_axis_type=like.mat)

@@ -42,6 +42,8 @@ ROOMS = {
     "decompositions": "graphs",
     "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
     " lowerings.passes lowerings.symbolic lowerings.table lowerings.target options runtime",
+    "jax": "decompositions graphs lowerings.builders lowerings.passes lowerings.table"
+    " lowerings.target programs runtime",
     "events": "graphs programs runtime",
     "execution": "decompositions events graphs lowerings.builders"
     " lowerings.passes lowerings.target options programs runtime runtime.cpu",
@@ -55,7 +57,9 @@ ROOMS = {
     "stablehlo": "decompositions execution graphs lowerings.bounded lowerings.builders"
     " lowerings.target options programs runtime",
     "reports": "backend dynamo events options training",
+    "command_line": "reports runtime",
     "xla_dynamo": "lazy",
+    "__main__": "command_line",
 }
 
 
@@ -142,7 +146,7 @@ _MODULES = ("distributed_checkpoint", "metrics", "runtime", "spmd", "stablehlo")
 
 
 def test_public_names():
-    assert xla_dynamo.__all__ == [
+_MODULES = ("distributed_checkpoint", "jax", "metrics", "runtime", "spmd", "stablehlo")
         "CheckpointError",
         "CompileError",
         "Context",
@@ -172,6 +176,7 @@ def test_public_names():
         "get_rng_state",
         "is_eager_mode",
         "is_master_ordinal",
+        "jax",
         "lowers",
         "manual_seed",
         "mark_step",

@@ -86,6 +86,7 @@ __all__ = [
     "get_rng_state",
     "is_eager_mode",
     "is_master_ordinal",
+    "jax",
     "lowers",
     "manual_seed",
     "mark_step",
@@ -127,7 +128,7 @@ def device(index: int | None = None) -> Any:
     return registration.device(index)
 
 
-_MODULES = ("distributed_checkpoint", "metrics", "runtime", "spmd", "stablehlo")
+_MODULES = ("distributed_checkpoint", "jax", "metrics", "runtime", "spmd", "stablehlo")
 
 
 def __getattr__(name: str) -> Any:

@@ -49,6 +49,10 @@ PLACES: dict[str, tuple[str, str]] = {
         "torch.distributed.distributed_c10d:_resolve_process_group",
         "the process group of a name that a functional collective has",
     ),
+    "enable_python_dispatcher": (
+        "torch._dispatch.python:enable_python_dispatcher",
+        "traces operators by their kernels in Python, as AOTAutograd does",
+    ),
     # Decompositions and the rules of dtypes and layouts.
     "core_aten_decompositions": ("torch._decomp:core_aten_decompositions", "torch's own table"),
     "get_decompositions": ("torch._decomp:get_decompositions", "rows of torch's table"),
@@ -94,6 +98,10 @@ PLACES: dict[str, tuple[str, str]] = {
         "torch.utils._python_dispatch:is_traceable_wrapper_subclass",
         "a tensor that AOTAutograd takes apart, as jagged ones",
     ),
+    "in_function_transform": (
+        "torch._C:_are_functorch_transforms_active",
+        "whether a transform of torch.func, such as vmap, calls us",
+    ),
     "pytree": ("torch.utils:_pytree", "tensors in lists, tuples and dicts"),
     # Dynamo and AOTAutograd.
     "FrameAction": ("torch._C._dynamo.eval_frame:_FrameAction", "what Dynamo does with a frame"),
@@ -114,6 +122,10 @@ PLACES: dict[str, tuple[str, str]] = {
     "allow_in_graph": ("torch._dynamo:allow_in_graph", "a function that Dynamo does not enter"),
     "dynamo_config": ("torch._dynamo:config", "Dynamo's switches"),
     "inductor_config": ("torch._inductor:config", "whether a draw that nobody reads is dead"),
+    "BackendCompilerFailed": (
+        "torch._dynamo.exc:BackendCompilerFailed",
+        "what Dynamo makes of an error of ours",
+    ),
     "OptimizedModule": ("torch._dynamo.eval_frame:OptimizedModule", "a compiled module"),
     "maybe_mark_dynamic": ("torch._dynamo:maybe_mark_dynamic", "lets Dynamo leave a size open"),
     "innermost_fn": ("torch._dynamo.eval_frame:innermost_fn", "what torch.compile was given"),

@@ -11,7 +11,7 @@ from jax.extend.mlir.dialects import func
 
 from xla_dynamo.lowerings.builders.build import Value, dtype_of, shape_of
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
-from xla_dynamo.lowerings.builders.functions import main_of
+from xla_dynamo.lowerings.builders.functions import merge
 from xla_dynamo.lowerings.table import Context
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda", "tpu": "tpu", "rocm": "rocm"}
@@ -92,30 +92,7 @@ def _add_function(
     # locations (they name the caller's stack, and would make equal programs differ).
     module = ir.Module.parse(str(lowered.compiler_ir("stablehlo")))
     prefix = f"{getattr(fn, '__name__', 'jax')}_{len(ctx.functions)}"
-    main = _merge(ctx.module, module, prefix)
+    main = merge(ctx.module, module, prefix)
     if len(main.type.inputs) != len(avals):
         raise TypeError(f"{prefix} has effects or closes over traced arrays: it cannot be inlined")
     return _Function(main.name.value, list(main.type.results), tree)
-
-
-def _merge(into: ir.Module, module: ir.Module, prefix: str) -> func.FuncOp:
-    """Move a module's functions into another one under fresh private names; returns main."""
-    functions = [op for op in module.body.operations if isinstance(op, func.FuncOp)]
-    taken = {op.name.value for op in into.body.operations if isinstance(op, func.FuncOp)}
-    taken |= {op.name.value for op in functions}
-    main = main_of(module)
-    for op in functions:
-        old = op.name.value
-        new = prefix if op == main else f"{prefix}_{old}"
-        while new in taken:
-            new += "_"
-        taken.add(new)
-        ir.SymbolTable.replace_all_symbol_uses(old, new, module.operation)
-        ir.SymbolTable.set_symbol_name(op, new)
-        ir.SymbolTable.set_visibility(op, "private")
-        for attribute in ("arg_attrs", "res_attrs"):
-            if attribute in op.attributes:
-                del op.attributes[attribute]
-    for op in functions:
-        into.body.append(op)
-    return main

@@ -12,6 +12,29 @@ def main_of(module: ir.Module) -> func.FuncOp:
     return next(op for op in functions if op.name.value == "main")
 
 
+def merge(into: ir.Module, module: ir.Module, prefix: str) -> func.FuncOp:
+    """Move a module's functions into another one under fresh private names; returns main."""
+    functions = [op for op in module.body.operations if isinstance(op, func.FuncOp)]
+    taken = {op.name.value for op in into.body.operations if isinstance(op, func.FuncOp)}
+    taken |= {op.name.value for op in functions}
+    main = main_of(module)
+    for op in functions:
+        old = op.name.value
+        new = prefix if op == main else f"{prefix}_{old}"
+        while new in taken:
+            new += "_"
+        taken.add(new)
+        ir.SymbolTable.replace_all_symbol_uses(old, new, module.operation)
+        ir.SymbolTable.set_symbol_name(op, new)
+        ir.SymbolTable.set_visibility(op, "private")
+        for attribute in ("arg_attrs", "res_attrs"):
+            if attribute in op.attributes:
+                del op.attributes[attribute]
+    for op in functions:
+        into.body.append(op)
+    return main
+
+
 def operations_of(function: func.FuncOp) -> list[ir.Operation]:
     """The operations of a function's body, without those nested in regions."""
     return [op.operation for op in function.entry_block.operations]

@@ -36,6 +36,8 @@ class Pass:
         for_partitions: whether the pass is also for programs that XLA divides over devices. XLA's
             partitioner does not look into outlined functions and library calls.
         for_single: whether the pass is also for programs that run on one device.
+        for_embedded: whether the pass is also for parts of programs of JAX's, which has XLA's
+            default options and inlines functions.
     """
 
     rewrite: Callable[[ir.Module, Target], None]
@@ -43,6 +45,7 @@ class Pass:
     for_others: bool = False
     for_partitions: bool = False
     for_single: bool = True
+    for_embedded: bool = False
 
     @property
     def name(self) -> str:
@@ -53,6 +56,8 @@ class Pass:
         """Whether the pass is for a target."""
         if not (self.for_partitions if target.partitions > 1 else self.for_single):
             return False
+        if target.embedded and not self.for_embedded:
+            return False
         return self.for_cpu if target.is_cpu else self.for_others
 
 
@@ -62,17 +67,27 @@ PASSES = (
         for_others=True,
         for_partitions=True,
         for_single=False,
+        for_embedded=True,
     ),
-    Pass(contraction_barriers.insert_barriers, for_others=True, for_partitions=True),
+    Pass(
+        contraction_barriers.insert_barriers,
+        for_others=True,
+        for_partitions=True,
+        for_embedded=True,
+    ),
     Pass(channels_last.put_channels_last),
     Pass(result_permutations.choose_permutations, for_others=True),
-    Pass(guard_exponentials.guard_exponentials, for_partitions=True),
+    Pass(guard_exponentials.guard_exponentials, for_partitions=True, for_embedded=True),
     Pass(split_reductions.split_reductions),
     Pass(outline.outline),
     Pass(materialize.materialize),
     # XLA:CPU has float32 products alone.
     Pass(
-        matmul_precision.set_matmul_precision, for_cpu=False, for_others=True, for_partitions=True
+        matmul_precision.set_matmul_precision,
+        for_cpu=False,
+        for_others=True,
+        for_partitions=True,
+        for_embedded=True,
     ),
     # The last, so that the others see the operations of a manual region among their readers.
     Pass(

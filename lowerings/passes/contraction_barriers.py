@@ -74,9 +74,11 @@ def insert_barriers(module: ir.Module, target: Target) -> None:
 
     Assumes the marks of `mark_results`, and removes them. Leaves, where there is a barrier, another
     argument of `main` behind the others, an f32[] that the caller passes `NEGATIVE_ZERO` for; see
-    `take_negative_zero`.
+    `take_negative_zero`. In a part of a program of JAX's there are no barriers, as JAX has none.
     """
     marked, sums = _take_marks(module)
+    if target.embedded:
+        return
     # On the CPU a product and a sum become a fused multiply-add.
     summed = _values_summed(sums) if target.is_cpu else set()
     negative_zero: Value | None = None

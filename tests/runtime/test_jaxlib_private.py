@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import jax
+import numpy as np
 import pytest
 import torch
 from jax.extend.mlir import ir
@@ -12,6 +13,7 @@ from jax.interpreters.mlir import make_ir_context
 from xla_dynamo.runtime import jaxlib_private
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
 from xla_dynamo.runtime.clients import placement_at, placement_over
+from xla_dynamo.runtime.jaxlib_private import result_type, varying_axes
 from xla_dynamo.runtime.libraries import libraries_of
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 from xla_dynamo.runtime.placement import Placement
@@ -135,3 +137,21 @@ def test_calls_of_onednn_are_written_as_xla_reads_them():
 
 def test_only_cpus_have_onednn():
     assert not libraries_of("cuda")
+
+
+def test_abstract_arrays_know_over_which_axes_they_vary():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+    found = []
+
+    def look(x):
+        found.append((varying_axes(x), result_type((2, 3), x.dtype, [jax.typeof(x)])))
+        return x
+
+    for check in (True, False):
+        rows = jax.sharding.PartitionSpec("data")
+        jax.jit(jax.shard_map(look, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=check))(
+            np.ones(4, np.float32)
+        )
+    assert [axes for axes, _ in found] == [{"data"}, set()], f"{MOVED}: varying_axes"
+    assert [varying_axes(t) for _, t in found] == [{"data"}, set()], f"{MOVED}: result_type"
+    assert varying_axes(np.ones(3)) == set()

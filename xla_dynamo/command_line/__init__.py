@@ -1,0 +1,48 @@
+"""The command line: `python -m xla_dynamo COMMAND`, or `xla-dynamo COMMAND`.
+
+`COMMANDS` is the table of commands. The module of a command has `SUMMARY`, one line; it may have
+`add_arguments(parser)`; and `run(arguments)` returns the exit status. At its top it imports neither
+torch nor jax: `doctor` must run where one of them cannot be imported, and help must come at once.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from xla_dynamo.command_line.failures import CommandFailure
+
+COMMANDS = {
+    "doctor": "xla_dynamo.command_line.doctor",
+    "explain": "xla_dynamo.command_line.explain",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit status: 0, 1 where it failed, 2 for wrong arguments."""
+    parser = argparse.ArgumentParser(
+        prog="xla-dynamo",
+        description="torch.compile(model, backend='openxla') on any device with a PJRT plugin.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, place in COMMANDS.items():
+        _add(commands, name, importlib.import_module(place))
+    parsed = parser.parse_args(arguments)
+    try:
+        return parsed.run(parsed)
+    except CommandFailure as failure:
+        print(f"xla-dynamo: {failure}", file=sys.stderr)
+        return failure.status
+
+
+def _add(commands: Any, name: str, module: Any) -> None:
+    command = commands.add_parser(
+        name,
+        help=module.SUMMARY,
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if hasattr(module, "add_arguments"):
+        module.add_arguments(command)
+    command.set_defaults(run=module.run)

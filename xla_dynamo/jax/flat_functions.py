@@ -1,0 +1,94 @@
+"""Functions of JAX on flat lists of arrays, by name, and their derivatives and batches."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_functions: dict[str, "FlatFunction"] = {}
+_names: dict[Any, str] = {}
+
+
+def register(fn: "Callable[..., Any] | FlatFunction") -> str:
+    """The name of a function for `find`; one object has one name."""
+    if fn not in _names:
+        flat = fn if isinstance(fn, FlatFunction) else FlatFunction(fn)
+        name = f"{flat.name}_{len(_names)}"
+        _names[fn], _functions[name] = name, flat
+    return _names[fn]
+
+
+def find(name: str) -> "FlatFunction":
+    """The function of a name."""
+    return _functions[name]
+
+
+class FlatFunction:
+    """A function of arrays whose results are flattened; compared by identity.
+
+    The same derivative or batch of a function is the same object. Whoever traces one enables JAX's
+    64-bit dtypes, which torch has too.
+
+    Attributes:
+        name: of the function, for its programs.
+        jitted: the function under `jax.jit`.
+    """
+
+    def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
+        """Take a function that returns arrays in tuples, lists and dicts."""
+        self.name = self.__name__ = name or getattr(fn, "__name__", None) or type(fn).__name__
+        self._fn = fn
+        self._trees: dict[Any, Any] = {}
+        self.jitted = jax.jit(self)
+        self.types_of_results = functools.lru_cache(maxsize=1024)(self._types_of_results)
+        self.vjp = functools.cache(self._vjp)
+        self.vmap = functools.cache(self._vmap)
+
+    def __call__(self, *arrays: jax.Array) -> list[jax.Array]:
+        """Call the function, and note the structure of what it returns."""
+        leaves, tree = jax.tree_util.tree_flatten(self._fn(*arrays))
+        self._trees[tuple((str(x.dtype), x.ndim) for x in arrays)] = tree
+        return [self._as_array(x) for x in leaves]
+
+    def _as_array(self, x: Any) -> jax.Array:
+        if isinstance(x, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
+            return jnp.asarray(x)
+        raise TypeError(f"{self.name} returns a {type(x).__name__}, which is no array")
+
+    def tree_of_results(self, kinds: Sequence[tuple[str, int]]) -> Any:
+        """JAX's structure of the results for arguments of these dtypes, by name, and ranks.
+
+        The function must have been called with such.
+        """
+        return self._trees[tuple(kinds)]
+
+    def _types_of_results(self, types: tuple[tuple[tuple[int, ...], str], ...]) -> Any:
+        """The shape and dtype of each result for arguments of these shapes and dtypes."""
+        arguments = [jax.ShapeDtypeStruct(shape, jnp.dtype(name)) for shape, name in types]
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            return jax.eval_shape(self.jitted, *arguments)
+
+    def _vjp(self, wrt: tuple[int, ...], count: int) -> "FlatFunction":
+        """Takes `count` arguments, then cotangents of those results that can have them.
+
+        Gives the cotangents of the arguments of the numbers `wrt`.
+        """
+
+        def pull(*arrays: jax.Array) -> list[jax.Array]:
+            given, cotangents = list(arrays[:count]), list(arrays[count:])
+
+            def differentiable(*some: jax.Array) -> list[jax.Array]:
+                for i, x in zip(wrt, some, strict=True):
+                    given[i] = x
+                return [x for x in self(*given) if jnp.issubdtype(x.dtype, jnp.inexact)]
+
+            return list(jax.vjp(differentiable, *(given[i] for i in wrt))[1](cotangents))
+
+        return FlatFunction(pull, f"{self.name}_vjp")
+
+    def _vmap(self, dims: tuple[int | None, ...]) -> "FlatFunction":
+        """Takes batches in these dimensions, and gives batches in the first."""
+        return FlatFunction(jax.vmap(self, in_axes=dims), f"{self.name}_batched")
