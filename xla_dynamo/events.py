@@ -195,8 +195,10 @@ class BuiltExecutable:
     def __str__(self) -> str:
         lowering, xla = self.seconds
         cost = self.cost
+        saved = self.executable is not None and self.executable.was_saved
+        made = "loaded from the disk cache" if saved else "compiled"
         return (
-            f"executable of {self.name}: {self.reason}; lowered in {lowering:.3f} s, compiled in "
+            f"executable of {self.name}: {self.reason}; lowered in {lowering:.3f} s, {made} in "
             f"{xla:.3f} s; {cost.flops:,.0f} FLOP, {cost.bytes_accessed:,.0f} bytes accessed, "
             f"{cost.temporary_bytes:,} bytes of temporaries"
         )

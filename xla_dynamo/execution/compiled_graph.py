@@ -197,10 +197,11 @@ class CompiledGraph(BoxedGraph):
     ) -> tuple[Call, Strides, Steps | None]:
         """Compile a program that was lowered in so many seconds, and bind it."""
         metrics.add_time("LoweringTime", lowering)
-        metrics.increment("UncachedCompile")
         if log.isEnabledFor(logging.DEBUG):
             log.debug("StableHLO:\n%s", program.module)
         executable, seconds = self._executable(program, placement)
+        if executable is None or not executable.was_saved:
+            metrics.increment("UncachedCompile")
         self._record.tell(
             BuiltExecutable(
                 self._record,
