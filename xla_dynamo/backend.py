@@ -90,7 +90,7 @@ def _saved_or_compiled(
         return torch.compiler.disable(call, reason="a compiled graph")
     watch = saved_graphs.Watch(log_event)
     compiled = compile_torch_graph(gm, example_inputs, options, observer=watch)
-    if (program := watch.program()) is not None:
+    if (program := watch.close()) is not None:
         saved_graphs.save(folder, key, program)
     return compiled
 

@@ -276,7 +276,7 @@ def public_name(function: Callable[..., Any]) -> str | None:
     """The name of a function that torch, or Python's operators, have; None for any other."""
     name = getattr(function, "__name__", "")
     module = getattr(function, "__module__", None) or "torch"
-    if name.startswith("_") or not module.startswith(("torch", "_operator")):
+    if not module.startswith(("torch", "_operator")):
         return None
     for place in _PUBLIC:
         owner: Any = torch._C if place.startswith("torch._C") else sys.modules.get(place)

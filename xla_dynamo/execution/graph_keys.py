@@ -15,13 +15,13 @@ import jaxlib.version
 import torch
 
 import xla_dynamo
-from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.options import Options
 from xla_dynamo.runtime.saved_executables import digest
 from xla_dynamo.torch_private import (
     OpOverload,
+    decomposition_table,
     functorch_settings,
     global_settings,
     in_a_mode,
@@ -35,6 +35,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NAMED = torch.dtype | torch.layout | torch.memory_format | torch.device
 # Operators whose decompositions are torch's or ours.
 _OF_TORCH = ("aten", "prims")
+# Those that a function of torch's may be traced to.
+_REACHED = (*_OF_TORCH, "prim", "rngprims", "mkldnn", "mkl", "onednn", "quantized", "higher_order")
 
 
 class NoKey(Exception):
@@ -59,7 +61,7 @@ def graph_key(
         raise NoKey("it has a backward")
     if in_a_mode():
         raise NoKey("a mode of torch's dispatcher is active")
-    _check_registries(options)
+    _check_registries()
     parts = [
         *_versions(),
         sources(),
@@ -93,12 +95,14 @@ def sources() -> str:
     return found.hexdigest()
 
 
-def _check_registries(options: Options) -> None:
+def _check_registries() -> None:
     """Refuse rules and decompositions whose code no key has."""
-    foreign = {name for name in REGISTERED_IN.values() if not name.startswith("xla_dynamo.")}
-    if foreign:
-        raise NoKey(f"there are rules of {', '.join(sorted(foreign))}")
-    for op, function in decompositions(options.rng).items():
+    for name, module in REGISTERED_IN.items():
+        if name.partition(".")[0] in _REACHED and not module.startswith("xla_dynamo."):
+            raise NoKey(f"{name} has a rule of {module}")
+    for op, function in decomposition_table.items():
+        if str(op).partition(".")[0] not in _OF_TORCH:
+            continue
         while isinstance(function, functools.partial):
             function = function.func
         # Not `__module__`, which a wrapper may have from what it wraps.

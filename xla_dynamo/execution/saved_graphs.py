@@ -34,30 +34,33 @@ class Watch:
 
     def __init__(self, observer: Observer) -> None:
         """Pass all events on to another observer."""
-        self._observer = observer
+        self._observer, self._is_open = observer, True
         self._records: list[CompilationRecord] = []
         self._programs: list[Program] = []
         self.is_plain = False  # AOTAutograd adds nothing: who compiles for it says so
 
     def __call__(self, event: Event) -> None:
         """Take an event."""
-        if isinstance(event, CompilationRecord):
+        if self._is_open and isinstance(event, CompilationRecord):
             self._records.append(event)
-        elif isinstance(event, BuiltExecutable):
+        elif self._is_open and isinstance(event, BuiltExecutable):
             self._programs.append(event.program)
         self._observer(event)
 
-    def program(self) -> Program | None:
+    def close(self) -> Program | None:
         """The program that is all of what was compiled; None if there is more to it.
 
         A tensor that the user's code holds, and may change, would be one of this process.
         """
-        if not self.is_plain or len(self._records) != 1 or len(self._programs) != 1:
+        records, programs = self._records, self._programs
+        self._records, self._programs, self._is_open = [], [], False
+        if not self.is_plain or len(records) != 1 or len(programs) != 1 or records[0].is_split:
             return None
-        program = self._programs[0]
+        (program,) = programs
         held = any(not constant.is_literal for constant in program.constants)
-        own = held or program.effects or program.mutations or program.donations or program.frozen
-        return None if self._records[0].is_split or own else program
+        if held or program.effects or program.mutations or program.donations or program.frozen:
+            return None
+        return program
 
 
 def save(folder: CacheFolder, key: str, program: Program) -> None:
