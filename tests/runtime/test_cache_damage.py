@@ -3,8 +3,10 @@
 import random
 
 import pytest
+import torch
 
 from tests.runtime.disk_caches import EAGER, cache_in, check, counted, logged
+from xla_dynamo import metrics
 
 
 def _flip(files, chosen, draw):
@@ -75,6 +77,56 @@ def test_damage_is_a_logged_miss(tmp_path, seed, rounds):
             assert found["DamagedEntry"] == found["Miss"] == len(lines) == len(changed), name
             assert all("is not used" in line for line in lines)
             assert set(tmp_path.iterdir()) == set(entries.values())  # whole again
+
+
+@pytest.mark.parametrize(
+    ("seed", "rounds"), [(2, 8), pytest.param(3, 200, marks=pytest.mark.slow)]
+)
+def test_damaged_programs_are_logged_misses(tmp_path, seed, rounds):
+    draw = random.Random(seed)
+    functions = [lambda x: (x * 2).sin(), lambda x: x.softmax(-1)]
+    x = torch.randn(4, 8)
+
+    def found_again(f):
+        torch._dynamo.reset()
+        before = metrics.counter_value("PersistentCacheProgramHit")
+        torch.testing.assert_close(torch.compile(f, backend="openxla")(x), f(x))
+        return metrics.counter_value("PersistentCacheProgramHit") > before
+
+    with cache_in(tmp_path):
+        entries = []
+        for f in functions:
+            assert not found_again(f)
+            entries += set(tmp_path.glob("program-*")) - set(entries)
+        everything = set(tmp_path.iterdir())
+        for number in range(rounds):
+            damage = DAMAGES[number % len(DAMAGES)]
+            changed = damage(entries, draw.choice(entries), draw)
+            changed = {f: data for f, data in changed.items() if data != f.read_bytes()}
+            for file, data in changed.items():
+                file.write_bytes(data)
+            with counted() as found, logged() as lines:
+                saved = [found_again(f) for f in functions]
+            assert saved == [file not in changed for file in entries], damage.__name__
+            assert found["DamagedEntry"] == len(lines) == len(changed), damage.__name__
+            assert set(tmp_path.iterdir()) == everything
+
+
+def test_what_is_no_program_is_a_logged_miss(tmp_path):
+    """As from other sources of ours that have the same digest: whole, but nothing to read."""
+
+    def f(x):
+        return x.cos()
+
+    x = torch.randn(4)
+    with cache_in(tmp_path) as folder:
+        torch.compile(f, backend="openxla")(x)
+        (file,) = tmp_path.glob("program-*")
+        folder.write("program", file.name.removeprefix("program-"), b"something else")
+        torch._dynamo.reset()
+        with logged() as lines:
+            torch.testing.assert_close(torch.compile(f, backend="openxla")(x), f(x))
+    assert "cannot be read" in lines[0]
 
 
 def test_what_pjrt_cannot_load_is_a_logged_miss(tmp_path):
