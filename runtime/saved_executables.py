@@ -7,7 +7,7 @@ import importlib.metadata
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,9 +15,9 @@ import jaxlib.version
 from jax.extend.mlir import ir
 
 from xla_dynamo.runtime import metrics
-from xla_dynamo.runtime.cpu.features import processor
 from xla_dynamo.runtime.cache_folder import CacheFolder
 from xla_dynamo.runtime.cache_settings import disk_cache
+from xla_dynamo.runtime.cpu.features import processor
 from xla_dynamo.runtime.jaxlib_private import (
     LoadedExecutable,
     compile_options,
@@ -126,7 +126,7 @@ def calls_left_out(text: str) -> list[str]:
     return sorted(name for name in found if not _CALLS.fullmatch(name))
 
 
-def digest(parts: list[str | bytes]) -> str:
+def digest(parts: Sequence[str | bytes]) -> str:
     """The SHA-256 of parts, each with its length, so that no two lists have the same bytes."""
     state = hashlib.sha256()
     for part in parts:

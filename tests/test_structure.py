@@ -43,9 +43,9 @@ ROOMS = {
     " lowerings.passes lowerings.table lowerings.target options runtime",
     "events": "graphs programs runtime",
     "execution": "decompositions events graphs lowerings.bounded lowerings.builders"
-    " lowerings.passes lowerings.target options programs runtime runtime.cpu",
+    " lowerings.passes lowerings.table lowerings.target options programs runtime runtime.cpu",
     "dynamo": "events graphs lowerings.builders programs",
-    "backend": "decompositions dynamo events execution graphs options runtime",
+    "backend": "decompositions dynamo events execution graphs options programs runtime",
     "spmd": "runtime",
     "spmd.recipes": "runtime spmd",
     "training": "backend dynamo events execution graphs options runtime",

@@ -10,10 +10,10 @@ import torch
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
+from xla_dynamo.runtime import cache_settings as settings
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
 from xla_dynamo.runtime.clients import placement_at
-from xla_dynamo.runtime import cache_settings as settings
 from xla_dynamo.runtime.executables import Executable
 
 _PROGRAM = """

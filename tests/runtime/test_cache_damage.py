@@ -79,9 +79,7 @@ def test_damage_is_a_logged_miss(tmp_path, seed, rounds):
             assert set(tmp_path.iterdir()) == set(entries.values())  # whole again
 
 
-@pytest.mark.parametrize(
-    ("seed", "rounds"), [(2, 8), pytest.param(3, 200, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("seed", "rounds"), [(2, 8), pytest.param(3, 200, marks=pytest.mark.slow)])
 def test_damaged_programs_are_logged_misses(tmp_path, seed, rounds):
     draw = random.Random(seed)
     functions = [lambda x: (x * 2).sin(), lambda x: x.softmax(-1)]

@@ -127,7 +127,9 @@ def test_nothing_is_cached_where_the_processor_is_unknown(tmp_path, monkeypatch)
 
 
 def test_lists_of_parts_have_digests_of_their_own():
-    assert len({digest(["ab", "c"]), digest(["a", "bc"]), digest(["abc"]), digest([b"a", "bc"])}) == 3
+    assert (
+        len({digest(["ab", "c"]), digest(["a", "bc"]), digest(["abc"]), digest([b"a", "bc"])}) == 3
+    )
 
 
 def test_programs_of_several_devices(tmp_path):

@@ -14,7 +14,6 @@ import jax
 import jaxlib.version
 import torch
 
-import xla_dynamo
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.options import Options
@@ -88,7 +87,7 @@ def _versions() -> tuple[str, ...]:
 def sources() -> str:
     """A digest of this package's own sources: a change in any may change programs."""
     found = hashlib.sha256()
-    root = pathlib.Path(xla_dynamo.__file__).parent
+    root = pathlib.Path(__file__).parents[1]
     for folder in (root, root / "lowerings", root / "runtime"):  # two may be links
         for path in sorted(folder.rglob("*.py")):
             found.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes())
