@@ -87,13 +87,16 @@ def test_kernels_of_torch_are_called(tmp_path):
 
 
 def test_the_log_tells_that_it_was_loaded(tmp_path):
+    trained, plain = torch.randn(4, requires_grad=True), torch.randn(4)
     with cache_in(tmp_path), logged(20) as lines:
-        for _ in range(2):
+        for x in (trained, trained, plain, plain):
             torch._dynamo.reset()
-            torch.compile(torch.sin, backend="openxla")(torch.randn(4))
+            torch.compile(torch.sin, backend="openxla")(x)
     built = [line for line in lines if line.startswith("executable of")]
     assert ", compiled in" in built[0]
     assert ", loaded from the disk cache in" in built[1]
+    (found,) = (line for line in lines if line.startswith("program"))
+    assert "loaded from the disk cache; its executable was loaded from it, too, in" in found
 
 
 def test_no_executable_with_a_call_that_cannot_be_saved(tmp_path):

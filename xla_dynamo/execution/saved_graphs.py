@@ -95,7 +95,14 @@ def load(
     metrics.increment("PersistentCacheProgramHit")
     if executable is None or not executable.was_saved:
         metrics.increment("UncachedCompile")
-    log.info("the program of a graph was found in the disk cache, under %s", key[:12])
+    found = executable is not None and executable.was_saved
+    seconds = executable.compile_seconds if executable is not None else 0.0
+    log.info(
+        "program %s loaded from the disk cache; its executable was %s in %.3f s",
+        key[:12],
+        "loaded from it, too," if found else "compiled",
+        seconds,
+    )
     return _as_aot_autograd_calls(graph)
 
 
