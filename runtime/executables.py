@@ -22,20 +22,32 @@ from xla_dynamo.runtime.jaxlib_private import (
 )
 from xla_dynamo.runtime.mesh import Tiling
 from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.saved_executables import saved_executable
 from xla_dynamo.runtime.xla_options import refused, with_defaults
 
 
-def _compile(module: ir.Module, placement: Placement, given: Mapping[str, Any]) -> LoadedExecutable:
+def _compile(
+    module: ir.Module, placement: Placement, given: Mapping[str, Any]
+) -> tuple[LoadedExecutable, bool]:
+    """The executable of a module, and whether the disk cache had it."""
     platform, devices = placement.platform, placement.devices
     while True:
-        options = compile_options(with_defaults(platform, given, len(devices)), devices)
+        debug_options = with_defaults(platform, given, len(devices))
+        saved = saved_executable(module, placement, debug_options)
+        if saved is not None and (loaded := saved.load()) is not None:
+            return loaded, True
+        options = compile_options(debug_options, devices)
         try:
-            return compile_and_load(module, devices, options)
+            loaded = compile_and_load(module, devices, options)
         except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
             if not refused(platform, given, error, len(devices)):
                 raise CompileError(
                     f"PJRT could not compile for {placement.device}: {error}"
                 ) from error
+        else:
+            if saved is not None:
+                saved.save(loaded)
+            return loaded, False
 
 
 # Held while a divided program runs. A device that waits for the others in a collective holds a
@@ -84,9 +96,10 @@ class Executable:
     Attributes:
         placement: where it runs.
         compile_seconds: how long PJRT took.
+        was_saved: whether it comes from the disk cache.
     """
 
-    __slots__ = ("_loaded", "compile_seconds", "execute", "placement")
+    __slots__ = ("_loaded", "compile_seconds", "execute", "placement", "was_saved")
 
     def __init__(
         self,
@@ -102,7 +115,7 @@ class Executable:
         if forks.forked:
             raise CompileError(forks.MESSAGE)
         start = time.perf_counter()
-        self._loaded = _compile(module, placement, xla_options or {})
+        self._loaded, self.was_saved = _compile(module, placement, xla_options or {})
         self.placement = placement
         self.compile_seconds = time.perf_counter() - start
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)

@@ -79,6 +79,22 @@ def compile_and_load(
     return client.compile_and_load(module, _jax.DeviceList(tuple(devices)), options)
 
 
+def serialize_executable(loaded: LoadedExecutable, devices: Sequence[jax.Device]) -> bytes:
+    """The bytes of an executable, which `load_executable` reads in another process.
+
+    Only of executables without calls of oneDNN: XLA:CPU reads beyond them.
+    """
+    return devices[0].client.serialize_executable(loaded)
+
+
+def load_executable(
+    data: bytes, devices: Sequence[jax.Device], options: _jax.CompileOptions
+) -> LoadedExecutable:
+    """The executable in these bytes, for these devices. It is machine code: PJRT trusts it."""
+    client = devices[0].client
+    return client.deserialize_executable(data, _jax.DeviceList(tuple(devices)), options)
+
+
 def executor(
     loaded: LoadedExecutable,
 ) -> Callable[[Sequence[Buffer]], list[list[Buffer]]]:

@@ -18,6 +18,10 @@ from xla_dynamo.runtime import marks, metrics
 # The CPU appears as eight devices, over which some tests divide programs; the others use the first.
 os.environ.setdefault("CPU_NUM_DEVICES", "8")
 
+# No test finds what another has left on the disk, nor does a process that a test starts: those of
+# the disk cache name a folder of their own.
+os.environ["XLA_DYNAMO_CACHE_DIR"] = ""
+
 # The suite runs in two processes on two cores; XLA brings a pool of threads of its own.
 torch.set_num_threads(1)
 

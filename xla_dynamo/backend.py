@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.decompositions.whole_resampling import resampling_is_whole
 from xla_dynamo.dynamo.aot_metadata import (
+    adds_nothing,
     report_strides,
     restore_views_of_inputs,
     results_for_backward,
@@ -23,11 +25,19 @@ from xla_dynamo.dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.dynamo.joint_partitioner import forward_backward
 from xla_dynamo.dynamo.marks_in_place import read_marked_values
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
+from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.events import Observer, log_event
+from xla_dynamo.execution import saved_graphs
 from xla_dynamo.execution.calls import BoxedGraph
 from xla_dynamo.execution.compiled_graph import compile_graph
+from xla_dynamo.execution.graph_keys import NoKey, graph_key
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.options import Options
+from xla_dynamo.programs.targets import target_of
+from xla_dynamo.runtime import marks
+from xla_dynamo.runtime.cache_folder import CacheFolder
+from xla_dynamo.runtime.cache_settings import disk_cache
+from xla_dynamo.runtime.clients import placement_of
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import (
@@ -35,6 +45,8 @@ from xla_dynamo.torch_private import (
     inductor_config,
     is_traceable_wrapper_subclass,
 )
+
+log = logging.getLogger("xla_dynamo")
 
 
 def openxla(
@@ -55,7 +67,44 @@ def openxla(
         UnsupportedOperator: the graph has an operator without a rule, or drops between the layers
             of a recurrent network.
     """
-    return compile_torch_graph(gm, example_inputs, Options.parse(options, mode))
+    parsed = Options.parse(options, mode)
+    folder = disk_cache()
+    if folder is None or parsed.freeze or marks.were_ever_there():
+        return compile_torch_graph(gm, example_inputs, parsed)
+    return _saved_or_compiled(gm, example_inputs, parsed, folder)
+
+
+def _saved_or_compiled(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options, folder: CacheFolder
+) -> Callable[..., Any]:
+    """What `compile_torch_graph` gives, or what the disk cache has of it."""
+    try:
+        device = _device_of(example_inputs)
+        placement = placement_of(device)
+        key = graph_key(gm, example_inputs, options, target_of(placement.platform, options))
+    except (NoKey, UnsupportedTensor) as reason:
+        log.info("disk cache: no place for the program of a graph: %s", reason)
+        return compile_torch_graph(gm, example_inputs, options)
+    call = saved_graphs.load(folder, key, options, placement)
+    if call is not None:
+        return torch.compiler.disable(call, reason="a compiled graph")
+    watch = saved_graphs.Watch(log_event)
+    compiled = compile_torch_graph(gm, example_inputs, options, observer=watch)
+    if (program := watch.close()) is not None:
+        saved_graphs.save(folder, key, program)
+    return compiled
+
+
+def _device_of(inputs: Sequence[Any]) -> torch.device:
+    """The device of all inputs.
+
+    Raises:
+        NoKey: there are several, none, or one of the 'xla' device.
+    """
+    devices = {x.device for x in inputs if isinstance(x, torch.Tensor)}
+    if len(devices) != 1 or (device := devices.pop()).type not in ("cpu", "cuda"):
+        raise NoKey("its inputs are not on one device of torch's")
+    return device
 
 
 def compile_torch_graph(
@@ -120,6 +169,8 @@ def compile_torch_graph(
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            if isinstance(observer, saved_graphs.Watch):
+                observer.is_plain = kind == "inference" and adds_nothing()
             graph = compile_graph(gm, inputs, request_of(kind, gm, inputs))
             report_strides(gm, graph.chosen_strides)
             if compiled is not None:

@@ -98,6 +98,7 @@ class CompilationRecord:
         kind: "inference", "forward", "backward", "training step" or what else it is.
         compile_id: that of Dynamo's frame, if there is one.
         parts: how many parts of it XLA compiles: 1 where that is all of it.
+        is_split: whether torch runs a part of it.
         tell: takes the events of this graph.
         start: when `compile_graph` began, by `time.perf_counter`.
         seconds: how long it took; executables for sizes that came later not included.
@@ -108,12 +109,13 @@ class CompilationRecord:
         self.number, self.kind, self.tell = next(_numbers), kind, observer
         current = CompileContext.current_compile_id()
         self.compile_id = None if current is None else str(current)
+        self.is_split = False
         self.parts, self.start, self.seconds = 1, time.perf_counter(), 0.0
         self._gm, self._eager = gm, dict[torch.fx.Node, str]()
 
     def note_split(self, eager: dict[torch.fx.Node, str], parts: int) -> None:
         """Note what torch runs, with the reasons, and how many parts are left for XLA."""
-        self._eager, self.parts = eager, parts
+        self._eager, self.parts, self.is_split = eager, parts, True
 
     @functools.cached_property
     def operators(self) -> list[Operator]:
@@ -195,8 +197,10 @@ class BuiltExecutable:
     def __str__(self) -> str:
         lowering, xla = self.seconds
         cost = self.cost
+        saved = self.executable is not None and self.executable.was_saved
+        made = "loaded from the disk cache" if saved else "compiled"
         return (
-            f"executable of {self.name}: {self.reason}; lowered in {lowering:.3f} s, compiled in "
+            f"executable of {self.name}: {self.reason}; lowered in {lowering:.3f} s, {made} in "
             f"{xla:.3f} s; {cost.flops:,.0f} FLOP, {cost.bytes_accessed:,.0f} bytes accessed, "
             f"{cost.temporary_bytes:,} bytes of temporaries"
         )

@@ -6,6 +6,7 @@ file costs nothing. A function here wraps each use of a private attribute of one
 """
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -45,6 +46,7 @@ PLACES: dict[str, tuple[str, str]] = {
     ),
     "DisableTorchFunction": ("torch._C:DisableTorchFunction", "sets aside __torch_function__"),
     "DisableAutocast": ("torch._C:_DisableAutocast", "sets aside autocast"),
+    "is_any_autocast_enabled": ("torch._C:_is_any_autocast_enabled", "on whatever device"),
     "resolve_process_group": (
         "torch.distributed.distributed_c10d:_resolve_process_group",
         "the process group of a name that a functional collective has",
@@ -100,14 +102,14 @@ PLACES: dict[str, tuple[str, str]] = {
     ),
     "in_function_transform": (
         "torch._C:_are_functorch_transforms_active",
-        "whether a transform of torch.func, such as vmap, calls us",
+        "whether vmap, say, calls us",
     ),
     "pytree": ("torch.utils:_pytree", "tensors in lists, tuples and dicts"),
     # Dynamo and AOTAutograd.
     "FrameAction": ("torch._C._dynamo.eval_frame:_FrameAction", "what Dynamo does with a frame"),
     "FrameExecStrategy": (
         "torch._C._dynamo.eval_frame:_FrameExecStrategy",
-        "what it does with a frame, and with the frames inside",
+        "what it does with frames inside",
     ),
     "set_code_exec_strategy": (
         "torch._C._dynamo.eval_frame:set_code_exec_strategy",
@@ -124,7 +126,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "inductor_config": ("torch._inductor:config", "whether a draw that nobody reads is dead"),
     "BackendCompilerFailed": (
         "torch._dynamo.exc:BackendCompilerFailed",
-        "what Dynamo makes of an error of ours",
+        "what Dynamo makes of our errors",
     ),
     "OptimizedModule": ("torch._dynamo.eval_frame:OptimizedModule", "a compiled module"),
     "maybe_mark_dynamic": ("torch._dynamo:maybe_mark_dynamic", "lets Dynamo leave a size open"),
@@ -137,7 +139,7 @@ PLACES: dict[str, tuple[str, str]] = {
     # Modules.
     "recursive_wrap": (
         "torch.distributed.fsdp.wrap:_recursive_wrap",
-        "wraps the submodules that a policy of torch.distributed.fsdp.wrap names",
+        "wraps the modules of a policy",
     ),
     # The device that torch leaves to others, PrivateUse1, from Python.
     "DeviceGuard": ("torch._C._acc:DeviceGuard", "what torch asks for the current device"),
@@ -149,13 +151,13 @@ PLACES: dict[str, tuple[str, str]] = {
     ),
     "register_device_hooks": (
         "torch._C._acc:register_python_privateuseone_hook",
-        "makes the hooks known",
+        "makes them known",
     ),
     "register_device_module": ("torch:_register_device_module", "makes torch.xla"),
     "device_name": ("torch._C:_get_privateuse1_backend_name", "the name that the device has"),
     "create_empty_tensor": (
         "torch._C._acc:create_empty_tensor",
-        "a plain tensor of the device, with a storage of no memory",
+        "a tensor of the device, without memory",
     ),
     # Memory.
     "to_dlpack": ("torch._C:_to_dlpack", "a capsule of any tensor, gradients or not"),
@@ -226,6 +228,81 @@ def is_function_wrapper(tensor: torch.Tensor) -> bool:
 def in_forward_mode() -> bool:
     """Whether a level of forward-mode automatic differentiation is entered."""
     return forward_ad._current_level >= 0
+
+
+def is_conjugated_or_negated(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are not those in its memory."""
+    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+
+
+# What a trace depends on beside the graph
+
+
+def in_a_mode() -> bool:
+    """Whether a mode of torch's dispatcher, or of __torch_function__, is active."""
+    return bool(torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack())  # type: ignore[attr-defined]
+
+
+# Functions of torch._C that give a switch, by which torch chooses operators or their results.
+_SWITCHES = re.compile(
+    r"_get_(\w+_)?(enabled|precision|benchmark|deterministic\w*|allow_\w+|preferred_backend|"
+    r"sdp\w*|priority_order|cpu_capability|fill_uninitialized_memory|qengine|reduction)"
+)
+_PRECISIONS = [("generic", "all")]
+_PRECISIONS += [(b, op) for b in ("cuda", "mkldnn") for op in ("all", "matmul", "conv", "rnn")]
+
+
+def global_settings() -> list[str]:
+    """The state of torch that decides what a graph is traced to, one text a switch."""
+    names = [name for name in dir(torch._C) if _SWITCHES.fullmatch(name)]
+    found = [f"{name}={getattr(torch._C, name)()!r}" for name in names]
+    precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+    if precision is not None:
+        found += [f"{pair}={precision(*pair)}" for pair in _PRECISIONS]
+    modes = (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+    found += [repr(modes), str(torch.get_default_dtype()), str(torch.get_default_device())]
+    for device in ("cpu", "cuda"):
+        found.append(f"{torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}")
+    return found
+
+
+def functorch_settings() -> str:
+    """AOTAutograd's switches, as a text."""
+    config = importlib.import_module("torch._functorch.config")
+    return repr(sorted(config.get_serializable_config_copy().items()))
+
+
+def library_kernels() -> str:
+    """The names of the kernels that Python code has given torch's operators, but for shapes."""
+    kernels = importlib.import_module("torch.library")._impls
+    of_torch = (k for k in kernels if k.startswith(("aten/", "prims/")))
+    return "\n".join(sorted(k for k in of_torch if not k.endswith("/Meta")))
+
+
+_PUBLIC = (
+    "torch",
+    "torch.nn.functional",
+    "torch._C._nn",
+    "torch._C._linalg",
+    "torch._C._fft",
+    "torch._C._special",
+    "operator",
+)
+
+
+def public_name(function: Callable[..., Any]) -> str | None:
+    """The name of a function that torch, or Python's operators, have; None for any other."""
+    name = getattr(function, "__name__", "")
+    module = getattr(function, "__module__", None) or "torch"
+    if not module.startswith(("torch", "_operator")):
+        return None
+    for place in _PUBLIC:
+        owner: Any = torch._C if place.startswith("torch._C") else sys.modules.get(place)
+        if place.startswith("torch._C"):
+            owner = getattr(owner, place.rpartition(".")[2], None)
+        if owner is not None and getattr(owner, name, None) is function:
+            return f"{place}.{name}"
+    return None
 
 
 # Compiled functions

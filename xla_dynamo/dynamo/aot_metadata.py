@@ -25,6 +25,30 @@ def static_input_indices() -> frozenset[int]:
     return frozenset(getattr(_metadata(), "static_input_indices", None) or ())
 
 
+def adds_nothing() -> bool:
+    """Whether AOTAutograd's call of the inference graph that it is compiling is the graph's own.
+
+    It does more where inputs change, results are views, wrappers are taken apart, effects have an
+    order, or guards are to hold that Dynamo does not know.
+    """
+    context, metadata = TracingContext.try_get(), _metadata()
+    if metadata is None or context.fakify_first_call:
+        return False
+    return not (
+        any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
+        or any(info.output_type is not OutputType.non_alias for info in metadata.output_info)
+        or any(not issubclass(info.raw_type, torch.Tensor) for info in metadata.output_info)
+        or any(info.requires_grad for info in metadata.output_info)
+        or any(type(m).__name__ != "PlainTensorMeta" for m in metadata.subclass_inp_meta)
+        or any(type(m).__name__ != "PlainTensorMeta" for m in metadata.subclass_fw_graph_out_meta)
+        or metadata.num_intermediate_bases
+        or metadata.tokens
+        or metadata.grad_enabled_mutation is not None
+        or metadata.num_graphsafe_rng_states
+        or context.guards_context.aotautograd_guards
+    )
+
+
 def results_for_backward(gm: torch.fx.GraphModule) -> frozenset[int]:
     """Which results of the forward graph that AOTAutograd is compiling its backward alone reads."""
     places = getattr(_metadata(), "tensors_saved_for_backwards_slice", slice(0))

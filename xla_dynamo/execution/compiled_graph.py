@@ -232,11 +232,12 @@ class CompiledGraph(BoxedGraph):
         """
         lowering, frozen = seconds
         metrics.add_time("LoweringTime", lowering)
-        metrics.increment("UncachedCompile")
         if log.isEnabledFor(logging.DEBUG):
             log.debug("StableHLO:\n%s", program.module)
         executable = self._executable(program, placement)
         compiling = frozen + (executable.compile_seconds if executable else 0.0)
+        if executable is None or not executable.was_saved:
+            metrics.increment("UncachedCompile")
         self._record.tell(
             BuiltExecutable(
                 self._record,

@@ -1,0 +1,111 @@
+"""Which folder this process caches in, and whether it does: by environment or by a call."""
+
+import logging
+import os
+import pathlib
+import stat
+import sys
+import threading
+
+from xla_dynamo.errors import OptionError
+from xla_dynamo.runtime.cache_folder import CacheFolder
+
+log = logging.getLogger("xla_dynamo")
+
+# The environment variables: the folder, where an empty value turns the cache off; whether it is
+# left as it is; and how many megabytes it may have.
+DIRECTORY, READ_ONLY, MEGABYTES = (
+    "XLA_DYNAMO_CACHE_DIR",
+    "XLA_DYNAMO_CACHE_READ_ONLY",
+    "XLA_DYNAMO_CACHE_MEGABYTES",
+)
+_DEFAULT_MEGABYTES = 4096
+_lock = threading.Lock()
+_given: CacheFolder | None = None
+_is_chosen = False
+
+
+def initialize_cache(path: str | os.PathLike[str] | None, readonly: bool = False) -> None:
+    """Choose the folder of the disk cache, as PyTorch/XLA's function of this name does.
+
+    It holds from the next compilation on. Machine code is loaded from the folder: it must be one
+    that only those write to whom you would let run programs as you.
+
+    Args:
+        path: the folder, which is made when the first entry is written; None turns the cache off.
+        readonly: only read, so that many may share a folder that somebody else has filled.
+
+    Raises:
+        OptionError: XLA_DYNAMO_CACHE_MEGABYTES is no positive integer.
+    """
+    global _given, _is_chosen
+    folder = None if path is None else CacheFolder(os.path.expanduser(path), _limit(), readonly)
+    with _lock:
+        _given, _is_chosen = folder, True
+
+
+def disk_cache() -> CacheFolder | None:
+    """The folder that this process caches in; None if it does not.
+
+    Raises:
+        OptionError: XLA_DYNAMO_CACHE_MEGABYTES is no positive integer.
+    """
+    global _given, _is_chosen
+    with _lock:
+        if not _is_chosen:
+            _given = _from_environment()
+            _is_chosen = True
+        return _given
+
+
+def _from_environment() -> CacheFolder | None:
+    readonly = os.environ.get(READ_ONLY, "0") not in ("", "0")
+    given = os.environ.get(DIRECTORY)
+    if given is not None:
+        return CacheFolder(os.path.expanduser(given), _limit(), readonly) if given else None
+    path = default_path()
+    if path is None or not _is_ours(path):
+        return None
+    return CacheFolder(path, _limit(), readonly)
+
+
+def _limit() -> int:
+    given = os.environ.get(MEGABYTES, str(_DEFAULT_MEGABYTES))
+    if not given.isdecimal() or not int(given):
+        raise OptionError(f"{MEGABYTES} must be a positive integer, not {given!r}")
+    return int(given) << 20
+
+
+def default_path() -> pathlib.Path | None:
+    """The folder in the user's folder of caches; None if there is no such place."""
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return pathlib.Path(local, "xla_dynamo", "Cache") if local else None
+    if sys.platform == "darwin":
+        caches = os.path.expanduser("~/Library/Caches")
+    else:
+        caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(caches, "xla_dynamo") if os.path.isabs(caches) else None
+
+
+def _is_ours(path: pathlib.Path) -> bool:
+    """Whether nobody else can have put machine code where this process finds it by itself."""
+    if not hasattr(os, "getuid"):
+        return True
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        log.warning("disk cache: %s is not used: %s", path, error)
+        return False
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if status.st_uid != os.getuid() or others_write:
+        log.warning(
+            "disk cache: %s is not used, since others may write to it: make it yours alone, or "
+            "name a folder by %s",
+            path,
+            DIRECTORY,
+        )
+        return False
+    return True

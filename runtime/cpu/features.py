@@ -1,0 +1,49 @@
+"""The processor that machine code is made for, as text that differs where the code may."""
+
+import functools
+import os
+import platform
+import re
+import subprocess
+import sys
+
+# Lines of /proc/cpuinfo that tell one processor from another: on x86, and on Arm.
+_LINES = re.compile(
+    r"^(vendor_id|cpu family|model|model name|stepping|flags"
+    r"|CPU implementer|CPU architecture|CPU variant|CPU part|CPU revision|Features)\s*:\s*(.*)$",
+    re.MULTILINE,
+)
+
+
+@functools.cache
+def processor() -> str | None:
+    """The model and the features of the processors, and how many threads XLA plans for.
+
+    None where nothing tells the features.
+    """
+    features = _features()
+    if features is None:
+        return None
+    if hasattr(os, "sched_getaffinity"):
+        threads = len(os.sched_getaffinity(0))
+    else:
+        threads = os.cpu_count() or 0
+    given = [os.environ.get(name, "") for name in ("NPROC", "PJRT_NPROC")]
+    return "\n".join([sys.platform, platform.machine(), str(threads), *given, features])
+
+
+def _features() -> str | None:
+    if sys.platform == "linux":
+        try:
+            with open("/proc/cpuinfo") as file:
+                found = {f"{name}: {value}" for name, value in _LINES.findall(file.read())}
+        except OSError:
+            return None
+        known = any(line.startswith(("flags", "Features")) for line in found)
+        return "\n".join(sorted(found)) if known else None
+    if sys.platform == "darwin":
+        run = subprocess.run(
+            ["/usr/sbin/sysctl", "machdep.cpu", "hw.optional"], capture_output=True, text=True
+        )
+        return run.stdout if run.returncode == 0 and run.stdout else None
+    return None

@@ -1,0 +1,123 @@
+"""Programs of whole graphs in the disk cache, which a later process runs without a trace of them.
+
+An entry has the program as `programs.storage` writes it. It says all that a call does, where
+AOTAutograd adds nothing: in inference, without changes of inputs and without views among results.
+"""
+
+import dataclasses
+import io
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from xla_dynamo.errors import StorageError
+from xla_dynamo.events import BuiltExecutable, CompilationRecord, Event, Observer
+from xla_dynamo.execution.calls import BoxedGraph, bind
+from xla_dynamo.execution.steps import steps_of
+from xla_dynamo.options import Options
+from xla_dynamo.programs.program import Program
+from xla_dynamo.programs.storage import read_program, write_program
+from xla_dynamo.runtime import metrics
+from xla_dynamo.runtime.cache_folder import CacheFolder
+from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.torch_private import DisableAutocast, is_any_autocast_enabled
+
+log = logging.getLogger("xla_dynamo")
+KIND = "program"
+
+
+class Watch:
+    """An observer that keeps the program of a graph, if one program is all of it."""
+
+    def __init__(self, observer: Observer) -> None:
+        """Pass all events on to another observer."""
+        self._observer, self._is_open = observer, True
+        self._records: list[CompilationRecord] = []
+        self._programs: list[Program] = []
+        self.is_plain = False  # AOTAutograd adds nothing: who compiles for it says so
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        if self._is_open and isinstance(event, CompilationRecord):
+            self._records.append(event)
+        elif self._is_open and isinstance(event, BuiltExecutable):
+            self._programs.append(event.program)
+        self._observer(event)
+
+    def close(self) -> Program | None:
+        """The program that is all of what was compiled; None if there is more to it.
+
+        A tensor that the user's code holds, and may change, would be one of this process.
+        """
+        records, programs = self._records, self._programs
+        self._records, self._programs, self._is_open = [], [], False
+        if not self.is_plain or len(records) != 1 or len(programs) != 1 or records[0].is_split:
+            return None
+        (program,) = programs
+        held = any(not constant.is_literal for constant in program.constants)
+        if held or program.effects or program.mutations or program.donations or program.frozen:
+            return None
+        return program
+
+
+def save(folder: CacheFolder, key: str, program: Program) -> None:
+    """Write a program under the key of its graph."""
+    data = io.BytesIO()
+    try:
+        # What stands in the user's sources may have moved when it is read.
+        write_program(dataclasses.replace(program, largest=None), data)
+    except StorageError as error:
+        log.info("disk cache: no place for a program: %s", error)
+        return
+    folder.write(KIND, key, data.getvalue())
+
+
+def load(
+    folder: CacheFolder, key: str, options: Options, placement: Placement
+) -> Callable[..., Any] | None:
+    """The callable of the graph with this key; None if it is not there."""
+    data = folder.read(KIND, key)
+    if data is None:
+        return None
+    try:
+        program = read_program(io.BytesIO(data))
+    except StorageError as error:
+        log.warning("disk cache: a program cannot be read: %s", error)
+        return None
+    executable = None
+    if program.results:
+        executable = Executable(program.module, placement, options.xla_options)
+    steps = steps_of(program, executable, True, None) if executable is not None else None
+    graph = BoxedGraph(bind(program, steps, placement), program.chosen_strides, steps)
+    metrics.increment("PersistentCacheProgramHit")
+    if executable is None or not executable.was_saved:
+        metrics.increment("UncachedCompile")
+    found = executable is not None and executable.was_saved
+    seconds = executable.compile_seconds if executable is not None else 0.0
+    log.info(
+        "program %s loaded from the disk cache; its executable was %s in %.3f s",
+        key[:12],
+        "loaded from it, too," if found else "compiled",
+        seconds,
+    )
+    return _as_aot_autograd_calls(graph)
+
+
+def _as_aot_autograd_calls(graph: BoxedGraph) -> Callable[..., Any]:
+    """A graph called as AOTAutograd calls one of inference: without gradients and autocast."""
+    call, disables_autocast = graph.call, is_any_autocast_enabled()
+
+    def without_gradients(*args: Any) -> Sequence[Any]:
+        if not torch.is_grad_enabled():
+            return call(list(args))
+        with torch.no_grad():
+            return call(list(args))
+
+    def without_autocast(*args: Any) -> Sequence[Any]:
+        with DisableAutocast():
+            return without_gradients(*args)
+
+    return without_autocast if disables_autocast else without_gradients
