@@ -42,7 +42,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "ForceDispatchKeys": ("torch._C:_ForceDispatchKeyGuard", "sets both for a block"),
     "disable_current_modes": (
         "torch.utils._python_dispatch:_disable_current_modes",
-        "sets aside the modes that the user entered",
+        "without the user's modes",
     ),
     "DisableTorchFunction": ("torch._C:DisableTorchFunction", "sets aside __torch_function__"),
     "DisableAutocast": ("torch._C:_DisableAutocast", "sets aside autocast"),
@@ -77,7 +77,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "FakeTensorMode": ("torch._subclasses.fake_tensor:FakeTensorMode", "makes fake tensors"),
     "unset_fake_temporarily": (
         "torch._subclasses.fake_tensor:unset_fake_temporarily",
-        "runs real operators while a graph is traced",
+        "real tensors in a trace",
     ),
     "DataDependentOutputException": (
         "torch._subclasses.fake_tensor:DataDependentOutputException",
@@ -100,20 +100,17 @@ PLACES: dict[str, tuple[str, str]] = {
         "torch.utils._python_dispatch:is_traceable_wrapper_subclass",
         "a tensor that AOTAutograd takes apart, as jagged ones",
     ),
-    "in_function_transform": (
-        "torch._C:_are_functorch_transforms_active",
-        "whether vmap, say, calls us",
-    ),
+    "in_function_transform": ("torch._C:_are_functorch_transforms_active", "whether vmap calls"),
     "pytree": ("torch.utils:_pytree", "tensors in lists, tuples and dicts"),
     # Dynamo and AOTAutograd.
     "FrameAction": ("torch._C._dynamo.eval_frame:_FrameAction", "what Dynamo does with a frame"),
     "FrameExecStrategy": (
         "torch._C._dynamo.eval_frame:_FrameExecStrategy",
-        "what it does with frames inside",
+        "for frames inside, too",
     ),
     "set_code_exec_strategy": (
         "torch._C._dynamo.eval_frame:set_code_exec_strategy",
-        "tells Dynamo what to do with a function's frames",
+        "tells Dynamo so",
     ),
     "CompileContext": ("torch._guards:CompileContext", "the id of Dynamo's compilation"),
     "TracingContext": ("torch._guards:TracingContext", "AOTAutograd's metadata of a graph"),
@@ -126,7 +123,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "inductor_config": ("torch._inductor:config", "whether a draw that nobody reads is dead"),
     "BackendCompilerFailed": (
         "torch._dynamo.exc:BackendCompilerFailed",
-        "what Dynamo makes of our errors",
+        "how Dynamo tells our errors",
     ),
     "OptimizedModule": ("torch._dynamo.eval_frame:OptimizedModule", "a compiled module"),
     "maybe_mark_dynamic": ("torch._dynamo:maybe_mark_dynamic", "lets Dynamo leave a size open"),
@@ -137,10 +134,7 @@ PLACES: dict[str, tuple[str, str]] = {
     ),
     "TensorifyState": ("torch._dynamo.symbolic_convert:TensorifyState", "what it asked for"),
     # Modules.
-    "recursive_wrap": (
-        "torch.distributed.fsdp.wrap:_recursive_wrap",
-        "wraps the modules of a policy",
-    ),
+    "recursive_wrap": ("torch.distributed.fsdp.wrap:_recursive_wrap", "wraps by a policy"),
     # The device that torch leaves to others, PrivateUse1, from Python.
     "DeviceGuard": ("torch._C._acc:DeviceGuard", "what torch asks for the current device"),
     "DeviceHooks": ("torch._C._acc:PrivateUse1Hooks", "what torch asks of such a device"),
@@ -149,16 +143,10 @@ PLACES: dict[str, tuple[str, str]] = {
         "torch._C._acc:register_python_privateuseone_device_guard",
         "makes the guard known",
     ),
-    "register_device_hooks": (
-        "torch._C._acc:register_python_privateuseone_hook",
-        "makes them known",
-    ),
+    "register_device_hooks": ("torch._C._acc:register_python_privateuseone_hook", "tells hooks"),
     "register_device_module": ("torch:_register_device_module", "makes torch.xla"),
     "device_name": ("torch._C:_get_privateuse1_backend_name", "the name that the device has"),
-    "create_empty_tensor": (
-        "torch._C._acc:create_empty_tensor",
-        "a tensor of the device, without memory",
-    ),
+    "create_empty_tensor": ("torch._C._acc:create_empty_tensor", "one without memory"),
     # Memory.
     "to_dlpack": ("torch._C:_to_dlpack", "a capsule of any tensor, gradients or not"),
     "from_dlpack": ("torch._C:_from_dlpack", "a tensor of a capsule"),
