@@ -1,7 +1,7 @@
 """Every use of torch's private parts: names that torch may move, each with what we use it for.
 
-Each name's place in torch is a row of `PLACES` and is looked up at its first use, so importing this
-file costs nothing. A function here wraps each use of a private attribute of one of torch's objects.
+Each name's place is a row of `PLACES`, looked up at its first use: importing this costs nothing.
+A function here wraps each use of a private attribute of one of torch's objects.
 `tests/test_torch_private.py` fails with a clear message when one of these moves.
 """
 
@@ -18,7 +18,6 @@ SUPPORTED = "torch 2.11 to 2.15"
 
 # Our name: where it is in torch, and what it does for us.
 PLACES: dict[str, tuple[str, str]] = {
-    # The dispatcher: operators and kernels.
     "OpOverload": ("torch._ops:OpOverload", "an operator of a graph"),
     "HigherOrderOperator": ("torch._ops:HigherOrderOperator", "an operator on graphs"),
     "scan_op": ("torch._higher_order_ops.scan:scan_op", "torch's scan in a graph"),
@@ -133,7 +132,6 @@ PLACES: dict[str, tuple[str, str]] = {
         "AOTAutograd asks Dynamo for another trace",
     ),
     "TensorifyState": ("torch._dynamo.symbolic_convert:TensorifyState", "what it asked for"),
-    # Modules.
     "recursive_wrap": ("torch.distributed.fsdp.wrap:_recursive_wrap", "wraps by a policy"),
     # The device that torch leaves to others, PrivateUse1, from Python.
     "DeviceGuard": ("torch._C._acc:DeviceGuard", "what torch asks for the current device"),

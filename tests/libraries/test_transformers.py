@@ -81,8 +81,19 @@ def test_train_step():
 def test_generate():
     model = tiny_text.gpt2().eval()
     ids = torch.randint(0, 100, (2, 5))
-    expected = model.generate(ids, max_new_tokens=8, do_sample=False)
+    expected = model.generate(ids, max_new_tokens=24, do_sample=False)
     tokens = run_recipe("generate", model=model, ids=ids)["tokens"]
+    assert expected.shape == (2, 29)
+    assert torch.equal(tokens, expected)
+    # The prompt; a token with a cache of 5 to 8, 9 to 16 and 17 to 32 places.
+    assert executables() == 4
+
+
+def test_generate_with_a_static_cache():
+    model = tiny_text.gpt2().eval()
+    ids = torch.randint(0, 100, (2, 5))
+    expected = model.generate(ids, max_new_tokens=8, do_sample=False)
+    tokens = run_recipe("generate with a static cache", model=model, ids=ids)["tokens"]
     assert expected.shape == (2, 13)
     assert torch.equal(tokens, expected)
     assert executables() == 2  # the prompt, and a token
