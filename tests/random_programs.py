@@ -9,7 +9,7 @@ import dataclasses
 import logging
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -151,8 +151,13 @@ def values_and_inputs(program: Program, backend: str | None, dynamic: bool | Non
 
 def gradients(program: Program, backend: str | None, dynamic: bool | None) -> Any:
     """The gradients of the outputs, added up, in the inputs."""
-    args = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in program[0]]
-    outputs = _through(backend, dynamic, lambda *args: run_program(program, args))(*args)
+    run = _through(backend, dynamic, lambda *args: run_program(program, args))
+    return _gradients(run, program, program[0])
+
+
+def _gradients(run: Callable[..., Any], program: Program, tensors: list[torch.Tensor]) -> Any:
+    args = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in tensors]
+    outputs = run(*args)
     real = [torch.view_as_real(o.resolve_conj()) if o.is_complex() else o for o in outputs]
     losses = [o.double().square().sum() for o in real if o.requires_grad]
     if not losses:
@@ -160,29 +165,42 @@ def gradients(program: Program, backend: str | None, dynamic: bool | None) -> An
     wanted = [a for a in args if a.requires_grad]
     found = torch.autograd.grad(sum(losses), wanted, allow_unused=True)  # type: ignore[arg-type]
     # A gradient in float64 is not more precise than the steps that it comes through.
-    made = values_of(program, copies(program[0]))
+    made = values_of(program, copies(tensors))
     single = any(v.dtype in (torch.float32, torch.complex64) for v in made)
     return [g.float() if single and g is not None else g for g in found]
 
 
 def values_at_sizes(program: Program, backend: str | None, dynamic: bool | None) -> Any:
-    """The outputs and the inputs at several sizes, where one bound is compiled for.
+    """The outputs and the inputs at several sizes, where two bounds are compiled for."""
+    run = _in_buckets(program, backend, dynamic)
+    with harmful_padding():
+        return [(run(*args), args) for args in _at_sizes(program)]
 
-    A size of the inputs becomes another one, wherever it stands. What eager refuses is left out.
-    """
-    sizes = [n for t in program[0] for n in t.shape if n > 1]
-    changing, found = max(sizes, default=2), []
+
+def gradients_at_sizes(program: Program, backend: str | None, dynamic: bool | None) -> Any:
+    """Likewise, the gradients of the outputs, added up, in the inputs."""
+    run = _in_buckets(program, backend, dynamic)
+    with harmful_padding():
+        return [_gradients(run, program, args) for args in _at_sizes(program)]
+
+
+def _in_buckets(program: Program, backend: str | None, dynamic: bool | None) -> Callable[..., Any]:
     options = {"buckets": [6, 12]} if backend == "openxla" else None
-    run = _through(backend, dynamic, lambda *args: run_program(program, args), options)
-    for size in (changing, 6, 7):
+    return _through(backend, dynamic, lambda *args: run_program(program, args), options)
+
+
+def _at_sizes(program: Program) -> Iterator[list[torch.Tensor]]:
+    """Inputs of several sizes: a size becomes another one, wherever it stands.
+
+    The first call is compiled as it is, the others are in buckets. What eager refuses is left out.
+    """
+    changing = max((n for t in program[0] for n in t.shape if n > 1), default=2)
+    for size in (changing, 5, 6, 7, 12):
         try:
             run_program(program, _resized(program[0], changing, size))
         except (RuntimeError, IndexError, ValueError):
             continue
-        args = _resized(program[0], changing, size)
-        with harmful_padding():
-            found.append((run(*args), args))
-    return found
+        yield _resized(program[0], changing, size)
 
 
 def _resized(tensors: list[torch.Tensor], old: int, new: int) -> list[torch.Tensor]:
@@ -247,6 +265,7 @@ MODES: dict[str, tuple[Any, ...]] = {
     "open sizes": (KINDS, values_and_inputs, True),
     "buckets": (KINDS, values_at_sizes, True),
     "gradients": (PURE, gradients, None),
+    "gradients in buckets": (PURE, gradients_at_sizes, True),
 }
 
 

@@ -342,6 +342,7 @@ def test_an_interrupt_between_the_renames(saved, monkeypatch):
     equal(restored(saved[0], 3), state(3))
 
 
+@pytest.mark.slow
 def test_kills(tmp_path):
     """Whenever a save is killed, one whole checkpoint of before or after it can be restored."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.spmd.killed_saves", str(tmp_path / "a")]
