@@ -4,10 +4,13 @@ Cold: nothing is cached on disk, and Dynamo starts anew in each test. In all tes
 behind the elements of an input is NaN, or a number that is no index.
 """
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from torch._higher_order_ops import while_loop
 from torch.utils import _pytree as pytree
 
 import xla_dynamo
@@ -16,6 +19,7 @@ from tests.compiling import compiled_whole
 from tests.padding import harmful_padding
 from xla_dynamo.errors import OptionError
 from xla_dynamo.graphs.buckets import Bucket, bucket_of, variants_of
+from xla_dynamo.lowerings.bounded.extents import Extent, Symbols
 from xla_dynamo.options import Options
 
 ENDS = (2, 1 << 24)
@@ -239,6 +243,46 @@ def test_sizes_that_were_equal_and_are_not_any_more(executables):
         torch._dynamo.mark_dynamic(y, 0)
         compare((x.softmax(0), y.sum(0)), run(x, y), values=True)
     assert executables() == 3
+
+
+@pytest.mark.parametrize("f", [lambda x: x[1:].mean(), lambda x: x * (x.shape[1] * 2)])
+def test_what_depends_on_two_sizes_is_not_taken_for_one(f):
+    """(n - 1) * m is 52 * n - 192 at the ends of these buckets and at sizes between."""
+    run = compiled_whole(f, buckets="auto")
+    for n, m in ((7, 31), (5, 18), (6, 20)):
+        x = torch.randn(n, m) + 3
+        torch._dynamo.mark_dynamic(x, (0, 1))
+        compare(f(x), run(x), values=True, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("ends", [((2, 4), (5, 8)), ((5, 8), (17, 32)), ((5, 8), (5, 8))])
+def test_simple_polynomials_of_two_sizes_are_not_confused(ends):
+    buckets = [Bucket(*each) for each in ends]
+    variants = variants_of(buckets)
+    symbols = Symbols(list(zip(*variants, strict=True)), [b.low for b in buckets])
+    terms = [(), (0,), (1,), (0, 1), (0, 0)]
+    for factors in itertools.product(range(-2, 3), repeat=len(terms)):
+        wanted = Extent.of(dict(zip(terms, factors, strict=True)))
+        found = symbols.extent(tuple(map(wanted.at, variants)))
+        assert found in (None, wanted)
+
+
+def test_branches_that_read_an_open_size():
+    def f(x):
+        return torch.cond(x.sum() > 0, lambda x: x.sum(0), lambda x: x.amax(0), (x,))
+
+    check(f, rows, (6, 5, 7), atol=2e-5, rtol=2e-5)
+
+
+def test_loops_that_read_an_open_size():
+    def f(x):
+        return while_loop(
+            lambda i, total: i < 3,
+            lambda i, total: (i + 1, total + x.sum(0)),
+            (torch.tensor(0), torch.zeros(11)),
+        )
+
+    check(f, rows, (6, 5, 7), atol=2e-5, rtol=2e-5)
 
 
 def test_attention(executables):

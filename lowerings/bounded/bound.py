@@ -1,6 +1,6 @@
 """Make a program that was lowered at upper bounds of its open sizes right at every size below."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
@@ -108,6 +108,15 @@ def _dim(ctx: BoundedContext, sizes: Sizes, parts: Parts) -> Dim:
     return simplified([Atom(s, part if is_open(s) else None) for part, s in each])
 
 
+def _captured(op: ir.Operation) -> Iterator[ir.Value]:
+    """The operands of the operations in the regions of one, those from outside included."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield from inner.operation.operands
+                yield from _captured(inner.operation)
+
+
 def _read(ctx: BoundedContext, aligned: Alignment, row: Row) -> None:
     """Note the dimensions of an operation's results, by its rule if one is open."""
     operands = [ctx.dims[value] for value in row.op.operands]
@@ -115,6 +124,8 @@ def _read(ctx: BoundedContext, aligned: Alignment, row: Row) -> None:
     free = any(is_free(dim) for dims in operands for dim in dims)
     free = free or any(is_open(sizes) for of_one in results for sizes in of_one)
     aligned.check_regions(row)
+    if any(is_free(dim) for value in _captured(row.op) for dim in ctx.dims.get(value, ())):
+        raise Refused("its body reads a value of an open size")
     if not free and not row.differing():
         for result, sizes in zip(row.op.results, results, strict=True):
             ctx.dims[result] = all_static(sizes)

@@ -163,7 +163,8 @@ class Symbols:
             return constant(sizes[0])
         found: set[Extent] = set()
         for key, values in self._candidates:
-            rise, steps = sizes[0] - sizes[1], values[0] - values[1]
+            # The last variant is the one in which no symbol has its bound.
+            rise, steps = sizes[0] - sizes[-1], values[0] - values[-1]
             if steps == 0 or rise % steps or rise == 0:
                 continue
             factor = rise // steps

@@ -62,6 +62,16 @@ def test_two_open_sizes():
     assert str(module.signature).endswith("where batch from 1, length from 1 to 64")
 
 
+def test_what_depends_on_two_sizes_of_small_ranges():
+    """At (5, 4), (3, 2) and (4, 3), the difference of the sizes is always 1."""
+
+    def f(x):
+        return x * (x.shape[0] - x.shape[1])
+
+    calls = [(torch.randn(m, n) + 3,) for m, n in ((5, 4), (3, 2), (2, 4), (5, 2))]
+    _assert_equal_at(f, calls, ({0: Dim("m", min=2, max=5), 1: Dim("n", min=2, max=4)},))
+
+
 def test_sizes_that_follow_from_others():
     def f(x, y):
         return torch.cat([x.repeat_interleave(2, 0), y, y[1:]])

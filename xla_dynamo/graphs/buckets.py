@@ -58,13 +58,14 @@ def bucket_of(size: int, buckets: Buckets, ends: tuple[int, int]) -> Bucket | No
 def variants_of(buckets: Sequence[Bucket]) -> list[tuple[int, ...]]:
     """The values of the symbols at which a graph is lowered.
 
-    The first are the bounds. Each symbol has its low and a size between, and symbols whose buckets
-    overlap have them in another order: so neither is the smaller one in all variants.
+    The first are the bounds. In one more for each symbol, it alone has its low: so what depends on
+    a symbol differs from what is at the bounds, and of two symbols whose buckets overlap neither is
+    the smaller one in all variants. In the last, all have sizes between.
     """
-    others = []
+    highs = tuple(b.high for b in buckets)
+    alone = [(*highs[:i], b.low, *highs[i + 1 :]) for i, b in enumerate(buckets)]
+    middles = []
     for place, bucket in enumerate(buckets):
         before = [b for b in buckets[:place] if b.low <= bucket.high and bucket.low <= b.high]
-        number, turned = divmod(len(before), 2)
-        pair = bucket.low, bucket.middle(number)
-        others.append(pair[::-1] if turned else pair)
-    return [tuple(b.high for b in buckets), *zip(*others, strict=True)]
+        middles.append(bucket.middle(len(before)))
+    return [highs, *alone, tuple(middles)]

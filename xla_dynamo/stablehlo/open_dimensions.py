@@ -125,7 +125,14 @@ def _variants(dimensions: Sequence[Dimension], least: Sequence[int]) -> list[tup
             f"the dimension {narrow.name!r} has a range of too few sizes to prove a program by: "
             "widen it to three or more, or export it as a fixed size"
         )
-    return list(zip(*(column[:count] for column in columns), strict=True))
+    first, *others = zip(*(column[:count] for column in columns), strict=True)
+    # Few variants agree on polynomials of other symbols: so in one more each changes alone.
+    alone = [
+        (*first[:place], column[1], *first[place + 1 :])
+        for place, column in enumerate(columns)
+        if len(columns) > 1 and count < _VARIANTS
+    ]
+    return [first, *alone, *others]
 
 
 def _unsupported(refusal: NotBounded) -> UnsupportedError:
