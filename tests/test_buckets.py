@@ -70,6 +70,7 @@ BOUNDED = {
     "triangle": (lambda x: (x @ x.T).tril().sum(1), rows),
     "padding": (lambda x: F.pad(x, (0, 0, 2, 1), value=3.0).sum(0), rows),
     "running sums": (lambda x: (x.cumsum(0), (x > 0).cumsum(0)), rows),
+    "results of functions": (lambda x: (x.topk(3, 1), x.cumsum(1), x.cumprod(1), x.sort(1)), rows),
     "sizes as results": (lambda x: (x + 1, x.shape[0], x.numel()), rows),
     "a permuted result": (lambda x: (x * 2).T, rows),
     "one result twice": (lambda x: (x * 2,) * 2, rows),

@@ -1,6 +1,6 @@
 """Read several lowerings of one graph in step: the operations that differ in sizes alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 from jax.extend.mlir import ir
@@ -148,8 +148,11 @@ class Alignment:
         return zip(*lists, strict=True)
 
 
-def inline_calls(function: func.FuncOp) -> None:
-    """Put the bodies of the module's functions where the function calls them."""
+def inline_calls(function: func.FuncOp, env: MutableMapping[Any, Any] | None = None) -> None:
+    """Put the bodies of the module's functions where the function calls them.
+
+    Values of `env` that were results of a call become those of the body.
+    """
     module = function.operation.parent
     bodies = {
         op.name.value: op
@@ -171,7 +174,10 @@ def inline_calls(function: func.FuncOp) -> None:
         for op in body.operations:
             if op.operation.name == "func.return":
                 for result, value in zip(call.results, op.operands, strict=True):
-                    result.replace_all_uses_with(known.get(value, value))
+                    new = known.get(value, value)
+                    result.replace_all_uses_with(new)
+                    for key in [k for k, v in (env or {}).items() if _is(v, result)]:
+                        env[key] = new  # type: ignore[index]
                 break
             copy = op.operation.clone(ip=ir.InsertionPoint(call))
             copy.location = call.operation.location  # which names the node of the graph
@@ -180,6 +186,10 @@ def inline_calls(function: func.FuncOp) -> None:
             if copy.name == "func.call":
                 todo.append(copy.opview)
         call.operation.erase()
+
+
+def _is(value: Any, result: ir.Value) -> bool:
+    return isinstance(value, ir.Value) and value == result
 
 
 def _rebind(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> None:

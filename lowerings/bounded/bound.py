@@ -1,6 +1,7 @@
 """Make a program that was lowered at upper bounds of its open sizes right at every size below."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import Any
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
@@ -36,6 +37,7 @@ def bound_sizes(
     symbols: Symbols,
     run_time: int,
     inputs: Sequence[Sequence[Parts] | None],
+    env: MutableMapping[Any, Any],
 ) -> Callable[[ir.Value], Dims]:
     """Change the first of these functions, which must be one graph's in several variants.
 
@@ -47,6 +49,7 @@ def bound_sizes(
         symbols: its open sizes.
         run_time: the number of the argument that has the symbols' values, i32[symbols].
         inputs: the parts of each argument's dimensions; None for one of static sizes.
+        env: values of the first function; those of operations that go are replaced.
 
     Returns:
         What is known of the dimensions of a value that the first function had.
@@ -55,7 +58,7 @@ def bound_sizes(
         Refused: some operation is not known to be right at other sizes.
     """
     for function in functions:
-        inline_calls(function)
+        inline_calls(function, env if function is functions[0] else None)
     main = functions[0]
     aligned = Alignment(functions)
     sizes = RunTimeSizes(main.entry_block.arguments[run_time], main.entry_block)

@@ -135,6 +135,7 @@ def _lower(
                 symbols,
                 len(first.donations) + len(first.inputs) - 1,
                 _parts_of_arguments(first, open_sizes, number_first),
+                first.env,
             )
         except Refused as refusal:
             raise NotBounded(f"{refusal}{line_of(gm, refusal.place)}") from refusal
