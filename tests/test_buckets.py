@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 import xla_dynamo
 from tests.comparison import compare
-from tests.compiling import compiled_whole
+from tests.compiling import compiled, compiled_whole
 from tests.padding import harmful_padding
 from xla_dynamo.errors import OptionError
 from xla_dynamo.graphs.buckets import Bucket, bucket_of, variants_of
@@ -284,6 +284,21 @@ def test_loops_that_read_an_open_size():
         )
 
     check(f, rows, (6, 5, 7), atol=2e-5, rtol=2e-5)
+
+
+def test_sizes_that_depend_on_values():
+    """They have no value where the graph is traced."""
+
+    def f(x, mask):
+        y = x[mask]
+        return y.exp().sum(0), y * 2
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        run = compiled(f, fullgraph=True, dynamic=True, buckets="auto")
+        for n in SIZES:
+            x = torch.randn(n, 11)
+            mask = torch.arange(n) % 3 != 0
+            compare(f(x, mask), run(x, mask), values=True, atol=2e-5, rtol=2e-5)
 
 
 def test_attention(executables):

@@ -53,7 +53,8 @@ class OpenSizes:
         names: the name of each symbol.
         dims: which dimension of an input has it first; None where inputs are the number alone.
         seen_to_vary: whether it is known to vary, not only allowed to.
-        traced: its value where the graph was traced.
+        traced: its value where the graph was traced; another negative number for each that had
+            none, as how many elements a mask takes.
         ranges: the least and the largest number that each may be.
         inputs: what is known of each input: the sizes of a tensor, the extent of an integer, or
             None for something else.
@@ -97,7 +98,8 @@ class OpenSizes:
                 if symbol not in self._symbols:
                     self._symbols.append(symbol)
                     self.names.append(name_of_size(size))
-                    self.traced.append(int(size.node.hint))
+                    hint = size.node.hint
+                    self.traced.append(-len(self.names) if hint is None else int(hint))
                     self.seen_to_vary.append(symbol in sizes_seen_to_vary(environment))
                     self._sources.append((index, dim))
                     self.dims.append(dim)
