@@ -9,7 +9,6 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
-import transformers
 from torch._higher_order_ops import while_loop
 from torch.utils import _pytree as pytree
 
@@ -363,46 +362,3 @@ def test_no_remainder_is_the_same_at_all_sizes_that_are_lowered(high):
         (top,), *others = variants_of([Bucket(low, high)])
         for divisor in range(2, high):
             assert {n % divisor for (n,) in others} != {top % divisor}
-
-
-@pytest.mark.usefixtures("others_may_warn")
-def test_bert(traces, executables):
-    config = transformers.BertConfig(
-        hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256
-    )
-    model = transformers.BertModel(config).eval()
-
-    def f(ids, mask):
-        return model(input_ids=ids, attention_mask=mask).last_hidden_state
-
-    run = compiled_whole(f, dynamic=True, buckets="auto")
-    with torch.no_grad():
-        for length, count in ((5, 1), (7, 2), (8, 2), (9, 3), (16, 3), (1, 4)):
-            ids = torch.randint(0, 1000, (3, length))
-            mask = (torch.arange(length) < torch.tensor([[length], [3], [1]])).long()
-            torch.testing.assert_close(run(ids, mask), f(ids, mask), atol=1e-5, rtol=1e-5)
-            assert executables() == count
-    assert traces() == 2
-
-
-@pytest.mark.usefixtures("others_may_warn")  # transformers 5.24 renames past_key_values
-def test_gpt2_with_a_growing_cache(traces, executables):
-    config = transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, n_positions=64)
-    model = transformers.GPT2LMHeadModel(config).eval()
-
-    def step(ids, past):
-        cache = transformers.DynamicCache(past) if past else None
-        output = model(input_ids=ids, past_key_values=cache, use_cache=True)
-        layers = output.past_key_values.layers
-        return output.logits, [(layer.keys, layer.values) for layer in layers]
-
-    run = compiled_whole(step, dynamic=True, buckets="auto")
-    with torch.no_grad():
-        past = expected_past = step(torch.randint(0, 1000, (3, 5)), None)[1]
-        for _ in range(6):  # the cache of 5 to 10 places
-            ids = torch.randint(0, 1000, (3, 1))
-            logits, past = run(ids, past)
-            expected, expected_past = step(ids, expected_past)
-            compare((expected, expected_past), (logits, past), values=True, atol=1e-5, rtol=1e-5)
-    assert traces() == 1
-    assert executables() == 3
