@@ -7,6 +7,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
 from xla_dynamo.lowerings.bounded.extents import Refused, Sizes
+from xla_dynamo.lowerings.builders.functions import rebind
 from xla_dynamo.lowerings.builders.values import shape_of
 
 
@@ -167,6 +168,10 @@ def inline_calls(function: func.FuncOp, env: MutableMapping[Any, Any] | None = N
         return ir.WalkResult.ADVANCE
 
     function.operation.walk(visit)
+    names: dict[ir.Value, list[Any]] = {}
+    for node, value in (env or {}).items():
+        if isinstance(value, ir.Value):
+            names.setdefault(value, []).append(node)
     while todo:
         call = todo.pop()
         body = bodies[ir.FlatSymbolRefAttr(call.operation.attributes["callee"]).value].entry_block
@@ -176,27 +181,14 @@ def inline_calls(function: func.FuncOp, env: MutableMapping[Any, Any] | None = N
                 for result, value in zip(call.results, op.operands, strict=True):
                     new = known.get(value, value)
                     result.replace_all_uses_with(new)
-                    for key in [k for k, v in (env or {}).items() if _is(v, result)]:
-                        env[key] = new  # type: ignore[index]
+                    if env is not None and (nodes := names.pop(result, None)):
+                        env.update(dict.fromkeys(nodes, new))
+                        names.setdefault(new, []).extend(nodes)
                 break
             copy = op.operation.clone(ip=ir.InsertionPoint(call))
             copy.location = call.operation.location  # which names the node of the graph
-            _rebind(copy, known)
+            rebind(copy, known)
             known.update(zip(op.results, copy.results, strict=True))
             if copy.name == "func.call":
                 todo.append(copy.opview)
         call.operation.erase()
-
-
-def _is(value: Any, result: ir.Value) -> bool:
-    return isinstance(value, ir.Value) and value == result
-
-
-def _rebind(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> None:
-    for number, operand in enumerate(op.operands):
-        if operand in known:
-            op.operands[number] = known[operand]
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                _rebind(inner.operation, known)

@@ -1,6 +1,6 @@
 """The functions of a module: finding them and their operations, and changing their types."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
@@ -120,3 +120,14 @@ def set_result_attributes(function: func.FuncOp, given: list[dict[str, ir.Attrib
         function.attributes["res_attrs"] = ir.ArrayAttr.get([ir.DictAttr.get(a) for a in given])
     elif "res_attrs" in function.attributes:
         del function.attributes["res_attrs"]
+
+
+def rebind(op: ir.Operation, known: Mapping[ir.Value, ir.Value]) -> None:
+    """Replace operands of an operation, and of those in its regions, where others are known."""
+    for number, operand in enumerate(op.operands):
+        if operand in known:
+            op.operands[number] = known[operand]
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                rebind(inner.operation, known)

@@ -19,6 +19,7 @@ from xla_dynamo.lowerings.builders.functions import (
     has_uses,
     main_of,
     operations_of,
+    rebind,
     update_type,
     values_read,
 )
@@ -195,21 +196,11 @@ def _decomposition(
     with ir.InsertionPoint(block):
         for op in inside:
             copy = op.clone()
-            _rebind(copy, known)
+            rebind(copy, known)
             known.update(zip(op.results, copy.results, strict=True))
         func.ReturnOp([known[v] for v in results])
     update_type(function)
     return chosen
-
-
-def _rebind(op: ir.Operation, known: dict[Value, Value]) -> None:
-    for number, operand in enumerate(op.operands):
-        if operand in known:
-            op.operands[number] = known[operand]
-    for region in op.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                _rebind(inner.operation, known)
 
 
 def _remove(op: ir.Operation) -> None:

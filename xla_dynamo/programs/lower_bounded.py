@@ -94,8 +94,7 @@ def lower_bounded(
         NotBounded: the program would not be known to be right at other sizes.
     """
     # It is not known in which order an input's merged sizes were merged: both are tried.
-    inputs = [open_sizes.inputs[index] for index in range(len(open_sizes.inputs))]
-    extents = {e for i in inputs if isinstance(i, TensorSizes) for e in i.shape}
+    extents = {e for i in open_sizes.inputs if isinstance(i, TensorSizes) for e in i.shape}
     may_be_merged = any(e.factors(True) != e.factors(False) for e in extents)
     try:
         return _lower(gm, open_sizes, symbols, variants, target, request, number_first=True)
