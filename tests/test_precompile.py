@@ -53,6 +53,16 @@ def test_a_batch_that_changes_is_open_from_the_first_executable_on(executables, 
     assert_nothing_is_compiled(run, eager, inputs, executables, traces)
 
 
+def test_a_batch_of_one_and_another_leave_the_batch_open(executables, traces):
+    """1 has a graph of its own, so the batch never changes in the other one."""
+    run = compiled(lambda x: x.softmax(1).sum(2), buckets=[4, 8, 16])
+    shapes = [[(b, n, 11)] for b in (1, 4) for n in (8, 16)]
+    assert xla_dynamo.precompile(run, shapes=shapes).executables == 4
+    inputs = [[torch.randn(b, n, 11)] for b, n in ((2, 7), (3, 12), (1, 6), (4, 16))]
+    eager = run._torchdynamo_orig_callable
+    assert_nothing_is_compiled(run, eager, inputs, executables, traces)
+
+
 @pytest.mark.parametrize("dynamic", [None, True, False])
 def test_exact_sizes(dynamic, executables, traces):
     run = compiled(MODEL, dynamic=dynamic)

@@ -91,6 +91,12 @@ def test_quantized_weights(freeze):
     assert_matches_eager(ours, leaf(5, 8))
 
 
+def test_graphs_of_dtypes_without_a_short_name_are_explained():
+    """What listens to Dynamo has torch print each graph, which would fail on uint4."""
+    report = xla_dynamo.explain(packed_linear(8, 16))(torch.randn(5, 8))
+    assert len(report.graphs) == 1
+
+
 @pytest.mark.parametrize("offset", [0, 1])
 def test_changes_of_a_wrapper_are_seen_under_freeze(offset):
     """Operators on the wrapper change the inner tensors and leave their versions as they are."""

@@ -10,6 +10,7 @@ import torch
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
+from xla_dynamo.dynamo import dynamo_trace
 from xla_dynamo.runtime import cache_settings as settings
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
@@ -90,3 +91,4 @@ def logged(level=logging.WARNING):
     finally:
         log.removeHandler(handler)
         log.setLevel(before)
+        dynamo_trace._TRACE.removeHandler(dynamo_trace._LOG)

@@ -174,6 +174,7 @@ def test_no_permission_is_a_warning(open_to_all):
     path = open_to_all
     folder = CacheFolder(path)
     folder.write("executable", key("a"), b"payload")
+    folder.file_of("executable", key("a")).chmod(0o644)  # whatever the umask is
     (path / "closed").mkdir()
     (path / "closed").chmod(0)
     path.chmod(0o555)

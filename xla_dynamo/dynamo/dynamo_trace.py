@@ -11,9 +11,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from xla_dynamo.events import Event, Frame, GraphBreak, Observer, log, log_event
 from xla_dynamo.graphs.source_lines import SourceLine, innermost_user_frame, name_of
-from xla_dynamo.torch_private import current_region
+from xla_dynamo.torch_private import current_region, dtype_abbrs
 
 _TRACE = logging.getLogger("torch.__trace")
 _REASON = re.compile(r"(?P<id>\d+/\d+): (?P<reason>.*)")
@@ -106,7 +108,7 @@ def read_frame(metrics: dict[str, Any], failed_guards: dict[str | None, str]) ->
 def listening(observer: Observer, region: int | None) -> Iterator[None]:
     """Tell an observer what Dynamo does in this thread, for one `torch.compile` if known."""
     listener = _Listener(observer, threading.get_ident(), region)
-    _TRACE.addHandler(listener)
+    _add(listener)
     try:
         yield
     finally:
@@ -116,4 +118,15 @@ def listening(observer: Observer, region: int | None) -> Iterator[None]:
 def log_what_dynamo_does() -> None:
     """Log graph breaks and compilations from now on, if the log "xla_dynamo" is on."""
     if log.isEnabledFor(logging.INFO) and _LOG not in _TRACE.handlers:
-        _TRACE.addHandler(_LOG)
+        _add(_LOG)
+
+
+def _add(listener: _Listener) -> None:
+    """Listen to torch, which prints each graph for its listeners.
+
+    There it looks up a short name for each dtype and fails where it has none, as for `uint4`.
+    """
+    for dtype in vars(torch).values():
+        if isinstance(dtype, torch.dtype):
+            dtype_abbrs.setdefault(dtype, str(dtype).removeprefix("torch."))
+    _TRACE.addHandler(listener)

@@ -11,7 +11,7 @@ import torch
 from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.execution.calls import Call
 from xla_dynamo.execution.executable_cache import ExecutableCache
-from xla_dynamo.execution.meanwhile import Meanwhile
+from xla_dynamo.execution.meanwhile import Meanwhile, only_looks
 from xla_dynamo.graphs.bucket_choice import BucketChoice, Choice
 from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
 from xla_dynamo.graphs.request import Request
@@ -62,6 +62,8 @@ class BucketedCalls:
         if self._sizes is None or (values := self._sizes.values(args)) is None:
             return None
         with self._choosing:
+            if only_looks():
+                self._choice.open_all_that_vary()
             choice = self._choice.choose(values)
         if choice is None:
             return None

@@ -49,6 +49,11 @@ def is_ahead() -> bool:
     return _ahead.begun is not None
 
 
+def only_looks() -> bool:
+    """Whether calls in this thread only show which sizes are to come."""
+    return _ahead.only_looks
+
+
 class Meanwhile:
     """The call of a graph that runs while an executable is compiled in the background."""
 

@@ -65,7 +65,8 @@ class BucketChoice:
 
     A size is compiled as it is until it changes: padding it to a bound would be in vain where all
     calls have the same. Sizes that Dynamo has seen to vary, or that are marked, are open from the
-    beginning; but not those of a first dimension beside others, which is a batch as a rule.
+    beginning; but not those of a first dimension beside others, which is a batch as a rule, unless
+    the calls to come were shown, as to `precompile`.
 
     Sizes that were equal where the graph was traced, and are equal in a call, are one symbol, as
     Dynamo has it for the inputs of a graph; the caches of a model's layers have sizes of their own.
@@ -78,6 +79,11 @@ class BucketChoice:
         only_first = all(dim == 0 for varies, dim in vary if varies)
         self._changes = [varies and (dim != 0 or only_first) for varies, dim in vary]
         self._last: Sequence[int] | None = None
+
+    def open_all_that_vary(self) -> None:
+        """Leave open whatever Dynamo has seen to vary, a batch too."""
+        pairs = zip(self._changes, self._sizes.seen_to_vary, strict=True)
+        self._changes = [changes or varies for changes, varies in pairs]
 
     def choose(self, values: Sequence[int]) -> Choice | None:
         """The choice for the symbols' values; None if none is open, or one has no bucket."""
