@@ -33,7 +33,7 @@ KIND = "executable"
 # configuration. XLA:CPU cannot write its calls of oneDNN: it takes each for a call of another kind,
 # and reads beyond it (thunk_proto_serdes.cc, jaxlib 0.10 to 0.12).
 _CALLS = re.compile(
-    r"xla_dynamo\.call|lapack_\w+|cu(solver|blas|fft|dnn)\w*|cub_\w+|hipsolver_\w+|mhlo\.\w+"
+    r"xla_dynamo\.(call|script)|lapack_\w+|cu(solver|blas|fft|dnn)\w*|cub_\w+|hipsolver_\w+|mhlo\.\w+"
     r"|chlo\.\w+|stablehlo\.\w+|Sharding|SPMDFullToShardShape|SPMDShardToFullShape|TopK"
     r"|annotate_device_placement|xla\.sdy\.\w+"
 )

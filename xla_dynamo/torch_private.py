@@ -21,10 +21,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "OpOverload": ("torch._ops:OpOverload", "an operator of a graph"),
     "HigherOrderOperator": ("torch._ops:HigherOrderOperator", "an operator on graphs"),
     "scan_op": ("torch._higher_order_ops.scan:scan_op", "torch's scan in a graph"),
-    "while_loop_op": (
-        "torch._higher_order_ops.while_loop:while_loop_op",
-        "torch's while_loop in a graph",
-    ),
+    "while_loop_op": ("torch._higher_order_ops.while_loop:while_loop_op", "its while_loop"),
     "DispatchKey": ("torch._C:DispatchKey", "names an operator's kernels"),
     "all_operator_names": (
         "torch._C:_dispatch_get_all_op_names",
@@ -39,10 +36,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "excluded_keys": ("torch._C:_dispatch_tls_local_exclude_set", "keys that a thread leaves out"),
     "ExcludeDispatchKeys": ("torch._C:_ExcludeDispatchKeyGuard", "leaves keys out for a block"),
     "ForceDispatchKeys": ("torch._C:_ForceDispatchKeyGuard", "sets both for a block"),
-    "disable_current_modes": (
-        "torch.utils._python_dispatch:_disable_current_modes",
-        "without the user's modes",
-    ),
+    "disable_current_modes": ("torch.utils._python_dispatch:_disable_current_modes", "for a block"),
     "DisableTorchFunction": ("torch._C:DisableTorchFunction", "sets aside __torch_function__"),
     "DisableAutocast": ("torch._C:_DisableAutocast", "sets aside autocast"),
     "is_any_autocast_enabled": ("torch._C:_is_any_autocast_enabled", "on whatever device"),
@@ -69,6 +63,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "elementwise_dtypes": ("torch._prims_common:elementwise_dtypes", "type promotion"),
     "get_computation_dtype": ("torch._prims_common:get_computation_dtype", "what half computes in"),
     "dtype_abbrs": ("torch.utils._dtype_abbrs:dtype_abbrs", "names such as f32, as in graphs"),
+    "new_handle": ("torch._C._aoti:unsafe_alloc_void_ptr_from_tensor", "a tensor for C_FUNCTIONS"),
     "invert_perm": ("torch._prims_common:invert_perm", "the inverse of a permutation"),
     "suggest_memory_format": ("torch._prims_common:suggest_memory_format", "channels last or not"),
     # Tensors without values.
@@ -120,10 +115,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "allow_in_graph": ("torch._dynamo:allow_in_graph", "a function that Dynamo does not enter"),
     "dynamo_config": ("torch._dynamo:config", "Dynamo's switches"),
     "inductor_config": ("torch._inductor:config", "whether a draw that nobody reads is dead"),
-    "BackendCompilerFailed": (
-        "torch._dynamo.exc:BackendCompilerFailed",
-        "how Dynamo tells our errors",
-    ),
+    "BackendCompilerFailed": ("torch._dynamo.exc:BackendCompilerFailed", "how it tells errors"),
     "OptimizedModule": ("torch._dynamo.eval_frame:OptimizedModule", "a compiled module"),
     "maybe_mark_dynamic": ("torch._dynamo:maybe_mark_dynamic", "lets Dynamo leave a size open"),
     "innermost_fn": ("torch._dynamo.eval_frame:innermost_fn", "what torch.compile was given"),
@@ -149,6 +141,15 @@ PLACES: dict[str, tuple[str, str]] = {
     "to_dlpack": ("torch._C:_to_dlpack", "a capsule of any tensor, gradients or not"),
     "from_dlpack": ("torch._C:_from_dlpack", "a tensor of a capsule"),
 }
+
+# Of the C functions that torch has for Inductor's code, those that our programs call, by number.
+C_FUNCTIONS = (
+    "aoti_torch_create_tensor_from_blob_v2",
+    "aoti_torch_delete_tensor_object",
+    "aoti_torch_copy_",
+    "aoti_torch_cpu_mkldnn__convolution_pointwise",
+    "aoti_torch_cpu_mkldnn__convolution_pointwise_binary_",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.lowerings.builders.call_scripts import row_major_layout
 from xla_dynamo.lowerings.builders.dtypes import permuted_type
 from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.values import Value
@@ -46,15 +46,9 @@ def library_call(
         given,
         target,
         backend_config=config,
-        operand_layouts=ir.ArrayAttr.get([_row_major(x.type) for x in given]),
-        result_layouts=ir.ArrayAttr.get([_row_major(t) for t in made]),
+        operand_layouts=ir.ArrayAttr.get([row_major_layout(x.type) for x in given]),
+        result_layouts=ir.ArrayAttr.get([row_major_layout(t) for t in made]),
         **attributes,
     )
     results = zip(op.results, result_permutations, strict=True)
     return [transpose(result, invert_perm(p)) for result, p in results]
-
-
-def _row_major(given: ir.Type) -> ir.Attribute:
-    """A layout as XLA has it: dimensions from the innermost in memory to the outermost."""
-    order = np.arange(given.rank)[::-1].copy()
-    return ir.DenseIntElementsAttr.get(order, type=ir.IndexType.get())

@@ -11,6 +11,7 @@ from jax.extend.mlir import ir
 
 # Modules, and not their functions: some have the name of the module, which they would hide here.
 from xla_dynamo.lowerings.passes import (
+    call_packed,
     channels_last,
     contraction_barriers,
     guard_exponentials,
@@ -76,6 +77,7 @@ PASSES = (
         for_embedded=True,
     ),
     Pass(channels_last.put_channels_last),
+    Pass(call_packed.call_packed),
     Pass(result_permutations.choose_permutations, for_others=True),
     Pass(guard_exponentials.guard_exponentials, for_partitions=True, for_embedded=True),
     Pass(split_reductions.split_reductions),

@@ -18,6 +18,7 @@ from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE
 from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.strides import channels_last
 from xla_dynamo.lowerings.builders.values import Value, rank_of, shape_of, source_of
+from xla_dynamo.lowerings.passes.pack_weights import PACKED
 from xla_dynamo.lowerings.passes.permuted_operations import (
     WINDOWED,
     Permutation,
@@ -34,7 +35,7 @@ from xla_dynamo.lowerings.target import Target
 from xla_dynamo.torch_private import invert_perm
 
 # The library calls that take images: oneDNN's target, and the name of torch's kernel.
-_ON_IMAGES = ("__onednn$convolution", "weight_gradient")
+_ON_IMAGES = ("__onednn$convolution", PACKED, "weight_gradient")
 
 
 def put_channels_last(module: ir.Module, target: Target) -> None:

@@ -7,15 +7,24 @@ weights to bfloat16, kernels in another layout, scales computed from running var
 
 import dataclasses
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
+from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import has_uses, is_used, operations_of, update_type
 from xla_dynamo.lowerings.builders.operation_names import VIEWS, named
 from xla_dynamo.lowerings.builders.values import Value, nbytes_of
+from xla_dynamo.lowerings.passes.pack_weights import (
+    TORCH_PACKED,
+    Packed,
+    is_packable,
+    pack,
+    window_of,
+)
 from xla_dynamo.lowerings.target import Target
 
 # Operations that have effects, or may give another value each time.
@@ -35,6 +44,8 @@ class Cut:
         module: computes those of `computed`; None if there are none.
         arguments: the arguments of `module`, by the numbers that they had in the function.
         computed: the keys of its results.
+        packed: the values that the function reads by handles, in an array that is its last
+            argument if there are any.
         unused: the numbers of the roots that the function had as arguments and has no more.
     """
 
@@ -42,6 +53,7 @@ class Cut:
     module: ir.Module | None
     arguments: list[int]
     computed: list[str]
+    packed: list[Packed]
     unused: frozenset[int]
 
 
@@ -66,24 +78,46 @@ def freeze(
     if not target.is_cpu:  # elsewhere `frozen_inputs` does not look at running statistics
         frozen = [argument for argument in frozen if not _may_be_statistic(argument)]
     separation = _Separation(main, frozen)
-    values = separation.frontier()
-    if not values:
+    calls = separation.packable() if TORCH_PACKED in target.libraries else []
+    values = separation.frontier(calls)
+    if not values and not calls:
         return None
     keys = [separation.key(value) for value in values]
-    pairs = [(k, v) for k, v in zip(keys, values, strict=True) if k not in known]
+    whole = {separation.key(v): v for call in calls for v in list(call.operands)[1:]}
+    every = {**whole, **dict(zip(keys, values, strict=True))}
+    pairs = [(k, v) for k, v in every.items() if k not in known]
     module, used = None, list[Value]()
     if pairs:
         module, used = separation.module([value for _, value in pairs])
     numbers = [ir.BlockArgument(value).arg_number for value in used]
-    for value in values:
-        argument = block.add_argument(value.type, ir.Location.unknown())
+    added = [block.add_argument(value.type, ir.Location.unknown()) for value in values]
+    packed = _pack(main, calls, {value: key for key, value in whole.items()})
+    for value, argument in zip(values, added, strict=True):
         value.replace_all_uses_with(argument)
     separation.erase()
     unused = frozenset(number for number, value in arguments.items() if not is_used(value))
     for number in sorted(unused, reverse=True):
         block.erase_argument(number)
     update_type(main)
-    return Cut(keys, module, numbers, [key for key, _ in pairs], unused)
+    return Cut(keys, module, numbers, [key for key, _ in pairs], packed, unused)
+
+
+def _pack(
+    main: func.FuncOp, calls: Sequence[ir.Operation], keys: Mapping[Value, str]
+) -> list[Packed]:
+    """Give the function handles of what some convolutions read, and the convolutions those."""
+    places: dict[Packed, int] = {}
+    numbers = []
+    for call in calls:
+        weight, *bias = (keys[value] for value in list(call.operands)[1:])
+        read = [Packed(weight, window_of(call)), *map(Packed, bias)]
+        numbers.append([places.setdefault(packed, len(places)) for packed in read])
+    if places:
+        type_ = tensor_type([len(places)], torch.int64)
+        handles = main.entry_block.add_argument(type_, ir.Location.unknown())
+        for call, read in zip(calls, numbers, strict=True):
+            pack(call, handles, read)
+    return list(places)
 
 
 class _Separation:
@@ -107,13 +141,25 @@ class _Separation:
                 found = self._frozen if any(frozen) else self._constant
                 found.update(dict.fromkeys(op.results, op))
 
-    def frontier(self) -> list[Value]:
+    def packable(self) -> list[ir.Operation]:
+        """The convolutions that read frozen values and roots alone, beside their image."""
+        known = {*self._roots, *self._frozen}
+
+        def is_frozen(call: ir.Operation) -> bool:
+            read = list(call.operands)[1:]
+            return all(v in known and self._is_worth_keeping(v) for v in read)
+
+        return [op for op in self._live if is_packable(op) and is_frozen(op)]
+
+    def frontier(self, calls: Sequence[ir.Operation] = ()) -> list[Value]:
         """The values to keep: frozen operands of live operations, or the sources that these view.
 
-        To keep a view would save nothing: XLA reads through it, or fuses it into its users.
+        Without what `calls` read, which get handles. To keep a view would save nothing: XLA reads through it, or fuses it into its users.
         """
         found: dict[Value, None] = {}
-        waiting = [v for op in self._live for v in op.operands]
+        packed = set(calls)
+        waiting = [v for op in self._live if op not in packed for v in op.operands]
+        waiting += [op.operands[0] for op in calls]
         seen = set()
         while waiting:
             value = waiting.pop()

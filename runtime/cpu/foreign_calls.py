@@ -131,8 +131,7 @@ def can_call() -> bool:
     """Whether programs for the CPU can call; registers the handler if so."""
     if _version() not in _KNOWN_VERSIONS:
         return False
-    capsule = jax.ffi.pycapsule(ctypes.cast(_handler, _Pointer).value)
-    jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler_address()), platform="cpu")
     return True
 
 
@@ -211,10 +210,22 @@ def _handler(pointer: Any) -> int | None:
     try:
         _run(frame)
     except BaseException as error:
-        message = f"{type(error).__name__}: {error}".encode()
-        arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, message, _INTERNAL)
-        return _api(frame, _ERROR_CREATE)(ctypes.addressof(arguments))
+        return make_error(ctypes.addressof(frame), f"{type(error).__name__}: {error}")
     return None
+
+
+def make_error(frame: int, message: str) -> int | None:
+    """What a handler returns that has failed: the address of an error of XLA's.
+
+    `frame` is the address of the call's frame.
+    """
+    arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, message.encode(), _INTERNAL)
+    return _api(_Frame.from_address(frame), _ERROR_CREATE)(ctypes.addressof(arguments))
+
+
+def handler_address() -> int:
+    """The address of the handler, which answers what XLA asks of any handler beside calls."""
+    return ctypes.cast(_handler, _Pointer).value or 0
 
 
 def _run(frame: Any) -> None:

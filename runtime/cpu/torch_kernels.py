@@ -38,11 +38,15 @@ def can_share() -> bool:
 def alone() -> Iterator[None]:
     """No threads but this one, which is XLA's, and no autograd."""
     library = _library()
-    torch.get_num_threads()  # the first time in a thread, this sets what is set here
+    threads = torch.get_num_threads()  # the first time in a thread, this sets what is set here
     library.omp_set_num_threads(1)
     library.MKL_Set_Num_Threads_Local(1)
-    with torch.no_grad():
-        yield
+    try:
+        with torch.no_grad():
+            yield
+    finally:  # scripts of calls use torch's other threads (`call_scripts`)
+        library.omp_set_num_threads(threads)
+        library.MKL_Set_Num_Threads_Local(0)
 
 
 def tensor_at(

@@ -8,21 +8,26 @@ bit (0.3 us each).
 import dataclasses
 import operator
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 
 from xla_dynamo.execution.changes import epoch, watch_optimizers
 from xla_dynamo.execution.constants import negative_zero
 from xla_dynamo.execution.known_buffers import StaticInputs
+from xla_dynamo.execution.packed_values import pack
 from xla_dynamo.execution.restriding import preparation
+from xla_dynamo.lowerings.passes.pack_weights import Packed
 from xla_dynamo.options import Options
 from xla_dynamo.programs.program import Frozen
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import Placement
 
+# The handles that are made of values, by what they are made of: the ids of the handles of all other
+# programs whose values they stand for, the buffer, and these programs' handles, which holds them.
+Handles: TypeAlias = dict[tuple[Packed, ...], tuple[list[int], Buffer, Any]]
 _address_of = torch.Tensor.data_ptr
 _version_of = operator.attrgetter("_version")
 # The most elements of a tensor that is compared bit by bit, and of such a vector.
@@ -34,12 +39,13 @@ class _Known:
     """The results for the parameters as they were."""
 
     state: list[Any]
-    results: list[Buffer]
+    results: list[Buffer | None]  # None: nobody reads it any more
     owner: weakref.ref
     others: Sequence[torch.Tensor]  # no other object gets their place as long as they are held
     memory: list[torch.Tensor]  # and nobody else the addresses
     watched: list[Any]
     bits: list[bytes]
+    handles: Handles
 
 
 class FrozenProgram:
@@ -57,14 +63,20 @@ class FrozenProgram:
         # Several modules may share the program, as the layers of a stack do.
         self._known: dict[int, _Known] = {}
 
-    def results(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:
-        """The values for the parameters among a call's arguments."""
+    def values(
+        self, args: Sequence[Any], stream: int | None, wanted: Collection[int]
+    ) -> tuple[list[Any], Handles]:
+        """The values for the parameters among a call's arguments, at least those of some numbers.
+
+        And the handles of values that were made for these parameters.
+        """
         tensors = self._pick(args)
         state = [*map(_address_of, tensors), *map(id, tensors), epoch()]
         try:
             state += map(_version_of, tensors)
         except RuntimeError:  # an inference tensor, whose changes nobody counts
             state.append(object())
+        handles: Handles = {}
         known = self._known.get(state[0])
         if (
             known is not None
@@ -72,16 +84,18 @@ class FrozenProgram:
             and known.state == state
             and known.bits == _bits(known.watched)
         ):
-            return known.results
+            if None not in known.results or all(known.results[i] is not None for i in wanted):
+                return known.results, known.handles
+            handles = known.handles
         watched = [_array_of(tensor) for tensor in tensors if _is_watched(tensor)]
         bits = _bits(watched)  # before they are read: a change meanwhile is one to be seen
         buffers = [*self._inputs.buffers(args, stream), *self._constants]
-        results = [buffer for (buffer,) in self._execute(buffers)]
+        results: list[Any] = [buffer for (buffer,) in self._execute(buffers)]
         memory = [tensor.detach() for tensor in tensors]
         owner = weakref.ref(tensors[0], self._forgetting(state[0]))
         others = [tensor for tensor in tensors if tensor is not tensors[0]]
-        self._keep(_Known(state, results, owner, others, memory, watched, bits))
-        return results
+        self._keep(_Known(state, results, owner, others, memory, watched, bits, handles))
+        return results, handles
 
     def _keep(self, new: _Known) -> None:
         for address, known in list(self._known.items()):
@@ -119,6 +133,9 @@ def _bits(arrays: list[Any]) -> list[bytes]:
     return [array.tobytes() for array in arrays]
 
 
+Place: TypeAlias = tuple[FrozenProgram, int]
+
+
 class FrozenValues:
     """The values of a graph: the executables for its sizes share those that are the same."""
 
@@ -135,13 +152,52 @@ class FrozenValues:
         self.keys.update({key: (program, i) for i, key in enumerate(frozen.computed)})
         return executable.compile_seconds
 
-    def of(self, keys: Sequence[str]) -> Callable[[Sequence[Any], int | None], list[Buffer]]:
-        """A function of a call's arguments and the stream: the values of these keys."""
-        places = [self.keys[key] for key in keys]
-        programs = dict.fromkeys(program for program, _ in places)
+    def of(
+        self, frozen: Frozen, placement: Placement
+    ) -> Callable[[Sequence[Any], int | None], list[Buffer]]:
+        """A function of a call's arguments and the stream: the values that a program reads."""
+        places = [self.keys[key] for key in frozen.keys]
+        if frozen.packed:
+            return self._with_handles(places, frozen, placement)
+        wanted = _by_program(places)
 
         def buffers(args: Sequence[Any], stream: int | None) -> list[Buffer]:
-            found = {program: program.results(args, stream) for program in programs}
+            found = {p: p.values(args, stream, numbers)[0] for p, numbers in wanted.items()}
             return [found[program][index] for program, index in places]
 
         return buffers
+
+    def _with_handles(
+        self, places: Sequence[Place], frozen: Frozen, placement: Placement
+    ) -> Callable[[Sequence[Any], int | None], list[Buffer]]:
+        """The same for a program that reads some of the values by handles."""
+        packed = frozen.packed
+        sources = [self.keys[one.key] for one in packed]
+        windows = [one.window for one in packed]
+        wanted, every = _by_program(places), _by_program([*places, *sources])
+        programs = list(every)
+
+        def buffers(args: Sequence[Any], stream: int | None) -> list[Buffer]:
+            found = {p: p.values(args, stream, wanted.get(p, ())) for p in programs}
+            handles = found[programs[0]][1]
+            # Those that were made for the same values of the other programs.
+            others = [id(found[p][1]) for p in programs[1:]]
+            known = handles.get(packed)
+            if known is None or known[0] != others:
+                found = {p: p.values(args, stream, numbers) for p, numbers in every.items()}
+                values = [found[program][0][index] for program, index in sources]
+                known = others, pack(values, windows, placement), [found[p][1] for p in programs]
+                found[programs[0]][1][packed] = known
+                for program, index in set(sources) - set(places):
+                    found[program][0][index] = None  # only its packed form is read
+            return [*(found[program][0][index] for program, index in places), known[1]]
+
+        return buffers
+
+
+def _by_program(places: Iterable[Place]) -> dict[FrozenProgram, list[int]]:
+    """The numbers of values, by the programs that compute them."""
+    found: dict[FrozenProgram, list[int]] = {}
+    for program, number in places:
+        found.setdefault(program, []).append(number)
+    return found

@@ -110,7 +110,7 @@ def _importer(
     own = own_arguments(program, placement)
     frozen = None
     if program.frozen is not None and frozen_values is not None:
-        frozen = frozen_values.of(program.frozen.keys)
+        frozen = frozen_values.of(program.frozen, placement)
     last = [negative_zero(placement)] if program.takes_negative_zero else []
     device, on_gpu = placement.torch_device, placement.has_streams
 

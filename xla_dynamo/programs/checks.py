@@ -16,7 +16,7 @@ from xla_dynamo.torch_private import OpOverload, schema
 def check_program(program: Program) -> None:
     """Raise ValueError or TypeError unless a program is whole, and calls views and checks alone."""
     _check(program, Program, "program")
-    frozen = len(program.frozen.keys) if program.frozen else 0
+    frozen = len(program.frozen.keys) + bool(program.frozen.packed) if program.frozen else 0
     bound = (program.donations, program.inputs, program.static_inputs, program.constants)
     taken = sum(map(len, bound)) + program.uses_rng + frozen + program.takes_negative_zero
     main = main_of(program.module)

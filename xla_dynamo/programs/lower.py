@@ -153,7 +153,8 @@ class ProgramLowering(GraphLowering):
                 passes.run(cut.module, builder.target)
                 needs_zero = take_negative_zero(main_of(cut.module))
             read = tuple(before[number] for number in cut.arguments)
-            of_cut = Frozen(tuple(cut.keys), cut.module, read, tuple(cut.computed), needs_zero)
+            keys, computed, packed = tuple(cut.keys), tuple(cut.computed), tuple(cut.packed)
+            of_cut = Frozen(keys, cut.module, read, computed, needs_zero, packed)
         return Program(
             module=builder.module,
             donations=tuple(donations),

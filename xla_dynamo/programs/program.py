@@ -14,6 +14,7 @@ from xla_dynamo.graphs.output_views import ViewStep
 from xla_dynamo.lowerings.builders.dtypes import dtype_name, torch_dtype
 from xla_dynamo.lowerings.builders.functions import main_of
 from xla_dynamo.lowerings.builders.values import dtype_of, shape_of
+from xla_dynamo.lowerings.passes.pack_weights import Packed
 from xla_dynamo.programs.layouts import InputLayout, Restride
 
 # Strides of some results, by their number.
@@ -97,6 +98,8 @@ class Frozen:
         inputs: the arguments of `module`.
         computed: the keys of its results.
         takes_negative_zero: whether the last argument of `module` is -0.0, f32[].
+        packed: those that the program reads by handles, in an array of them that comes behind the
+            values of `keys`; none if there are none.
     """
 
     keys: tuple[str, ...]
@@ -104,6 +107,7 @@ class Frozen:
     inputs: tuple[Input, ...]
     computed: tuple[str, ...]
     takes_negative_zero: bool
+    packed: tuple[Packed, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.errors import StorageError
 from xla_dynamo.graphs.output_views import ViewStep
+from xla_dynamo.lowerings.passes.pack_weights import Packed
 from xla_dynamo.programs.checks import check_program
 from xla_dynamo.programs.layouts import InputLayout, Restride
 from xla_dynamo.programs.program import (
@@ -38,7 +39,18 @@ from xla_dynamo.torch_private import OpOverload
 FORMAT = 1
 _RECORDS = {
     kind.__name__: kind
-    for kind in (Program, Input, InputLayout, Output, ViewStep, Mutation, Effect, Frozen, Restride)
+    for kind in (
+        Program,
+        Input,
+        InputLayout,
+        Output,
+        ViewStep,
+        Mutation,
+        Effect,
+        Frozen,
+        Packed,
+        Restride,
+    )
 }
 # Values that torch has a name for: torch.float32, torch.strided, torch.channels_last.
 _NAMED = torch.dtype | torch.layout | torch.memory_format
@@ -111,7 +123,7 @@ def _read(archive: zipfile.ZipFile) -> Program:
     module = _module(archive.read("module.mlir"))
     program = dataclasses.replace(bound, module=module, constants=tuple(constants), frozen=frozen)
     check_program(program)
-    if program.calls_torch:
+    if program.calls_torch or (frozen is not None and frozen.packed):
         libraries_of("cpu")  # which registers what the module calls
     return program
 
