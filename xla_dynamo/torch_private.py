@@ -98,14 +98,8 @@ PLACES: dict[str, tuple[str, str]] = {
     "pytree": ("torch.utils:_pytree", "tensors in lists, tuples and dicts"),
     # Dynamo and AOTAutograd.
     "FrameAction": ("torch._C._dynamo.eval_frame:_FrameAction", "what Dynamo does with a frame"),
-    "FrameExecStrategy": (
-        "torch._C._dynamo.eval_frame:_FrameExecStrategy",
-        "for frames inside, too",
-    ),
-    "set_code_exec_strategy": (
-        "torch._C._dynamo.eval_frame:set_code_exec_strategy",
-        "tells Dynamo so",
-    ),
+    "FrameExecStrategy": ("torch._C._dynamo.eval_frame:_FrameExecStrategy", "and with inner ones"),
+    "set_code_exec_strategy": ("torch._C._dynamo.eval_frame:set_code_exec_strategy", "tells it"),
     "CompileContext": ("torch._guards:CompileContext", "the id of Dynamo's compilation"),
     "TracingContext": ("torch._guards:TracingContext", "AOTAutograd's metadata of a graph"),
     "aot_autograd": ("torch._dynamo.backends.common:aot_autograd", "makes ATen graphs"),
@@ -146,6 +140,8 @@ PLACES: dict[str, tuple[str, str]] = {
 C_FUNCTIONS = (
     "aoti_torch_create_tensor_from_blob_v2",
     "aoti_torch_delete_tensor_object",
+    "aoti_torch_new_tensor_handle",
+    "aoti_torch_call_dispatcher",
     "aoti_torch_copy_",
     "aoti_torch_cpu_mkldnn__convolution_pointwise",
     "aoti_torch_cpu_mkldnn__convolution_pointwise_binary_",

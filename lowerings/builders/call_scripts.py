@@ -2,7 +2,8 @@
 
 `runtime.cpu.call_scripts` says what a script is, and runs it. While it runs there are 24 slots of 64
 bits: the first hold the addresses of the custom call's operands and then of its results, and from
-`FIRST_TENSOR` on those tensors are kept that the calls make. `FREE_SLOT` is for anything else.
+`FIRST_TENSOR` on those tensors are kept that the calls make, which a failure deletes. Between them
+is room for what a call of an operator takes and gives.
 """
 
 import struct
@@ -19,7 +20,7 @@ from xla_dynamo.torch_private import C_FUNCTIONS
 
 # The handler's name, as `runtime.cpu.call_scripts` registers it.
 TARGET = "xla_dynamo.script"
-FREE_SLOT, FIRST_TENSOR = 15, 16
+_STACK, FIRST_TENSOR = 8, 16
 # Where arguments and slots lie, in bytes, as `runtime.cpu.machine_code` has them.
 _REGISTERS, _SLOTS, _MOST_ARGUMENTS = 144, 192, 24
 # What is added to a number: the script's address, the slots', the first operand's; and whether the
@@ -101,6 +102,22 @@ class Script:
         ]
         placed += [(_SLOTS + 8 * index, argument) for index, argument in stored.items()]
         self._calls.append((C_FUNCTIONS.index(function), placed))
+
+    def operator(self, name: str, overload: str, *tensors: int) -> None:
+        """Call an operator of torch on tensors in these slots alone, whose result nobody reads.
+
+        The operator may write into some of them.
+        """
+        for place, tensor in enumerate(tensors, _STACK):
+            self.call("aoti_torch_new_tensor_handle", slot(tensor), place_of_slot(place))
+        stack = place_of_slot(_STACK)
+        self.call("aoti_torch_call_dispatcher", self.text(name), self.text(overload), stack)
+        self.delete(_STACK)
+
+    def delete(self, *tensors: int) -> None:
+        """Delete tensors, and forget them, or a failure of a later call would delete them again."""
+        for tensor in tensors:
+            self.call("aoti_torch_delete_tensor_object", slot(tensor), stored={tensor: NULL})
 
     def words(self) -> list[int]:
         """The script."""

@@ -1,8 +1,9 @@
 """Write the calls of convolutions with packed weights, with what follows them inside.
 
-torch's operator (torch/aten/src/ATen/native/mkldnn/Conv.cpp) takes an activation, and a value that
-is added to the result before it, as oneDNN does (its post-ops): the result is written once, and
-nothing is read again.
+torch's operator (aten/src/ATen/native/mkldnn/Conv.cpp) makes a tensor of its own. What follows the
+convolution writes the program's memory, instead of a copy: an activation costs nothing there. It is
+torch's, and not one of those that oneDNN has inside its convolutions (its post-ops), whose relu of
+NaN is 0. A value is added by oneDNN, in place.
 """
 
 import json
@@ -13,7 +14,6 @@ from jax.extend.mlir.dialects import func
 
 from xla_dynamo.lowerings.builders.call_scripts import (
     FIRST_TENSOR,
-    FREE_SLOT,
     NULL,
     Argument,
     Script,
@@ -30,6 +30,8 @@ from xla_dynamo.lowerings.passes.pack_weights import PACKED
 from xla_dynamo.lowerings.target import Target
 
 _FLOAT32 = 6  # as the C functions number dtypes
+# Tensors of a script, by slots.
+_IMAGE, _RESULT, _MADE, _ADDED = range(FIRST_TENSOR, FIRST_TENSOR + 4)
 
 
 class _Epilogue(NamedTuple):
@@ -38,7 +40,7 @@ class _Epilogue(NamedTuple):
     Attributes:
         result: the value that takes its place.
         added: what is added to the convolution; None for nothing.
-        activation: the name of the function of the sum, as torch has it.
+        activation: the name of the function of the sum, as ATen has it; "none" for none.
     """
 
     result: Value
@@ -140,55 +142,50 @@ def _is_zero(x: Value) -> bool:
 def _script(config: dict[str, Any], operands: list[Value], epilogue: _Epilogue) -> Script:
     """The calls of a convolution: tensors over the memory of operands and result, and the rest."""
     script = Script()
-    image, result, made = (FIRST_TENSOR + i for i in range(3))
-    _tensor(script, slot(1), operands[1], image)
-    _tensor(script, slot(len(operands)), epilogue.result, result)
+    _tensor(script, slot(1), operands[1], _IMAGE)
+    _tensor(script, slot(len(operands)), epilogue.result, _RESULT)
     weight, *bias = config["handles"]
-    window: list[Argument] = []
+    given = [element(weight), place_of_element(bias[0]) if bias else NULL]
     for name in ("padding", "stride", "dilation"):
-        window += [script.array(config[name]), number(len(config[name]))]
-    window.append(number(config["groups"]))
-    given = [element(weight), place_of_element(bias[0]) if bias else NULL, *window]
+        given += [script.array(config[name]), number(len(config[name]))]
+    given.append(number(config["groups"]))
     if epilogue.added is None:
-        activation = [script.text(epilogue.activation), NULL, number(0), NULL]
-        name = "aoti_torch_cpu_mkldnn__convolution_pointwise"
-        script.call(name, slot(image), *given, *activation, place_of_slot(made))
-        script.call("aoti_torch_copy_", slot(result), slot(made), number(0))
-        _delete(script, image, result, made)
+        _to_result(script, given, epilogue.activation)
     else:
-        _add_to(script, image, result, made, given, epilogue, operands)
+        _tensor(script, slot(2), operands[2], _ADDED)
+        _onto_sum(script, given, epilogue.activation)
+    script.delete(_IMAGE, _RESULT, _MADE)
     return script
 
 
-def _add_to(
-    script: Script,
-    image: int,
-    result: int,
-    made: int,
-    given: list[Argument],
-    epilogue: _Epilogue,
-    operands: list[Value],
-) -> None:
-    """The added value is copied to the result, and the convolution added there in place."""
-    added = made + 1
-    _tensor(script, slot(2), operands[2], added)
-    script.call("aoti_torch_copy_", slot(result), slot(added), number(0))
-    has_activation = epilogue.activation != "none"
-    # A pointer to a pointer: the string's address is in a slot.
-    stored = {FREE_SLOT: script.text(epilogue.activation)} if has_activation else {}
-    activation = [place_of_slot(FREE_SLOT) if has_activation else NULL, NULL, number(0), NULL]
+def _to_result(script: Script, given: list[Argument], activation: str) -> None:
+    """The convolution makes a tensor, and the activation writes the result."""
+    nothing = [script.text("none"), NULL, number(0), NULL]
+    name = "aoti_torch_cpu_mkldnn__convolution_pointwise"
+    script.call(name, slot(_IMAGE), *given, *nothing, place_of_slot(_MADE))
+    if activation == "none":
+        script.call("aoti_torch_copy_", slot(_RESULT), slot(_MADE), number(0))
+    else:
+        script.operator(f"aten::{activation}", "out", _MADE, _RESULT)
+
+
+def _onto_sum(script: Script, given: list[Argument], activation: str) -> None:
+    """The added value is copied to the result; the convolution is added, and activated, there."""
+    script.call("aoti_torch_copy_", slot(_RESULT), slot(_ADDED), number(0))
     script.call(
         "aoti_torch_cpu_mkldnn__convolution_pointwise_binary_",
-        slot(result),
-        slot(image),
+        slot(_RESULT),
+        slot(_IMAGE),
         *given,
         script.text("add"),
+        *[NULL] * 3,
+        number(0),
         NULL,
-        *activation,
-        place_of_slot(made),
-        stored=stored,
+        place_of_slot(_MADE),
     )
-    _delete(script, image, result, made, added)
+    if activation != "none":
+        script.operator(f"aten::{activation}_", "", _RESULT)
+    script.delete(_ADDED)
 
 
 def _tensor(script: Script, address: Argument, value: Value, place: int) -> None:
@@ -211,12 +208,6 @@ def _tensor(script: Script, address: Argument, value: Value, place: int) -> None
         NULL,
         number(0),
     )
-
-
-def _delete(script: Script, *places: int) -> None:
-    """Delete tensors, and forget them, or a failure of a later call would delete them again."""
-    for place in places:
-        script.call("aoti_torch_delete_tensor_object", slot(place), stored={place: NULL})
 
 
 def _erase_unused(main: func.FuncOp) -> None:

@@ -1,0 +1,367 @@
+"""Convolutions with packed weights under `freeze`: eager's numbers and strides, and changes seen.
+
+Cold, and of sizes below those that oneDNN is used for.
+"""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.comparison import compare_with_exact
+from tests.compiling import watched
+from tests.freezing import check_inference, frozen
+from xla_dynamo.errors import ExecutionError
+from xla_dynamo.lowerings.builders import call_scripts
+from xla_dynamo.lowerings.builders.call_scripts import TARGET
+from xla_dynamo.lowerings.cpu import onednn
+from xla_dynamo.lowerings.passes import call_packed
+from xla_dynamo.runtime.cpu.packed_weights import Window, handles_of, packed
+from xla_dynamo.runtime.libraries import libraries_of
+
+pytestmark = pytest.mark.skipif(
+    "torch_packed" not in libraries_of("cpu"), reason="torch's C functions cannot be called here"
+)
+
+
+@pytest.fixture(autouse=True)
+def always(cold, monkeypatch):
+    """However little there is to multiply."""
+    monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
+    torch.manual_seed(0)
+
+
+def assert_packed(model, x, calls, **how):
+    """Compare with eager in this dtype and in float64; the program makes so many packed calls."""
+    run, built = watched(model, fullgraph=True, freeze=True, **how)
+    with torch.no_grad():
+        actual, expected = run(x), model(x)
+        exact = model.double()(x.double())
+        model.float()
+    assert actual.stride() == expected.stride()
+    compare_with_exact(exact, expected, actual)
+    assert sum(str(event.program.module).count(f"@{TARGET}(") for event in built) == calls
+    return run
+
+
+CONVOLUTIONS = {
+    "plain": {},
+    "no bias": {"bias": False},
+    "padded": {"padding": 1},
+    "padded in one dimension": {"padding": (0, 1)},
+    "strided": {"stride": 2, "padding": 1},
+    "dilated": {"dilation": 2, "padding": 2},
+    "in groups": {"groups": 4},
+    "each channel by itself": {"groups": 8, "padding": 1},
+    "each channel twice": {"groups": 8, "out_channels": 16},
+    "a window of one element": {"kernel_size": 1},
+    "one element, strided": {"kernel_size": 1, "stride": 2},
+    "a window that is not square": {"kernel_size": (1, 3)},
+    "one image channel": {"in_channels": 1},
+    "padded on one side": {"kernel_size": 4, "padding": "same"},
+}
+
+
+def convolution(**settings):
+    """A convolution of 8 channels by a window of 3, unless said otherwise."""
+    return nn.Conv2d(**{"in_channels": 8, "out_channels": 8, "kernel_size": 3, **settings})
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolutions_have_eagers_numbers_and_strides(case, form):
+    conv = convolution(**CONVOLUTIONS[case])
+    x = torch.randn(2, conv.in_channels, 9, 7).contiguous(memory_format=form)
+    assert_packed(conv, x, 1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_batches(size):
+    assert_packed(convolution(padding=1), torch.randn(size, 8, 6, 6), 1)
+
+
+def test_an_empty_batch():
+    check_inference(frozen(convolution(padding=1)), torch.randn(0, 8, 6, 6))
+
+
+def test_an_image_with_gaps():
+    assert_packed(convolution(padding=1), torch.randn(2, 16, 12, 6)[:, ::2, ::2], 1)
+
+
+def test_what_has_other_weights_is_left_alone():
+    assert_packed(nn.ConvTranspose2d(8, 8, 3), torch.randn(2, 8, 6, 6), 0)
+    assert_packed(nn.Conv1d(8, 8, 3), torch.randn(2, 8, 6), 0)
+    run, built = watched(torch.conv2d, fullgraph=True, freeze=True)
+    x, weight = torch.randn(2, 8, 6, 6), torch.randn(4, 8, 3, 3)
+    torch.testing.assert_close(run(x, weight), torch.conv2d(x, weight))
+    assert TARGET not in str(built[0].program.module)
+
+
+# --- what follows a convolution ------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """Convolutions, their statistics, and a sum, as in residual nets."""
+
+    def __init__(self, last=True):
+        super().__init__()
+        self.first, self.second = convolution(padding=1, bias=False), convolution(padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.norm.running_mean.normal_()
+        self.norm.running_var.uniform_(0.5, 2)
+        self.last = last
+        self.eval()
+
+    def forward(self, x):
+        y = self.second(self.norm(self.first(x)).relu()) + x
+        return y.relu() if self.last else y
+
+
+def elementwise_operations(model, x):
+    """The names of what is left around the calls in the program of a frozen model."""
+    run, built = watched(model, fullgraph=True, freeze=True)
+    check_inference(run, x, eager=model)
+    text = str(built[0].program.module)
+    return {name for name in ("add", "select", "compare") if f"stablehlo.{name} " in text}
+
+
+def test_an_activation_is_in_the_call():
+    model = nn.Sequential(convolution(), nn.ReLU()).eval()
+    assert_packed(model, torch.randn(2, 8, 6, 6), 1)
+    assert not elementwise_operations(model, torch.randn(2, 8, 6, 6))
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_sum_is_in_the_call(last):
+    model = Block(last)
+    assert_packed(model, torch.randn(2, 8, 6, 6), 2)
+    assert not elementwise_operations(model, torch.randn(2, 8, 6, 6))
+
+
+def test_a_sum_of_two_convolutions():
+    one, other = convolution(), convolution()
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = one, other
+
+        def forward(self, x):
+            return (self.one(x) + self.other(x)).relu()
+
+    assert_packed(Both(), torch.randn(2, 8, 6, 6), 2)
+
+
+def test_a_result_that_is_read_twice():
+    conv = convolution(padding=1)
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = conv
+
+        def forward(self, x):
+            y = self.conv(x)
+            return y.relu() + y * 2 + (y + y).relu()
+
+    assert_packed(Twice(), torch.randn(2, 8, 6, 6), 1)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0])
+def test_special_numbers(value):
+    model = nn.Sequential(convolution(kernel_size=1), nn.ReLU())
+    x = torch.randn(2, 8, 6, 6)
+    x[0, 0, 0, 0] = value
+    check_inference(frozen(model), x, eager=model, equal_nan=True)
+
+
+# --- weights that change -------------------------------------------------------------------------
+
+
+def _in_place(model):
+    model.first.weight.mul_(2)
+
+
+def _through_a_view(model):
+    model.first.weight.detach()[1:3].zero_()
+
+
+def _bias(model):
+    model.second.bias.add_(1)
+
+
+def _statistics(model):
+    model.norm.running_var.mul_(3)
+
+
+def _loaded(model):
+    model.load_state_dict({k: v * 2 for k, v in model.state_dict().items()})
+
+
+def _other_memory(model):
+    model.first.weight.data = torch.randn(8, 8, 3, 3)
+
+
+def _channels_last(model):
+    model.to(memory_format=torch.channels_last)
+
+
+def _another_parameter(model):
+    model.second.weight = nn.Parameter(torch.randn(8, 8, 3, 3))
+
+
+def _optimizer(model):
+    with torch.enable_grad():
+        model(torch.randn(1, 8, 6, 6)).sum().backward()
+    torch.optim.AdamW(model.parameters(), lr=0.5).step()
+
+
+CHANGES = [
+    _in_place,
+    _through_a_view,
+    _bias,
+    _statistics,
+    _loaded,
+    _other_memory,
+    _channels_last,
+    _another_parameter,
+    _optimizer,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__[1:])
+def test_changes_are_seen(change):
+    model, x = Block(), torch.randn(2, 8, 6, 6)
+    run = frozen(model)
+    for _ in range(2):
+        check_inference(run, x, eager=model)
+        with torch.no_grad():
+            change(model)
+        check_inference(run, x, eager=model)
+
+
+def test_weights_that_are_tied_or_views():
+    shared = nn.Parameter(torch.randn(16, 8, 3, 3) / 8)
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = convolution(padding=1), convolution(padding=1)
+            self.other.weight = self.one.weight
+            self.shared = shared
+
+        def forward(self, x):
+            y = self.other(self.one(x).relu())
+            y = torch.conv2d(y, self.shared[::2], padding=1)
+            return torch.conv2d(y, self.shared.view(8, 16, 3, 3)[:, :8], padding=1)
+
+    model, x = Tied(), torch.randn(2, 8, 6, 6)
+    run = assert_packed(model, x, 4)
+    with torch.no_grad():
+        shared.mul_(0.5)
+        model.one.weight.add_(0.1)
+    check_inference(run, x, eager=model)
+
+
+def test_two_graphs_share_a_parameter():
+    conv = convolution(padding=1)
+    runs = frozen(lambda x: conv(x).relu()), frozen(lambda x: conv(x * 2))
+    x = torch.randn(2, 8, 6, 6)
+    for _ in range(2):
+        torch.testing.assert_close(runs[0](x), conv(x).relu())
+        torch.testing.assert_close(runs[1](x), conv(x * 2))
+        with torch.no_grad():
+            conv.weight.mul_(0.5)
+
+
+def test_sizes_share_the_weights(frozen_runs):
+    model = Block()
+    run = frozen(model, dynamic=True)
+    sizes = [(2, 6), (3, 7), (4, 9)]
+    for batch, size in [*sizes, *sizes]:
+        check_inference(run, torch.randn(batch, 8, size, size), eager=model)
+    count = len(frozen_runs)
+    for batch, size in sizes:
+        check_inference(run, torch.randn(batch, 8, size, size), eager=model)
+    assert len(frozen_runs) == count  # all are packed
+    with torch.no_grad():
+        model.first.weight.mul_(2)
+    for batch, size in [*sizes, *sizes]:
+        check_inference(run, torch.randn(batch, 8, size, size), eager=model)
+
+
+# --- memory, threads, failures -------------------------------------------------------------------
+
+
+class Watched(np.ndarray):
+    """Memory that tells when it is freed."""
+
+    freed = False
+
+    def __del__(self):
+        Watched.freed = True
+
+
+def test_the_handles_hold_the_tensors():
+    Watched.freed, tensors = False, []
+    weight = packed(torch.randn(8, 8, 3, 3), Window((1, 1), (1, 1), (1, 1), 1, (2, 8, 6, 6)))
+    assert weight.is_mkldnn
+    bias = torch.from_numpy(np.zeros(8, np.float32).view(Watched))
+    tensors += [weight, bias]
+    handles = handles_of(tensors)
+    assert handles.shape == (2,)
+    assert handles.data_ptr() % 64 == 0
+    del weight, bias
+    tensors.clear()
+    gc.collect()
+    assert not Watched.freed
+    del handles
+    gc.collect()
+    assert Watched.freed
+
+
+def test_threads_call_one_program_while_the_weights_change():
+    model, x = Block(), torch.randn(2, 8, 6, 6)
+    run = frozen(model)
+    with torch.no_grad():
+        expected = [model(x)]
+        model.first.weight.mul_(2)
+        expected.append(model(x))
+    errors = []
+
+    def call():
+        with torch.no_grad():
+            for _ in range(30):
+                y = run(x)
+                if not any(torch.allclose(y, e, atol=1e-4, rtol=1e-4) for e in expected):
+                    errors.append(y)
+
+    with torch.no_grad():
+        run(x)
+    threads = [threading.Thread(target=call) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(20):
+        with torch.no_grad():
+            model.first.weight.copy_(model.first.weight * (2 if number % 2 else 0.5))
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_a_failure_is_told(monkeypatch):
+    relu = call_packed._relu
+    monkeypatch.setattr(call_packed, "_relu", lambda e: relu(e)._replace(activation="nonsense"))
+    model = nn.Sequential(convolution(), nn.ReLU())
+    failed = pytest.raises(ExecutionError, match=r"aoti_torch_call_dispatcher failed in torch")
+    with torch.no_grad(), failed:
+        frozen(model)(torch.randn(2, 8, 6, 6))
+
+
+def test_scripts_have_room_for_so_many_arguments():
+    script = call_scripts.Script()
+    with pytest.raises(ValueError, match="aoti_torch_copy_ has more than 24 arguments"):
+        script.call("aoti_torch_copy_", *[call_scripts.NULL] * 25)
