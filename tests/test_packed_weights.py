@@ -18,7 +18,7 @@ from xla_dynamo.errors import ExecutionError
 from xla_dynamo.lowerings.builders import call_scripts
 from xla_dynamo.lowerings.builders.call_scripts import TARGET
 from xla_dynamo.lowerings.cpu import onednn
-from xla_dynamo.lowerings.passes import call_packed
+from xla_dynamo.lowerings.passes import call_packed, pack_weights
 from xla_dynamo.runtime.cpu.packed_weights import Window, handles_of, packed
 from xla_dynamo.runtime.libraries import libraries_of
 
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.skipif(
 def always(cold, monkeypatch):
     """However little there is to multiply."""
     monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
+    monkeypatch.setattr(pack_weights, "FEWEST_IN_PACKED_WEIGHT", 0)
     torch.manual_seed(0)
 
 

@@ -1,9 +1,8 @@
 """Write the calls of convolutions with packed weights, with what follows them inside.
 
-torch's operator (aten/src/ATen/native/mkldnn/Conv.cpp) makes a tensor of its own. What follows the
-convolution writes the program's memory, instead of a copy: an activation costs nothing there. It is
-torch's, and not one of those that oneDNN has inside its convolutions (its post-ops), whose relu of
-NaN is 0. A value is added by oneDNN, in place.
+torch's operator (aten/src/ATen/native/mkldnn/Conv.cpp) makes a tensor of its own, which is copied to
+the program's memory; a value is added there by oneDNN. The activation is torch's, in place, and not
+one of those that oneDNN has inside its convolutions (its post-ops), whose relu of NaN is 0.
 """
 
 import json
@@ -159,14 +158,12 @@ def _script(config: dict[str, Any], operands: list[Value], epilogue: _Epilogue) 
 
 
 def _to_result(script: Script, given: list[Argument], activation: str) -> None:
-    """The convolution makes a tensor, and the activation writes the result."""
+    """The convolution makes a tensor, which is copied to the result and activated there."""
     nothing = [script.text("none"), NULL, number(0), NULL]
     name = "aoti_torch_cpu_mkldnn__convolution_pointwise"
     script.call(name, slot(_IMAGE), *given, *nothing, place_of_slot(_MADE))
-    if activation == "none":
-        script.call("aoti_torch_copy_", slot(_RESULT), slot(_MADE), number(0))
-    else:
-        script.operator(f"aten::{activation}", "out", _MADE, _RESULT)
+    script.call("aoti_torch_copy_", slot(_RESULT), slot(_MADE), number(0))
+    _activate(script, activation)
 
 
 def _onto_sum(script: Script, given: list[Argument], activation: str) -> None:
@@ -183,9 +180,13 @@ def _onto_sum(script: Script, given: list[Argument], activation: str) -> None:
         NULL,
         place_of_slot(_MADE),
     )
+    _activate(script, activation)
+    script.delete(_ADDED)
+
+
+def _activate(script: Script, activation: str) -> None:
     if activation != "none":
         script.operator(f"aten::{activation}_", "", _RESULT)
-    script.delete(_ADDED)
 
 
 def _tensor(script: Script, address: Argument, value: Value, place: int) -> None:

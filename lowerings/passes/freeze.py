@@ -115,8 +115,8 @@ def _pack(
     if places:
         type_ = tensor_type([len(places)], torch.int64)
         handles = main.entry_block.add_argument(type_, ir.Location.unknown())
-        for call, read in zip(calls, numbers, strict=True):
-            pack(call, handles, read)
+        for call, its_numbers in zip(calls, numbers, strict=True):
+            pack(call, handles, its_numbers)
     return list(places)
 
 

@@ -73,8 +73,8 @@ def _fail(frame: int, slots: int, number: int) -> int | None:
     """The error of a call of a function that has failed."""
     tensors = (ctypes.c_void_p * machine_code.NUMBER_OF_SLOTS).from_address(slots)
     for slot in _TENSORS:
-        if tensors[slot]:
-            delete(tensors[slot])
+        if handle := tensors[slot]:
+            delete(handle)
     return foreign_calls.make_error(
         frame, f"{C_FUNCTIONS[number]} failed in torch: its message is on the standard error"
     )

@@ -1,4 +1,4 @@
-"""Frozen values that a program reads by handles, as torch's operators take them (`Frozen.packed`)."""
+"""Frozen values that a program reads by handles, as torch's operators take them."""
 
 from collections.abc import Sequence
 from typing import Any
