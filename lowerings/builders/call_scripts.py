@@ -1,8 +1,8 @@
 """Scripts: calls of torch's C functions that a program makes as one custom call.
 
-`runtime.cpu.call_scripts` says what a script is, and runs it. While it runs there are 24 slots of 64
-bits: the first hold the addresses of the custom call's operands and then of its results, and from
-`FIRST_TENSOR` on those tensors are kept that the calls make, which a failure deletes. Between them
+`runtime.cpu.call_scripts` says what a script is, and runs it. While it runs there are 24 slots of
+64 bits: the first hold the addresses of the custom call's operands and then of its results. From
+`FIRST_TENSOR` on they hold the tensors that the calls make, which a failure deletes. Between them
 is room for what a call of an operator takes and gives.
 """
 

@@ -1,8 +1,8 @@
 """Write the calls of convolutions with packed weights, with what follows them inside.
 
-torch's operator (aten/src/ATen/native/mkldnn/Conv.cpp) makes a tensor of its own, which is copied to
-the program's memory; a value is added there by oneDNN. The activation is torch's, in place, and not
-one of those that oneDNN has inside its convolutions (its post-ops), whose relu of NaN is 0.
+torch's operator (aten/src/ATen/native/mkldnn/Conv.cpp) makes a tensor of its own, which is copied
+to the program's memory; a value is added there by oneDNN. The activation is torch's, in place, and
+not one of those that oneDNN has inside its convolutions (its post-ops), whose relu of NaN is 0.
 """
 
 import json

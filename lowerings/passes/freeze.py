@@ -154,7 +154,8 @@ class _Separation:
     def frontier(self, calls: Sequence[ir.Operation] = ()) -> list[Value]:
         """The values to keep: frozen operands of live operations, or the sources that these view.
 
-        Without what `calls` read, which get handles. To keep a view would save nothing: XLA reads through it, or fuses it into its users.
+        Without what `calls` read, which get handles of it. To keep a view would save nothing: XLA
+        reads through it, or fuses it into its users.
         """
         found: dict[Value, None] = {}
         packed = set(calls)
