@@ -1,6 +1,7 @@
 """`passes.run`: which passes run for a target, in which order, and that modules stay valid."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -33,6 +34,7 @@ ORDERS = {
     CPU: [
         "insert_barriers",
         "put_channels_last",
+        "call_packed",
         "choose_permutations",
         "guard_exponentials",
         "split_reductions",
@@ -75,7 +77,7 @@ def test_order(ran, target):
 MODULE = """
 func.func public @main(
     %x: tensor<256x100xf32>, %y: tensor<256x100xf32>, %row: tensor<1x100xf32>, %i: tensor<i64>,
-    %image: tensor<2x4x6x8xf32>, %stack: tensor<2x3x4xf32>, %w: tensor<4x4xf32>
+    %image: tensor<2x4x6x8xf32>, %handles: tensor<2xi64>, %stack: tensor<2x3x4xf32>, %w: tensor<4x4xf32>
 ) -> (tensor<100xf32>, tensor<256xf32>, tensor<100x256xf32>, tensor<256x256xf32>,
     tensor<256x100xf32>, tensor<256x100xf32>, tensor<2x4x6x8xf32>, tensor<2x3x4xf32>) {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
@@ -102,8 +104,8 @@ func.func public @main(
   %absolute = stablehlo.abs %channels_first : tensor<2x8x4x6xf32>
   %channels_last = stablehlo.transpose %absolute, dims = [0, 2, 3, 1]
     : (tensor<2x8x4x6xf32>) -> tensor<2x4x6x8xf32>
-  %second = stablehlo.custom_call @__onednn$convolution(%channels_last)
-    : (tensor<2x4x6x8xf32>) -> tensor<2x4x6x8xf32>
+  %second = stablehlo.custom_call @xla_dynamo.packed_convolution(%handles, %channels_last)
+    {backend_config = "PACKED"} : (tensor<2xi64>, tensor<2x4x6x8xf32>) -> tensor<2x4x6x8xf32>
   %merged = stablehlo.reshape %stack : (tensor<2x3x4xf32>) -> tensor<6x4xf32>
   %linear = stablehlo.dot_general %merged, %w, contracting_dims = [1] x [0]
     : (tensor<6x4xf32>, tensor<4x4xf32>) -> tensor<6x4xf32>
@@ -113,11 +115,14 @@ func.func public @main(
       tensor<256x100xf32>, tensor<256x100xf32>, tensor<2x4x6x8xf32>, tensor<2x3x4xf32>
 }
 """
+_ONE = {"padding": [0, 0], "stride": [1, 1], "dilation": [1, 1], "groups": 1, "handles": [0, 1]}
+MODULE = MODULE.replace("PACKED", json.dumps(_ONE).replace('"', "\\22"))
 # What each pass leaves in a module that was something for it.
 TRACES = {
     "unmerge_products": "(tensor<2x3x4xf32>, tensor<4x4xf32>) -> tensor<2x3x4xf32>",
     "insert_barriers": "xla_dynamo.has_negative_zero",
     "put_channels_last": ": tensor<2x4x6x8xf32>\n",  # the absolute value is of this type
+    "call_packed": "@xla_dynamo.script(",
     "choose_permutations": "xla_dynamo.permutation",
     "guard_exponentials": "stablehlo.select",
     "split_reductions": "stablehlo.reduce_window",
