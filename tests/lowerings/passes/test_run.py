@@ -77,7 +77,8 @@ def test_order(ran, target):
 MODULE = """
 func.func public @main(
     %x: tensor<256x100xf32>, %y: tensor<256x100xf32>, %row: tensor<1x100xf32>, %i: tensor<i64>,
-    %image: tensor<2x4x6x8xf32>, %handles: tensor<2xi64>, %stack: tensor<2x3x4xf32>, %w: tensor<4x4xf32>
+    %image: tensor<2x4x6x8xf32>, %handles: tensor<2xi64>, %stack: tensor<2x3x4xf32>,
+    %w: tensor<4x4xf32>
 ) -> (tensor<100xf32>, tensor<256xf32>, tensor<100x256xf32>, tensor<256x256xf32>,
     tensor<256x100xf32>, tensor<256x100xf32>, tensor<2x4x6x8xf32>, tensor<2x3x4xf32>) {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
