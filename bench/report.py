@@ -43,9 +43,12 @@ def title(results: Results) -> str:
 
 
 def caption(results: Results) -> str:
-    """Where, with which versions and by which command."""
+    """Where, with which versions, by which command and how alone each round was."""
     places = " and ".join(dict.fromkeys(where(run) for run in results.runs)) or "?"
-    return f"{places}; {results.run.get('run', '?')}"
+    pause = results.run.get("settings", {}).get("pause", 0.0)
+    alone = "in each round the other backends' processes are stopped"
+    alone += f", and it begins after a pause of {pause:g} s" if pause else ""
+    return f"{places}; {results.run.get('run', '?')}; {alone}"
 
 
 def columns(results: Results) -> list[str]:
