@@ -52,7 +52,6 @@ class _Outputs:
         self._sources: list[Callable[[Tensors, Tensors], Any]] = []
         for leaf in leaves:
             if id(leaf) in places:
-                # OpenVINO 2026.4 reads such an input from the memory given for the output.
                 self._sources.append(_input(places[id(leaf)]))
             elif isinstance(leaf, torch.Tensor):
                 computed.setdefault(id(leaf), leaf)
@@ -159,13 +158,17 @@ def openvino(program: torch.export.ExportedProgram, tensors: Tensors, threads: i
     with _telling_nobody():
         import openvino as ov
 
-        # Without sizes every dimension is open, whatever the exported program says.
-        model = ov.convert_model(program, input=[ov.PartialShape(list(t.shape)) for t in tensors])
+        model = ov.convert_model(program)
+    places = _places(program, [port.names for port in model.inputs])
+    # Its conversion leaves every size open, though the exported program has fixed ones.
+    shapes = [ov.PartialShape(list(tensors[place].shape)) for place in places]
+    model.reshape(dict(zip(model.inputs, shapes, strict=True)))
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
     compiled = ov.Core().compile_model(model, "CPU", {**settings, "PERFORMANCE_HINT": "LATENCY"})
     request = compiled.create_infer_request()
-    places = _places(program, [port.names for port in compiled.inputs])
     results = _results(program)
+    copied = _passed_on(compiled)
+    written = [index for index in range(len(results)) if index not in copied]
 
     def shared(tensor: torch.Tensor) -> Any:
         return ov.Tensor(tensor.numpy(), shared_memory=True)
@@ -174,13 +177,28 @@ def openvino(program: torch.export.ExportedProgram, tensors: Tensors, threads: i
         held = [tensors[place].contiguous() for place in places]
         for index, tensor in enumerate(held):
             request.set_input_tensor(index, shared(tensor))
-        made = [torch.empty(shape, dtype=dtype) for shape, dtype in results]
-        for index, tensor in enumerate(made):
+        made = {i: torch.empty(results[i][0], dtype=results[i][1]) for i in written}
+        for index, tensor in made.items():
             request.set_output_tensor(index, shared(tensor))
         request.infer()
-        return made
+        for index in copied:
+            made[index] = torch.from_numpy(request.get_output_tensor(index).data.copy())
+        return [made[index] for index in range(len(results))]
 
     return run
+
+
+def _passed_on(compiled: Any) -> set[int]:
+    """The outputs that are inputs, for OpenVINO 2026.4 writes such an output's memory to the input.
+
+    So they are copied, and it gets no memory for them.
+    """
+    layers = {
+        result.get_friendly_name(): result.input_value(0).get_node().get_rt_info()["layerType"]
+        for result in compiled.get_runtime_model().get_results()
+    }
+    names = [port.get_node().get_friendly_name() for port in compiled.outputs]
+    return {index for index, name in enumerate(names) if layers[name] == "Input"}
 
 
 @contextlib.contextmanager
