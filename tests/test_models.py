@@ -27,8 +27,9 @@ pytestmark = [pytest.mark.filterwarnings("ignore")]
 # What every run of the tests compiles; `make test-all` compiles the others too.
 ALWAYS = {
     "bert", "clip", "convnext", "dcgan_generator", "deit", "diffusion_unet", "distilbert", "dlrm",
-    "efficientnet", "gcn", "gpt2", "llama", "lstm_language_model", "mixtral", "mobilenet_v2", "mobilenet_v3",
-    "nanogpt", "resnet50", "roberta", "segformer", "squeezenet1_1", "swin", "t5", "vit", "whisper",
+    "efficientnet", "gcn", "gpt2", "llama", "lstm_language_model", "mixtral", "mobilenet_v2",
+    "mobilenet_v3", "nanogpt", "resnet50", "roberta", "segformer", "squeezenet1_1", "swin", "t5",
+    "vit", "whisper",
 }  # fmt: skip
 each_model = pytest.mark.parametrize(
     "name",
