@@ -86,7 +86,9 @@ def _result(place: int) -> Callable[[Tensors, Tensors], torch.Tensor]:
 def _constant(leaf: Any) -> Callable[[Tensors, Tensors], Any]:
     if leaf is None or isinstance(leaf, bool | int | float | str):
         return lambda results, inputs: leaf
-    raise TypeError(f"the model returns a {type(leaf).__name__}, of which torch knows no tensors")
+    raise TypeError(
+        f"the model returns a {type(leaf).__name__}, which is no tensor, number or text"
+    )
 
 
 class Exported:
@@ -105,6 +107,7 @@ class Exported:
 
         Raises:
             NotImplementedError: gradients or autocast are asked for.
+            TypeError: the model returns what is neither a tensor nor a number or text.
             ValueError: the sizes, dtypes or constants are not those of the first call.
         """
         if torch.is_grad_enabled():
