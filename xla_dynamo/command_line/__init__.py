@@ -14,8 +14,11 @@ from typing import Any
 from xla_dynamo.command_line.failures import CommandFailure
 
 COMMANDS = {
+    "cache": "xla_dynamo.command_line.cache",
     "doctor": "xla_dynamo.command_line.doctor",
     "explain": "xla_dynamo.command_line.explain",
+    "export": "xla_dynamo.command_line.export",
+    "precompile": "xla_dynamo.command_line.precompile",
 }
 
 
