@@ -73,7 +73,8 @@ def being_written(folder: CacheFolder) -> tuple[list[pathlib.Path], list[pathlib
 
     A file counts as left when it is an hour old, as it does for who writes to the folder.
     """
-    writing, left = [], []
+    writing: list[pathlib.Path] = []
+    left: list[pathlib.Path] = []
     for path, status in folder.files():
         if stat.S_ISREG(status.st_mode) and path.name.startswith(WRITING):
             is_left = time.time() - status.st_mtime > LEFT_BEHIND

@@ -36,6 +36,14 @@ def nested():
 def looked_up():
     return lambda x: x.nonzero(), (torch.ones(3),)
 
+def broken(x):
+    torch._dynamo.graph_break()
+    raise KeyError("gone")
+
+def compiled():
+    options = {"libraries": ["torch"]}
+    return torch.compile(Model().eval(), backend="openxla", options=options), (torch.ones(3, 8),)
+
 def nothing():
     return 3
 

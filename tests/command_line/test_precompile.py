@@ -77,6 +77,14 @@ def test_parameters_stay_and_keyword_arguments_are_passed(models, folder, capsys
     assert {name.partition("-")[0] for name in folder.written} == {"executable"}
 
 
+def test_what_is_compiled_already_keeps_its_options(models, folder, capsys):
+    """A later process finds what its own options ask for: cold, then warm."""
+    assert main(["precompile", "some_models:compiled", "--no-grad"]) == 0
+    given = ["some_models:Model", "--input", "float32[3,8]", *INFERENCE]
+    assert main(["precompile", *given]) == 0
+    assert len(folder.written) == 2
+
+
 def test_open_sizes(models, folder, capsys):
     """The graph is traced once, and an executable is there for each size."""
     given = ["some_models:wave", "--input", "float32[2|3|5,8]", "--dynamic"]
@@ -109,6 +117,7 @@ def test_what_cannot_be_kept_is_told(models, folder, capsys, monkeypatch):
         (["some_models:wave", "--input", "int64[2|x]"], 2, "write a tensor as float32[8,64]"),
         (["some_models:wave", "--input", "int64[1|2,1|2|3]"], 2, "equally many"),
         (["some_models:wave", "--input", "int64[2]", "--option", "a=b"], 1, "unknown option"),
+        (["some_models:broken", "--input", "float32[2]"], 2, "KeyError: 'gone'\n  File"),
         (["some_models:step"], 1, "precompile cannot call a train_step"),
     ],
 )

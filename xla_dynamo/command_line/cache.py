@@ -8,13 +8,12 @@ XLA_DYNAMO_CACHE_DIR in docs/warm-start.md.
 """
 
 import argparse
-import collections
 import datetime
 import json
 import sys
 from collections.abc import Sequence
 
-from xla_dynamo.command_line.caches import count_of, find_cache, needs_writing, size_of
+from xla_dynamo.command_line.caches import count_of, find_cache, needs_writing, size_of, total_of
 from xla_dynamo.command_line.failures import CommandFailure
 from xla_dynamo.runtime.cache_contents import (
     Entry,
@@ -132,11 +131,7 @@ def _print_table(folder: CacheFolder, found: Sequence[tuple[Entry, str]]) -> Non
 
 
 def _totals(folder: CacheFolder, found: Sequence[tuple[Entry, str]]) -> list[str]:
-    size = sum(entry.bytes for entry, _ in found)
-    kinds = collections.Counter(entry.kind for entry, _ in found)
-    by_kind = [count_of(number, kind) for kind, number in sorted(kinds.items())]
-    counts = ", ".join([count_of(len(found), "entry", "entries"), *by_kind])
-    lines = [f"{counts}; {size_of(size)} of {size_of(folder.limit)}"]
+    lines = [total_of(folder, [entry for entry, _ in found])]
     for entry, damage in found:
         if damage:
             lines.append(f"{entry.kind} {entry.key[:12]} is damaged and not used: {damage}")

@@ -1,7 +1,11 @@
 """The folder of the disk cache for a command, or why there is none."""
 
+import collections
+from collections.abc import Sequence
+
 from xla_dynamo.command_line.failures import CommandFailure
 from xla_dynamo.errors import OptionError
+from xla_dynamo.runtime.cache_contents import Entry
 from xla_dynamo.runtime.cache_folder import CacheFolder
 from xla_dynamo.runtime.cache_settings import READ_ONLY, disk_cache, why_off
 
@@ -27,6 +31,15 @@ def needs_writing(folder: CacheFolder, what: str) -> None:
         raise CommandFailure(
             f"{folder.path} is only to be read, as {READ_ONLY} says, so {what}: unset it"
         )
+
+
+def total_of(folder: CacheFolder, found: Sequence[Entry]) -> str:
+    """How many entries there are of each kind, and their bytes of the folder's limit."""
+    kinds = collections.Counter(entry.kind for entry in found)
+    by_kind = [count_of(number, kind) for kind, number in sorted(kinds.items())]
+    counts = ", ".join([count_of(len(found), "entry", "entries"), *by_kind])
+    size = sum(entry.bytes for entry in found)
+    return f"{counts}; {size_of(size)} of {size_of(folder.limit)}"
 
 
 def size_of(count: float) -> str:

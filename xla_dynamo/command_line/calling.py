@@ -2,13 +2,17 @@
 
 import contextlib
 import logging
+import os
 import re
+import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from xla_dynamo.command_line.failures import CommandFailure
 from xla_dynamo.command_line.targets import Call, Target
 
+_NOT_THE_USERS = ("torch", "jax", "xla_dynamo")
 # Dynamo writes the user's lines into the message of an error.
 _USER_CODE = re.compile(r"from user code:\n(.*?)(?:\n\n|\Z)", re.DOTALL)
 
@@ -37,7 +41,7 @@ def calling(target: Target, *, given_inputs: bool) -> Iterator[None]:
     except Exception as error:
         inputs = "; ".join(dict.fromkeys(map(_shown, target.calls)))
         raise CommandFailure(
-            f"{target.name} cannot be called with ({inputs}): {_told(error)}",
+            f"{target.name} failed with ({inputs}): {_told(error)}",
             status=2 if given_inputs else 1,
         ) from error
     finally:
@@ -45,13 +49,24 @@ def calling(target: Target, *, given_inputs: bool) -> Iterator[None]:
 
 
 def _told(error: Exception) -> str:
-    """What an error says: the one that Dynamo met in the user's code, and where, if it is one."""
-    where = _USER_CODE.search(str(error))
+    """What an error says, or the one that Dynamo met in the user's code, and where that is."""
+    met = _USER_CODE.search(str(error))
     first: BaseException = error
-    while where and first.__cause__ is not None:
-        first = first.__cause__
+    while met and (inner := first.__cause__ or first.__context__) is not None:
+        first = inner
+    where = met[1].strip() if met else _innermost(error)
     told = f"{type(first).__name__}: {str(first).strip()}"
-    return f"{told}\n  {where[1].strip()}" if where else told
+    return f"{told}\n  {where}" if where else told
+
+
+def _innermost(error: Exception) -> str:
+    """The innermost line that is neither torch's nor ours; "" where there is none."""
+    files = [sys.modules[name].__file__ or "" for name in _NOT_THE_USERS if name in sys.modules]
+    folders = tuple(os.path.dirname(file) + os.sep for file in files)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith((*folders, "<")):
+            return f'File "{frame.filename}", line {frame.lineno}, in {frame.name}'
+    return ""
 
 
 def _shown(call: Call) -> str:

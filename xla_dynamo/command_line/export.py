@@ -68,8 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
             "--input: an export is made of one call; leave sizes open by --dynamic-shape", status=2
         )
     (call,) = target.calls
-    module = _module(target.fn)
-    shapes = _dynamic_shapes(module, call, arguments.dynamic_shape)
 
     import torch
 
@@ -80,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     with calling(target, given_inputs=bool(arguments.input)), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch's, about its own code
+        module = _module(target.fn)
+        shapes = _dynamic_shapes(module, call, arguments.dynamic_shape)
         with torch.set_grad_enabled(not arguments.no_grad):
             program = torch.export.export(module, call.args, call.kwargs, dynamic_shapes=shapes)
         exported = exported_program_to_stablehlo(program, options)

@@ -124,10 +124,15 @@ def _reasons() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             topic, _, said = record.getMessage().partition("disk cache: ")
             is_miss = said.startswith("no ") and not said.startswith("no place ")
-            if not topic and said and not is_miss:
+            is_warning = record.levelno > logging.INFO and "cannot be written to" not in said
+            if not topic and said and not is_miss and not is_warning:
                 found.append(said)
+            elif record.levelno > logging.INFO and last is not None:
+                last.handle(record)
 
     log, handler = logging.getLogger("xla_dynamo"), Kept(logging.INFO)
+    # Who prints warnings where no handler is, which is not so meanwhile.
+    last = None if log.hasHandlers() else logging.lastResort
     before = log.level
     log.addHandler(handler)
     log.setLevel(min(logging.INFO, log.getEffectiveLevel()))
