@@ -115,8 +115,8 @@ def unwritable(folder: CacheFolder) -> str:
     A file is made and removed, where the folder is there: permissions alone tell of no full disk
     and of no read-only file system. A folder that is not there is not made.
     """
-    if not folder.path.exists():
-        above = next(path for path in folder.path.absolute().parents if path.exists())
+    if not os.path.exists(folder.path):  # pathlib's raises what it is not permitted to look at
+        above = next(path for path in folder.path.absolute().parents if os.path.exists(path))
         if not above.is_dir():
             return f"{above} is no folder"
         return "" if os.access(above, os.W_OK | os.X_OK) else f"{above} is not writable"

@@ -44,6 +44,9 @@ def compiled():
     options = {"libraries": ["torch"]}
     return torch.compile(Model().eval(), backend="openxla", options=options), (torch.ones(3, 8),)
 
+def bare():
+    return Model(), torch.ones(3, 8)
+
 def nothing():
     return 3
 

@@ -35,6 +35,7 @@ def test_inputs(models, capsys):
         (["some_models:gone"], 2, "some_models has no 'gone'"),
         (["some_models:number"], 2, "is a int: it cannot be called"),
         (["some_models:nothing"], 2, r"returned a int, not (fn, args)"),
+        (["some_models:bare"], 2, r"returned a Tensor where (fn, args)"),
         (["some_models:Model", "--input", "float32"], 2, "write a tensor as float32[8,64]"),
         (["some_models:Model", "--input", "float99[3]"], 2, "write a tensor as float32[8,64]"),
         (["some_models:example", "--option", "freeze"], 2, "write NAME=VALUE"),

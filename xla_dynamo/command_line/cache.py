@@ -10,6 +10,7 @@ XLA_DYNAMO_CACHE_DIR in docs/warm-start.md.
 import argparse
 import datetime
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -136,7 +137,7 @@ def _totals(folder: CacheFolder, found: Sequence[tuple[Entry, str]]) -> list[str
         if damage:
             lines.append(f"{entry.kind} {entry.key[:12]} is damaged and not used: {damage}")
     if left := len(being_written(folder)[1]):
-        lines.append(f"{count_of(left, 'file')} of killed processes, which the next write removes")
+        lines.append(f"{count_of(left, 'file')} of killed processes, which a later write removes")
     return [*lines, f"{folder.path}, {_state(folder)}"]
 
 
@@ -145,7 +146,7 @@ def _state(folder: CacheFolder) -> str:
         return "read only"
     if reason := unwritable(folder):
         return f"cannot be written to: {reason}"
-    return "writable" if folder.path.exists() else "not made yet"
+    return "writable" if os.path.exists(folder.path) else "not made yet"
 
 
 def _moment(seconds: float) -> str:

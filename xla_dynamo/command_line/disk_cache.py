@@ -49,7 +49,7 @@ def _folder(folder: CacheFolder) -> Finding:
             f"{DIRECTORY}"
         )
         return Finding("folder", f"{folder.path}, cannot be written to", advice)
-    state = "writable" if folder.path.exists() else "made when the first entry is written"
+    state = "writable" if os.path.exists(folder.path) else "made when the first entry is written"
     return Finding("folder", f"{folder.path}, {state}", _open_to_all(folder))
 
 
@@ -58,7 +58,7 @@ def _open_to_all(folder: CacheFolder) -> str:
 
     A folder that is named may belong to a group that shares it.
     """
-    if not hasattr(os, "getuid") or not folder.path.exists():
+    if not hasattr(os, "getuid") or not os.path.exists(folder.path):
         return ""
     if not folder.path.stat().st_mode & stat.S_IWOTH:
         return ""

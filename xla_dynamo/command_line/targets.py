@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from xla_dynamo.command_line.failures import CommandFailure
@@ -88,8 +88,15 @@ def find_target(name: str, arguments: argparse.Namespace) -> Target:
             "compile it itself say what to call it with: --input 'float32[8,64]'",
             status=2,
         )
-    fn, args, *kwargs = made
-    return Target(name, fn, (Call(tuple(args), dict(kwargs[0]) if kwargs else {}),))
+    fn, args, kwargs = made if len(made) == 3 else (*made, {})
+    if not (isinstance(args, tuple | list) and isinstance(kwargs, Mapping)):
+        given = type(kwargs if isinstance(args, tuple | list) else args).__name__
+        raise CommandFailure(
+            f"{name} returned a {given} where (fn, args) or (fn, args, kwargs) has args in a "
+            "tuple, as (x,), and kwargs in a dict",
+            status=2,
+        )
+    return Target(name, fn, (Call(tuple(args), dict(kwargs)),))
 
 
 def calls_of(specs: Sequence[str]) -> tuple[Call, ...]:
