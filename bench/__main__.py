@@ -8,6 +8,7 @@ python -m bench report results.jsonl
 python -m bench compare before.jsonl after.jsonl
 python -m bench peers
 python -m bench serve
+python -m bench start
 python -m bench sharding
 """
 
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from bench import peers, report, serve, sharding
+from bench import peers, report, serve, sharding, start
 from bench.backends import BACKENDS
 from bench.compare import compare
 from bench.models import MODELS
@@ -51,6 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     serve.add_options(
         commands.add_parser("serve", help="requests of clients to one BERT, one GPT-2")
     )
+    start.add_options(
+        commands.add_parser(
+            "start", help="from a process's start to its first result, cold and warm"
+        )
+    )
     divided = commands.add_parser("sharding", help="a Llama block divided over virtual devices")
     sharding.add_options(divided)
     options = parser.parse_args(arguments)
@@ -75,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 console.print(f"{name}: {peers.make(name)}")
         case "serve":
             return serve.run(options, console)
+        case "start":
+            return start.run(options, console)
         case "sharding":
             return sharding.run(options, console)
     return 0

@@ -64,9 +64,23 @@ def _from_environment() -> CacheFolder | None:
     if given is not None:
         return CacheFolder(os.path.expanduser(given), _limit(), readonly) if given else None
     path = default_path()
-    if path is None or not _is_ours(path):
+    if path is None:
+        return None
+    if refusal := why_refused(path):
+        log.warning("disk cache: %s is not used: %s", path, refusal)
         return None
     return CacheFolder(path, _limit(), readonly)
+
+
+def why_off() -> str:
+    """Why a process with these environment variables has no disk cache; "" where it has one."""
+    if (given := os.environ.get(DIRECTORY)) is not None:
+        return "" if given else f"{DIRECTORY} is empty"
+    path = default_path()
+    if path is None:
+        return f"the user has no folder of caches: name one by {DIRECTORY}"
+    refusal = why_refused(path)
+    return f"{path} is not used: {refusal}" if refusal else ""
 
 
 def _limit() -> int:
@@ -88,24 +102,20 @@ def default_path() -> pathlib.Path | None:
     return pathlib.Path(caches, "xla_dynamo") if os.path.isabs(caches) else None
 
 
-def _is_ours(path: pathlib.Path) -> bool:
-    """Whether nobody else can have put machine code where this process finds it by itself."""
+def why_refused(path: pathlib.Path) -> str:
+    """Why others can have put machine code where this process finds it by itself; "" else."""
     if not hasattr(os, "getuid"):
-        return True
+        return ""
     try:
         status = path.stat()
     except FileNotFoundError:
-        return True
+        return ""
     except OSError as error:
-        log.warning("disk cache: %s is not used: %s", path, error)
-        return False
+        return str(error)
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if status.st_uid != os.getuid() or others_write:
-        log.warning(
-            "disk cache: %s is not used, since others may write to it: make it yours alone, or "
-            "name a folder by %s",
-            path,
-            DIRECTORY,
+        return (
+            "others may write to it: make it yours alone (chmod go-w), or name a folder by "
+            f"{DIRECTORY}"
         )
-        return False
-    return True
+    return ""

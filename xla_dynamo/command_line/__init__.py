@@ -7,6 +7,7 @@ torch nor jax: `doctor` must run where one of them cannot be imported, and help 
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +15,11 @@ from typing import Any
 from xla_dynamo.command_line.failures import CommandFailure
 
 COMMANDS = {
+    "cache": "xla_dynamo.command_line.cache",
     "doctor": "xla_dynamo.command_line.doctor",
     "explain": "xla_dynamo.command_line.explain",
+    "export": "xla_dynamo.command_line.export",
+    "precompile": "xla_dynamo.command_line.precompile",
 }
 
 
@@ -34,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandFailure as failure:
         print(f"xla-dynamo: {failure}", file=sys.stderr)
         return failure.status
+    except BrokenPipeError:  # who reads has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
+        return 1
 
 
 def _add(commands: Any, name: str, module: Any) -> None:
