@@ -258,11 +258,14 @@ def functorch_settings() -> str:
     return repr(sorted(config.get_serializable_config_copy().items()))
 
 
-def library_kernels() -> str:
-    """The names of the kernels that Python code has given torch's operators, but for shapes."""
+# A trace of a graph of the CPU or of a GPU runs no kernel of these; torch's own are of these alone.
+_OF_DEVICES = ("/Meta", "/CUDA", "/MPS", "/XPU", "PrivateUse1")
+
+
+def library_kernels() -> list[str]:
+    """The names of the kernels that somebody has given torch's operators and a trace may run."""
     kernels = importlib.import_module("torch.library")._impls
-    of_torch = (k for k in kernels if k.startswith(("aten/", "prims/")))
-    return "\n".join(sorted(k for k in of_torch if not k.endswith("/Meta")))
+    return sorted(k for k in kernels if k.startswith("aten/") and not k.endswith(_OF_DEVICES))
 
 
 _PUBLIC = (
