@@ -258,14 +258,11 @@ def functorch_settings() -> str:
     return repr(sorted(config.get_serializable_config_copy().items()))
 
 
-# A trace of a graph of the CPU or of a GPU runs no kernel of these; torch's own are of these alone.
-_OF_DEVICES = ("/Meta", "/CUDA", "/MPS", "/XPU", "PrivateUse1")
-
-
 def library_kernels() -> list[str]:
     """The names of the kernels that somebody has given torch's operators and a trace may run."""
     kernels = importlib.import_module("torch.library")._impls
-    return sorted(k for k in kernels if k.startswith("aten/") and not k.endswith(_OF_DEVICES))
+    others = ("/Meta", "/CUDA", "/MPS", "/XPU", "PrivateUse1")  # torch's own are of these
+    return sorted(k for k in kernels if k.startswith("aten/") and not k.endswith(others))
 
 
 _PUBLIC = (
