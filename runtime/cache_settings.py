@@ -36,10 +36,12 @@ def initialize_cache(path: str | os.PathLike[str] | None, readonly: bool = False
         readonly: only read, so that many may share a folder that somebody else has filled.
 
     Raises:
-        OptionError: XLA_DYNAMO_CACHE_MEGABYTES is no positive integer.
+        OptionError: the path has a NUL byte, or XLA_DYNAMO_CACHE_MEGABYTES is no positive integer.
     """
     global _given, _is_chosen
-    folder = None if path is None else CacheFolder(os.path.expanduser(path), _limit(), readonly)
+    if path is not None and "\0" in str(path):
+        raise OptionError(f"the path of the disk cache has a NUL byte: {str(path)!r}")
+    folder = None if path is None else CacheFolder(_absolute(path), _limit(), readonly)
     with _lock:
         _given, _is_chosen = folder, True
 
@@ -62,7 +64,7 @@ def _from_environment() -> CacheFolder | None:
     readonly = os.environ.get(READ_ONLY, "0") not in ("", "0")
     given = os.environ.get(DIRECTORY)
     if given is not None:
-        return CacheFolder(os.path.expanduser(given), _limit(), readonly) if given else None
+        return CacheFolder(_absolute(given), _limit(), readonly) if given else None
     path = default_path()
     if path is None:
         return None
@@ -70,6 +72,15 @@ def _from_environment() -> CacheFolder | None:
         log.warning("disk cache: %s is not used: %s", path, refusal)
         return None
     return CacheFolder(path, _limit(), readonly)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """A path that stays the same folder when the process goes to another one."""
+    path = os.path.expanduser(path)
+    try:
+        return os.path.abspath(path)
+    except OSError:  # the folder that the process is in has been removed
+        return path
 
 
 def why_off() -> str:

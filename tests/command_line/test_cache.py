@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -119,3 +121,19 @@ def test_what_cannot_be_removed_is_told(folder, monkeypatch, capsys):
     assert "0 entries removed" in said.out
     assert "3 could not be removed" in said.err
     assert f"{folder.file_of('program', key('b'))}: Permission denied" in said.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
+@pytest.mark.parametrize("encoding", ["ascii:strict", "utf-8:strict"])
+def test_a_path_that_the_terminal_cannot_show(tmp_path, encoding):
+    run = subprocess.run(
+        [sys.executable, "-m", "xla_dynamo", "cache", "ls"],
+        env={
+            **os.environ,
+            "XLA_DYNAMO_CACHE_DIR": os.fsdecode(bytes(tmp_path) + b"/\xff \xc3\xbc"),
+            "PYTHONIOENCODING": encoding,
+        },
+        capture_output=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert b"\\udcff" in run.stdout

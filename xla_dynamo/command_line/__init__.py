@@ -7,6 +7,7 @@ torch nor jax: `doctor` must run where one of them cannot be imported, and help 
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, place in COMMANDS.items():
         _add(commands, name, importlib.import_module(place))
     parsed = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A path may have what the terminal's encoding lacks, or bytes that are no text.
+            stream.reconfigure(errors="backslashreplace")
     try:
         return parsed.run(parsed)
     except CommandFailure as failure:
