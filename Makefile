@@ -81,7 +81,7 @@ docs: $(READY)  ## the generated pages
 constraints:  ## pin anew everything that .venv gets
 	rm -rf .venv-constraints
 	$(call environment,.venv-constraints)
-	.venv-constraints/bin/python -m pip install --quiet $(CHOSEN) '.[dev]'
+	.venv-constraints/bin/python -m pip install --quiet $(CHOSEN) '.[dev,peers]'
 	( echo '# Written by `make constraints`: what the other targets install, on $(CHOSEN).'; \
 	  .venv-constraints/bin/python -m pip freeze --all --exclude pip --exclude xla-dynamo \
 	  | sed 's/+cpu$$//' ) > constraints.txt

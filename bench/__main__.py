@@ -8,6 +8,7 @@ python -m bench report results.jsonl
 python -m bench compare before.jsonl after.jsonl
 python -m bench peers
 python -m bench serve
+python -m bench start
 python -m bench sharding
 """
 
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from bench import peers, report, serve, sharding
+from bench import peers, report, serve, sharding, start
 from bench.backends import BACKENDS
 from bench.compare import compare
 from bench.models import MODELS
@@ -30,7 +31,7 @@ from bench.models.suites import SUITES
 from bench.processes import ROOT
 from bench.results import Results, describe_run, failures, note_overhead, where
 from bench.run import TOLERANCES, Limits, measure
-from bench.timing import above_zero, add_limits, add_settings, positive
+from bench.timing import above_zero, add_limits, add_settings, positive, zero_or_more
 from bench.worker import Task
 
 
@@ -50,6 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("names", nargs="*", help=", ".join(peers.ENVIRONMENTS))
     serve.add_options(
         commands.add_parser("serve", help="requests of clients to one BERT, one GPT-2")
+    )
+    start.add_options(
+        commands.add_parser(
+            "start", help="from a process's start to its first result, cold and warm"
+        )
     )
     divided = commands.add_parser("sharding", help="a Llama block divided over virtual devices")
     sharding.add_options(divided)
@@ -75,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 console.print(f"{name}: {peers.make(name)}")
         case "serve":
             return serve.run(options, console)
+        case "start":
+            return start.run(options, console)
         case "sharding":
             return sharding.run(options, console)
     return 0
@@ -90,6 +98,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=tuple(TOLERANCES), default="float32")
     parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--seconds", type=above_zero, default=0.3, help="length of a round")
+    parser.add_argument(
+        "--pause", type=zero_or_more, default=0.3, help="seconds before a round, all being stopped"
+    )
     parser.add_argument(
         "--overhead",
         action="store_true",
@@ -110,6 +121,8 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
     for name in backends:
         if not peers.available(needed := BACKENDS[name].environment):
             parser.error(f"{name} has no environment: run `python -m bench peers {needed}`")
+        if absent := peers.missing(BACKENDS[name].packages):
+            parser.error(f"{name} needs {', '.join(absent)}: pip install '.[peers]'")
     names = _suite(options.suite) if options.models is None else options.models.split(",")
     if unknown := set(names) - set(MODELS):
         parser.error(f"unknown models {sorted(unknown)}; known: {', '.join(MODELS)}")
@@ -117,9 +130,9 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
     named = f"{day}-{options.suite}-{options.mode}-{options.dtype}.jsonl"
     path = options.output or ROOT / "bench" / "results" / named
     results = _read(path, parser, must_exist=False)
-    kept = ("mode", "size", "batch", "dtype", "threads", "rounds", "seconds")
+    kept = ("mode", "size", "batch", "dtype", "threads", "rounds", "seconds", "pause")
     settings = {**{k: getattr(options, k) for k in kept}, "backends": backends}
-    if results.run and {"batch": None, **results.run["settings"]} != settings:
+    if results.run and {"batch": None, "pause": 0.0, **results.run["settings"]} != settings:
         parser.error(f"{path} has results of other settings: {results.run['settings']}")
     now = describe_run(_command(options), settings)
     missing = [n for n in names if _is_missing(results, n, options.retry)]
@@ -140,10 +153,11 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
 
             batch = options.batch or (MODELS[name].batch if options.size == "full" else 2)
             task = Task(name, options.mode, options.size, batch, options.dtype, options.threads)
-            record = measure(task, backends, limits, say, options.rounds, options.seconds)
+            timing = (options.rounds, options.seconds, options.pause)
+            record = measure(task, backends, limits, say, *timing)
             if options.overhead:
                 tiny = dataclasses.replace(task, size="tiny", batch=2)
-                note_overhead(record, measure(tiny, backends, limits, say, 5, 0.1))
+                note_overhead(record, measure(tiny, backends, limits, say, 5, 0.1, options.pause))
             results.append(record)
             console.print("  ".join(report.row(results, record)), highlight=False)
             progress.advance(bar)
@@ -158,7 +172,7 @@ def _command(options: argparse.Namespace) -> str:
     chosen = ["--suite", options.suite]
     if options.models is not None:
         chosen = ["--models", options.models]
-    same = ("backends", "mode", "size", "batch", "dtype", "threads", "rounds", "seconds")
+    same = ("backends", "mode", "size", "batch", "dtype", "threads", "rounds", "seconds", "pause")
     given = [(name, getattr(options, name)) for name in same]
     more = [
         word for name, value in given if value is not None for word in (f"--{name}", str(value))

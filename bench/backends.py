@@ -23,6 +23,7 @@ class Backend:
         about: one line for the report.
         compile: makes a callable of a module; compilation itself may wait for the first call.
         environment: the environment that it needs, "" for this one.
+        packages: what must be installed here for it, of the extra "peers".
         finish: waits for results of a call that are still being computed.
         device: where the model and its inputs must be.
     """
@@ -30,6 +31,7 @@ class Backend:
     about: str
     compile: Callable[[torch.nn.Module], Call]
     environment: str = ""
+    packages: tuple[str, ...] = ()
     finish: Callable[[Any], Any] = lambda result: result
     device: Callable[[], Any] = lambda: "cpu"
 
@@ -129,6 +131,28 @@ BACKENDS["torchax"] = Backend(
     environment="pytorch_xla",
     finish=_torchax_finish,
     device=_torchax_device,
+)
+
+
+def _openvino(model: torch.nn.Module) -> Call:
+    from bench import runtimes
+
+    return runtimes.Exported("openvino", model, runtimes.openvino)
+
+
+def _onnxruntime(model: torch.nn.Module) -> Call:
+    from bench import runtimes
+
+    return runtimes.Exported("onnxruntime", model, runtimes.onnxruntime)
+
+
+BACKENDS["openvino"] = Backend(
+    "OpenVINO of torch.export, inference in float32", _openvino, packages=("openvino",)
+)
+BACKENDS["onnxruntime"] = Backend(
+    "ONNX Runtime of torch.onnx.export, inference in float32",
+    _onnxruntime,
+    packages=("onnxruntime", "onnx", "onnxscript"),
 )
 
 

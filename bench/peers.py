@@ -1,13 +1,15 @@
-"""Environments of their own for backends that need other versions of torch.
+"""What backends need: packages, and environments of their own for those of other torch versions.
 
 `python -m bench peers` makes them all under `.peers/`: virtual environments of some gigabytes, as
 torch's older releases bring CUDA's libraries also where only the CPU is used.
 """
 
+import importlib.util
 import pathlib
 import subprocess
 import sys
 import venv
+from collections.abc import Iterable
 
 from bench.processes import ROOT
 
@@ -48,6 +50,11 @@ def make(environment: str) -> pathlib.Path:
     command = [python_of(environment), "-m", "pip", "install", *ENVIRONMENTS[environment], *MODELS]
     subprocess.run(command, check=True)
     return folder
+
+
+def missing(packages: Iterable[str]) -> list[str]:
+    """The packages that are not installed here."""
+    return [name for name in packages if importlib.util.find_spec(name) is None]
 
 
 def available(environment: str) -> bool:

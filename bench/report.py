@@ -5,7 +5,7 @@ import html
 import io
 import math
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,7 +14,8 @@ from rich.table import Table
 from bench.backends import BACKENDS
 from bench.results import Record, Results, failures, geometric_mean, latency, speedup, where
 
-OURS = ("openxla-step", "openxla")
+OURS = ("openxla-step", "openxla", "openxla-freeze")
+RUNTIMES = ("openvino", "onnxruntime")
 
 
 def subject(results: Results) -> str:
@@ -30,8 +31,14 @@ def peers(results: Results) -> list[str]:
     return [name for name in ("eager", inductor) if name in ran]
 
 
-def _better(results: Results) -> str:
-    names = peers(results)
+def _rivals(results: Results) -> list[list[str]]:
+    """Groups whose better one is compared with: our peers, and runtimes of exported models."""
+    others = [name for name in results.backends() if name != subject(results)]
+    runtimes = [name for name in RUNTIMES if name in others]
+    return [peers(results), runtimes] if runtimes else [peers(results)]
+
+
+def _better(names: Sequence[str]) -> str:
     return f"the better of {' and '.join(names)}" if len(names) > 1 else "".join(names)
 
 
@@ -43,9 +50,12 @@ def title(results: Results) -> str:
 
 
 def caption(results: Results) -> str:
-    """Where, with which versions and by which command."""
+    """Where, with which versions, by which command and how alone each round was."""
     places = " and ".join(dict.fromkeys(where(run) for run in results.runs)) or "?"
-    return f"{places}; {results.run.get('run', '?')}"
+    pause = results.run.get("settings", {}).get("pause", 0.0)
+    alone = "in each round the other backends' processes are stopped"
+    alone += f", and it begins after a pause of {pause:g} s" if pause else ""
+    return f"{places}; {results.run.get('run', '?')}; {alone}"
 
 
 def columns(results: Results) -> list[str]:
@@ -53,6 +63,7 @@ def columns(results: Results) -> list[str]:
     ran = results.backends()
     ours = subject(results)
     heads = ["model", *(f"{b} ms" for b in ran), f"{ours} speedup"]
+    heads += ["over runtimes"] if len(_rivals(results)) > 1 else []
     heads += [f"{b} cold s" for b in ran if b != "eager"]
     heads += [f"{b} tiny us" for b in _timed_tiny(results)]
     return [*heads, "peak MB / eager's", "error", "graphs", "executables", "fallbacks"]
@@ -63,7 +74,7 @@ def row(results: Results, record: Record) -> list[str]:
     ran, ours = results.backends(), subject(results)
     found = record["backends"]
     cells = [record["model"], *(_milliseconds(record, b) for b in ran)]
-    cells.append(_ratio(speedup(record, ours, peers(results))))
+    cells += [_ratio(speedup(record, ours, group)) for group in _rivals(results)]
     cells += [_number(found.get(b, {}).get("cold_s"), ".1f") for b in ran if b != "eager"]
     cells += [_number(found.get(b, {}).get("overhead_us"), ".0f") for b in _timed_tiny(results)]
     own, eager = found.get(ours, {}), found.get("eager", {})
@@ -76,9 +87,9 @@ def means(results: Results) -> list[tuple[str, float, int]]:
     """Geometric means: what of, the mean, and of how many models."""
     ours, models = subject(results), list(results.models.values())
     ran = [b for b in results.backends() if b != ours]
-    others = peers(results)
-    shown = [(f"speedup over {_better(results)}", [speedup(m, ours, others) for m in models])]
-    alone = [b for b in ran if [b] != others]
+    groups = _rivals(results)
+    shown = [(f"speedup over {_better(g)}", [speedup(m, ours, g) for m in models]) for g in groups]
+    alone = [b for b in ran if [b] not in groups]
     shown += [(f"speedup over {b}", [speedup(m, ours, [b]) for m in models]) for b in alone]
     for backend in ran:
         if backend != "eager":
@@ -173,7 +184,7 @@ def chart(results: Results) -> bytes:
     if not math.isnan(mean):
         axes.axvline(mean, color="black", linewidth=0.8, linestyle="dotted")
     axes.invert_yaxis()
-    axes.set_title(f"{ours} against {_better(results)}; {title(results)}", size=9)
+    axes.set_title(f"{ours} against {_better(others)}; {title(results)}", size=9)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     pyplot.close(figure)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Record = dict[str, Any]
-PACKAGES = ("torch", "jax", "jaxlib", "transformers", "diffusers")
+PACKAGES = ("torch", "jax", "jaxlib", "transformers", "diffusers", "openvino", "onnxruntime")
 
 
 def describe_run(command: str, settings: Mapping[str, Any]) -> Record:

@@ -2,7 +2,9 @@
 
 For each model the workers (`bench.worker`) of all backends live at once. One after the other they
 build the model and call it cold, and are compared with eager in float64. Then all take turns at
-timed rounds, so that what is compared was measured under the same load; who waits, is stopped.
+timed rounds, so that what is compared was measured under the same load. Workers that wait are
+stopped, as threads of a pool spin for a while after their work, and each round begins after a
+pause. Otherwise runtimes with pools of their own take cores from one another.
 """
 
 import contextlib
@@ -10,6 +12,7 @@ import dataclasses
 import os
 import pathlib
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,19 +43,23 @@ def measure(
     say: Callable[[str], None],
     rounds: int,
     seconds: float,
+    pause: float = 0.0,
 ) -> Record:
     """Everything about a model: a line of the results.
+
+    Each backend has so many rounds of so many seconds, each after a pause of so many.
 
     Where a training step is wrong, all is measured again on other inputs, and what came first is
     kept as "before". With an activation a rounding away from relu's kink, gradients on both sides
     are right and differ by a hundredth; a mistake of a compiler is there on all inputs.
     """
-    record = ModelRun(task, backends, limits, say).measure(rounds, seconds)
+    record = ModelRun(task, backends, limits, say).measure(rounds, seconds, pause)
     wrong = any(entry.get("status") == "wrong" for entry in record["backends"].values())
     if not wrong or task.mode != "training":
         return record
     others = dataclasses.replace(task, seed=task.seed + 1)
-    return {**ModelRun(others, backends, limits, say).measure(rounds, seconds), "before": record}
+    again = ModelRun(others, backends, limits, say).measure(rounds, seconds, pause)
+    return {**again, "before": record}
 
 
 class ModelRun:
@@ -66,7 +73,7 @@ class ModelRun:
         self.workers: dict[str, Worker] = {}
         self.failures: dict[str, WorkerFailed] = {}
 
-    def measure(self, rounds: int, seconds: float) -> Record:
+    def measure(self, rounds: int, seconds: float, pause: float = 0.0) -> Record:
         """What each backend takes on the inputs of this task."""
         with contextlib.ExitStack() as stack:
             folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -75,7 +82,7 @@ class ModelRun:
                 self.say(f"compiling with {name}")
                 with self._failing(name):
                     self._start(name, folder, golden, stack)
-            self._time(rounds, seconds)
+            self._time(rounds, seconds, pause)
             for name, worker in self.workers.items():
                 with self._failing(name):
                     facts = worker.ask("facts", self.limits.seconds)
@@ -130,13 +137,14 @@ class ModelRun:
         environment["PJRT_DEVICE"] = os.environ.get("PJRT_DEVICE", "CPU")  # torch_xla asks for it
         return Worker(environment=environment, python=python, memory_gb=self.limits.memory_gb)
 
-    def _time(self, rounds: int, seconds: float) -> None:
+    def _time(self, rounds: int, seconds: float, pause: float) -> None:
         for round_ in range(rounds + 1):  # the first finds out how many calls make a round
             self.say(f"round {round_} of {rounds}")
             order = list(self.workers)
             turn = round_ % max(len(order), 1)
             for name in order[turn:] + order[:turn]:
                 with self._failing(name):
+                    time.sleep(pause)
                     reply = self.workers[name].ask(
                         "time", self.limits.seconds, seconds=seconds, fresh=round_ == 0
                     )

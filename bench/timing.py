@@ -94,6 +94,13 @@ def positive(text: str) -> int:
     return number
 
 
+def zero_or_more(text: str) -> float:
+    """An option's value: seconds, of which there may be none."""
+    if not (number := float(text)) >= 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, not {number:g}")
+    return number
+
+
 def above_zero(text: str) -> float:
     """An option's value: seconds, or gigabytes, of which there must be some."""
     if not (number := float(text)) > 0:

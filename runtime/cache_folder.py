@@ -20,10 +20,10 @@ from xla_dynamo.runtime.cache_entries import DamagedEntry, pack, unpack
 
 log = logging.getLogger("xla_dynamo")
 
-_ENTRY = re.compile(r"[a-z]+-[0-9a-f]{64}")
-_WRITING = ".writing-"
+ENTRY = re.compile(r"[a-z]+-[0-9a-f]{64}")
+WRITING = ".writing-"
 # A file that is being written is older than this, in seconds, only if its process was killed.
-_LEFT_BEHIND = 3600.0
+LEFT_BEHIND = 3600.0
 # After an eviction this share of the limit is in use, so that not every write evicts.
 _KEPT = 0.9
 
@@ -35,6 +35,8 @@ class CacheFolder:
         path: the folder, which the first write makes.
         limit: how many bytes its entries may have together.
         readonly: whether nothing in it is to change: no entry, no time of its last use.
+        written: the names of the entries that were written by way of this object.
+        found: the names of those that were read.
     """
 
     def __init__(
@@ -45,6 +47,8 @@ class CacheFolder:
         self._lock = threading.Lock()
         self._in_use: int | None = None  # bytes, as far as this process knows
         self._writable = True
+        self.written: list[str] = []
+        self.found: list[str] = []
 
     def file_of(self, kind: str, key: str) -> pathlib.Path:
         """Where an entry is, if it is there. The key is a SHA-256 in hexadecimal digits."""
@@ -54,7 +58,7 @@ class CacheFolder:
         """The bytes of an entry; None if it is not there, is damaged or cannot be read."""
         path = self.file_of(kind, key)
         try:
-            payload = unpack(kind, key, _contents(path))
+            payload = unpack(kind, key, contents(path))
         except FileNotFoundError:
             log.info("disk cache: no %s %s", kind, key[:12])
             return None
@@ -65,6 +69,7 @@ class CacheFolder:
         if not self.readonly:
             with contextlib.suppress(OSError):  # somebody else's file
                 os.utime(path)
+        self.found.append(path.name)
         return payload
 
     def write(self, kind: str, key: str, payload: bytes) -> bool:
@@ -76,8 +81,9 @@ class CacheFolder:
         if length > self.limit:
             log.info("disk cache: a %s of %d bytes is above the limit", kind, length)
             return False
+        path = self.file_of(kind, key)
         try:
-            _write_whole(self.file_of(kind, key), parts)
+            _write_whole(path, parts)
         except OSError as error:
             # Once: what fails now will fail again, and each try costs time.
             self._writable = False
@@ -87,6 +93,7 @@ class CacheFolder:
                 error,
             )
             return False
+        self.written.append(path.name)
         self._make_room(length)
         return True
 
@@ -101,11 +108,11 @@ class CacheFolder:
     def _evict(self) -> int:
         """Hold the limit, and remove what killed processes left; the bytes that are in use."""
         entries, total = [], 0
-        for path, status in self._files():
-            if path.name.startswith(_WRITING):
-                if time.time() - status.st_mtime > _LEFT_BEHIND:
+        for path, status in self.files():
+            if path.name.startswith(WRITING):
+                if time.time() - status.st_mtime > LEFT_BEHIND:
                     _remove(path)
-            elif _ENTRY.fullmatch(path.name):
+            elif ENTRY.fullmatch(path.name):
                 entries.append((status.st_mtime_ns, status.st_size, path))
                 total += status.st_size
         if total <= self.limit:
@@ -117,7 +124,8 @@ class CacheFolder:
             total -= size
         return total
 
-    def _files(self) -> list[tuple[pathlib.Path, os.stat_result]]:
+    def files(self) -> list[tuple[pathlib.Path, os.stat_result]]:
+        """The files in the folder, whosever they are, with the status of each, links included."""
         found = []
         with contextlib.suppress(OSError), os.scandir(self.path) as listing:
             for each in listing:
@@ -126,7 +134,7 @@ class CacheFolder:
         return found
 
 
-def _contents(path: pathlib.Path) -> bytes:
+def contents(path: pathlib.Path) -> bytes:
     """The bytes of a file.
 
     Raises:
@@ -143,7 +151,7 @@ def _contents(path: pathlib.Path) -> bytes:
 def _write_whole(path: pathlib.Path, parts: list[bytes]) -> None:
     """Let a file appear with all of its contents, or not at all, also if the machine stops."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.parent / f"{_WRITING}{uuid.uuid4().hex}"
+    beside = path.parent / f"{WRITING}{uuid.uuid4().hex}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
         with os.fdopen(os.open(beside, flags, 0o644), "wb") as file:

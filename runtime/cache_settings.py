@@ -36,10 +36,12 @@ def initialize_cache(path: str | os.PathLike[str] | None, readonly: bool = False
         readonly: only read, so that many may share a folder that somebody else has filled.
 
     Raises:
-        OptionError: XLA_DYNAMO_CACHE_MEGABYTES is no positive integer.
+        OptionError: the path has a NUL byte, or XLA_DYNAMO_CACHE_MEGABYTES is no positive integer.
     """
     global _given, _is_chosen
-    folder = None if path is None else CacheFolder(os.path.expanduser(path), _limit(), readonly)
+    if path is not None and "\0" in str(path):
+        raise OptionError(f"the path of the disk cache has a NUL byte: {str(path)!r}")
+    folder = None if path is None else CacheFolder(_absolute(path), _limit(), readonly)
     with _lock:
         _given, _is_chosen = folder, True
 
@@ -62,11 +64,34 @@ def _from_environment() -> CacheFolder | None:
     readonly = os.environ.get(READ_ONLY, "0") not in ("", "0")
     given = os.environ.get(DIRECTORY)
     if given is not None:
-        return CacheFolder(os.path.expanduser(given), _limit(), readonly) if given else None
+        return CacheFolder(_absolute(given), _limit(), readonly) if given else None
     path = default_path()
-    if path is None or not _is_ours(path):
+    if path is None:
+        return None
+    if refusal := why_refused(path):
+        log.warning("disk cache: %s is not used: %s", path, refusal)
         return None
     return CacheFolder(path, _limit(), readonly)
+
+
+def _absolute(path: str | os.PathLike[str]) -> str:
+    """A path that stays the same folder when the process goes to another one."""
+    path = os.path.expanduser(path)
+    try:
+        return os.path.abspath(path)
+    except OSError:  # the folder that the process is in has been removed
+        return path
+
+
+def why_off() -> str:
+    """Why a process with these environment variables has no disk cache; "" where it has one."""
+    if (given := os.environ.get(DIRECTORY)) is not None:
+        return "" if given else f"{DIRECTORY} is empty"
+    path = default_path()
+    if path is None:
+        return f"the user has no folder of caches: name one by {DIRECTORY}"
+    refusal = why_refused(path)
+    return f"{path} is not used: {refusal}" if refusal else ""
 
 
 def _limit() -> int:
@@ -88,24 +113,20 @@ def default_path() -> pathlib.Path | None:
     return pathlib.Path(caches, "xla_dynamo") if os.path.isabs(caches) else None
 
 
-def _is_ours(path: pathlib.Path) -> bool:
-    """Whether nobody else can have put machine code where this process finds it by itself."""
+def why_refused(path: pathlib.Path) -> str:
+    """Why others can have put machine code where this process finds it by itself; "" else."""
     if not hasattr(os, "getuid"):
-        return True
+        return ""
     try:
         status = path.stat()
     except FileNotFoundError:
-        return True
+        return ""
     except OSError as error:
-        log.warning("disk cache: %s is not used: %s", path, error)
-        return False
+        return str(error)
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if status.st_uid != os.getuid() or others_write:
-        log.warning(
-            "disk cache: %s is not used, since others may write to it: make it yours alone, or "
-            "name a folder by %s",
-            path,
-            DIRECTORY,
+        return (
+            "others may write to it: make it yours alone (chmod go-w), or name a folder by "
+            f"{DIRECTORY}"
         )
-        return False
-    return True
+    return ""

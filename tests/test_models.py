@@ -9,6 +9,7 @@ from bench.models import (
     FAMILIES,
     MODELS,
     QUICK,
+    RUNTIMES,
     STANDARD,
     TRAINING,
     build,
@@ -16,6 +17,7 @@ from bench.models import (
     randomize_constants,
 )
 from bench.models.registry import register
+from bench.models.suites import SUITES
 from tests.compiling import compiled
 from xla_dynamo.runtime import metrics
 
@@ -26,7 +28,8 @@ pytestmark = [pytest.mark.filterwarnings("ignore")]
 ALWAYS = {
     "bert", "clip", "convnext", "dcgan_generator", "deit", "diffusion_unet", "distilbert", "dlrm",
     "efficientnet", "gcn", "gpt2", "llama", "lstm_language_model", "mixtral", "mobilenet_v2",
-    "nanogpt", "resnet50", "roberta", "segformer", "squeezenet1_1", "swin", "t5", "vit", "whisper",
+    "mobilenet_v3", "nanogpt", "resnet50", "roberta", "segformer", "squeezenet1_1", "swin", "t5",
+    "vit", "whisper",
 }  # fmt: skip
 each_model = pytest.mark.parametrize(
     "name",
@@ -38,21 +41,22 @@ def test_every_model_says_what_it_is():
     for name, model in MODELS.items():
         assert model.family in FAMILIES, name
         assert model.batch >= 1, name
-        assert model.suites <= {"quick", "standard", "full", "training", "bfloat16"}, name
-        assert "full" in model.suites, name
+        assert {"full"} <= model.suites <= {"full", *SUITES}, name
         assert model.trains or "training" not in model.suites, name
 
 
 def test_suites_are_of_the_promised_sizes():
-    suites = {"quick": QUICK, "standard": STANDARD, "training": TRAINING, "bfloat16": BFLOAT16}
-    members = {s: {n for n, m in MODELS.items() if s in m.suites} for s in suites}
-    assert members == {suite: set(names) for suite, names in suites.items()}
+    members = {s: {n for n, m in MODELS.items() if s in m.suites} for s in SUITES}
+    assert members == {suite: set(names) for suite, names in SUITES.items()}
     assert members["quick"] < members["standard"]
     assert len(QUICK) == 8
     assert len(set(STANDARD)) == len(STANDARD) >= 40
     assert len(MODELS) >= 75
     assert len(TRAINING) == 12
     assert len(BFLOAT16) == 10
+    assert len(RUNTIMES) == 16
+    convolutional = {"convnet", "classic"}  # of the classics, a U-Net
+    assert sum(MODELS[name].family in convolutional for name in RUNTIMES) == 8
 
 
 def test_every_family_has_models_in_the_standard_suite():

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 def always(cold, monkeypatch):
     """However little there is to multiply."""
     monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
-    monkeypatch.setattr(pack_weights, "FEWEST_IN_PACKED_WEIGHT", 0)
+    monkeypatch.setattr(pack_weights, "FEWEST_WITH_PACKED_WEIGHT", 0)
     torch.manual_seed(0)
 
 

@@ -57,7 +57,7 @@ ROOMS = {
     "stablehlo": "decompositions execution graphs lowerings.bounded lowerings.builders"
     " lowerings.target options programs runtime",
     "reports": "backend dynamo events options training",
-    "command_line": "reports runtime",
+    "command_line": "execution reports runtime stablehlo",
     "xla_dynamo": "lazy",
     "__main__": "command_line",
 }

@@ -32,6 +32,7 @@ from xla_dynamo.execution.calls import BoxedGraph
 from xla_dynamo.execution.compiled_graph import compile_graph
 from xla_dynamo.execution.graph_keys import NoKey, graph_key
 from xla_dynamo.graphs.request import Request
+from xla_dynamo.graphs.sizes import offset_inputs
 from xla_dynamo.options import Options
 from xla_dynamo.programs.targets import target_of
 from xla_dynamo.runtime import marks
@@ -90,8 +91,7 @@ def _saved_or_compiled(
         return torch.compiler.disable(call, reason="a compiled graph")
     watch = saved_graphs.Watch(log_event)
     compiled = compile_torch_graph(gm, example_inputs, options, observer=watch)
-    if (program := watch.close()) is not None:
-        saved_graphs.save(folder, key, program)
+    watch.close(lambda program: saved_graphs.save(folder, key, program))
     return compiled
 
 
@@ -169,9 +169,10 @@ def compile_torch_graph(
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            if isinstance(observer, saved_graphs.Watch):
-                observer.is_plain = kind == "inference" and adds_nothing()
             graph = compile_graph(gm, inputs, request_of(kind, gm, inputs))
+            if isinstance(observer, saved_graphs.Watch):
+                is_plain = kind == "inference" and adds_nothing()
+                observer.is_plain = is_plain and not offset_inputs(gm)
             report_strides(gm, graph.chosen_strides)
             if compiled is not None:
                 compiled(graph)

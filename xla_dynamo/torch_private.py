@@ -255,11 +255,11 @@ def functorch_settings() -> str:
     return repr(sorted(config.get_serializable_config_copy().items()))
 
 
-def library_kernels() -> str:
-    """The names of the kernels that Python code has given torch's operators, but for shapes."""
+def library_kernels() -> list[str]:
+    """The names of the kernels that somebody has given torch's operators and a trace may run."""
     kernels = importlib.import_module("torch.library")._impls
-    of_torch = (k for k in kernels if k.startswith(("aten/", "prims/")))
-    return "\n".join(sorted(k for k in of_torch if not k.endswith("/Meta")))
+    others = ("/Meta", "/CUDA", "/MPS", "/XPU", "PrivateUse1")  # torch's own are of these
+    return sorted(k for k in kernels if k.startswith("aten/") and not k.endswith(others))
 
 
 _PUBLIC = (

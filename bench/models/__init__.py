@@ -8,8 +8,8 @@ says; "tiny" keeps every kind of layer and is for tests.
     outputs = model(**MODELS["bert"].inputs("full", MODELS["bert"].batch))
 
 One file a family, in `text`, `generation`, `vision`, `speech`, `diffusion`, the convolutional
-`convnets` and `torchvision_convnets`, and `classics`, `classic_images` and `recurrent`; `suites`
-says which models a benchmark runs.
+`convnets`, `mobilenet_v3` and `torchvision_convnets`, and `classics`, `classic_images` and
+`recurrent`; `suites` says which models a benchmark runs.
 """
 
 import torch
@@ -20,6 +20,7 @@ from bench.models import (  # noqa: F401  (they register their models)
     convnets,
     diffusion,
     generation,
+    mobilenet_v3,
     recurrent,
     speech,
     text,
@@ -27,11 +28,11 @@ from bench.models import (  # noqa: F401  (they register their models)
     vision,
 )
 from bench.models.registry import FAMILIES, MODELS, Model
-from bench.models.suites import BFLOAT16, QUICK, STANDARD, TRAINING
+from bench.models.suites import BFLOAT16, QUICK, RUNTIMES, STANDARD, TRAINING
 
 __all__ = [
-    "BFLOAT16", "FAMILIES", "MODELS", "QUICK", "STANDARD", "TRAINING", "Model", "build",
-    "build_double", "randomize_constants",
+    "BFLOAT16", "FAMILIES", "MODELS", "QUICK", "RUNTIMES", "STANDARD", "TRAINING", "Model",
+    "build", "build_double", "randomize_constants",
 ]  # fmt: skip
 
 

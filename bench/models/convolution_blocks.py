@@ -1,4 +1,4 @@
-"""What `torchvision_convnets` is built of: convolutions, heads, and ways to combine branches."""
+"""What convolutional networks in plain torch are built of: convolutions, heads, branches."""
 
 import torch
 from torch import nn
@@ -64,3 +64,13 @@ def dense_head(features: int, hidden: int) -> list[nn.Module]:
 
 def pooled_head(features: int) -> list[nn.Module]:
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(features, 1000)]
+
+
+def keep_scale(model: nn.Module) -> None:
+    """Draw weights anew that keep the scale of activations, whatever the depth."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+    for module in model.modules():
+        if isinstance(module, Residual):  # or every sum would triple the variance
+            module.branch[-1][0].weight.data.mul_(0.5)

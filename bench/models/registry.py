@@ -37,7 +37,7 @@ class Model:
         inputs: (size, batch) to keyword arguments of its forward.
         family: one of `FAMILIES`.
         batch: how many examples the benchmark gives the full size.
-        suites: those that it is in, of "quick", "standard", "full", "training" and "bfloat16".
+        suites: those that it is in: "full", and those of `suites.SUITES`.
         trains: training mode makes sense, and every step does the same work.
         whole: Dynamo makes one graph of it; it breaks the graph at `nn.LSTM`, for one.
         loss: what forward returns to a scalar to be minimized.

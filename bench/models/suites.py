@@ -1,6 +1,7 @@
-"""Which models a benchmark runs: three suites, each with the smaller ones, and two for one use.
+"""Which models a benchmark runs: three suites, each with the smaller ones, and three for one use.
 
-"training" is for `--mode training`, "bfloat16" for `--dtype bfloat16`.
+"training" is for `--mode training`, "bfloat16" for `--dtype bfloat16`, and "runtimes" for the
+backends `openvino` and `onnxruntime` beside the others.
 """
 
 QUICK = (
@@ -35,7 +36,17 @@ TRAINING = (
 
 BFLOAT16 = (*QUICK, "t5", "whisper")
 
-SUITES = {"quick": QUICK, "standard": STANDARD, "training": TRAINING, "bfloat16": BFLOAT16}
+# Half of them convolutional: there runtimes with packed weights and fused epilogues gain most.
+RUNTIMES = (
+    "convnext", "densenet121", "efficientnet", "mobilenet_v2", "mobilenet_v3", "regnet", "resnet50",
+    "unet_segmentation",
+    "bert", "dit", "gpt2", "llama", "swin", "t5", "vit", "wav2vec2",
+)  # fmt: skip
+
+SUITES = {
+    "quick": QUICK, "standard": STANDARD, "training": TRAINING, "bfloat16": BFLOAT16,
+    "runtimes": RUNTIMES,
+}  # fmt: skip
 
 
 def suites_of(name: str) -> frozenset[str]:

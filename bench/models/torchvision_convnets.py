@@ -14,6 +14,7 @@ from bench.models.convolution_blocks import (
     Residual,
     conv,
     dense_head,
+    keep_scale,
     plain,
     pooled_head,
 )
@@ -26,16 +27,9 @@ _IMAGES = images(224, 64, "input")
 def _register(
     name: str, function: Callable[..., nn.Sequential], full: dict, tiny: dict, batch: int = 4
 ) -> None:
-    """Register with weights that keep the scale of activations, whatever the depth."""
-
     def make(**sizes: object) -> nn.Sequential:
         model = function(**sizes)
-        for module in model.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-        for module in model.modules():
-            if isinstance(module, Residual):  # or every sum would triple the variance
-                module.branch[-1][0].weight.data.mul_(0.5)
+        keep_scale(model)
         return model
 
     register(name, make, full, tiny, _IMAGES, family="convnet", batch=batch)

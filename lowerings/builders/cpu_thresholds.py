@@ -12,9 +12,9 @@ import torch
 # than it gains.
 FEWEST_IN_CONVOLUTION = 1 << 19
 FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
-# Elements of a convolution's weight from which it is packed for torch's operator: below, the
-# operator costs more by itself, some 40 µs, than it saves (on two cores with AVX2, one thread).
-FEWEST_IN_PACKED_WEIGHT = 1 << 16
+# Multiplications of a convolution from which its weight is packed for torch's operator: below, the
+# operator costs more by itself, some 40 µs, than it saves.
+FEWEST_WITH_PACKED_WEIGHT = 20_000_000
 # Multiplications of one of attention's two products below which a call of torch's kernel costs more
 # than it gains.
 FEWEST_IN_ATTENTION = 1 << 23

@@ -15,7 +15,7 @@ from typing import Any
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.builders.cpu_thresholds import FEWEST_IN_PACKED_WEIGHT
+from xla_dynamo.lowerings.builders.cpu_thresholds import FEWEST_WITH_PACKED_WEIGHT
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, numel_of, rank_of, shape_of
 
 PACKED = "xla_dynamo.packed_convolution"
@@ -42,14 +42,16 @@ def is_packable(op: ir.Operation) -> bool:
     """Whether an operation is a convolution that torch computes with a packed weight.
 
     It is one of images of two dimensions in float32, with the same padding on both sides, by a
-    kernel [out, in / groups, *window] of many elements.
+    kernel [out, in / groups, *window], with many multiplications.
     """
     if op.name != "stablehlo.custom_call":
         return False
     if ir.StringAttr(op.attributes["call_target_name"]).value != _ONEDNN:
         return False
     x, kernel, *bias = op.operands
-    if numel_of(kernel) < FEWEST_IN_PACKED_WEIGHT:
+    # Each element of the result has one product for each of its channel's elements of the kernel.
+    multiplications = numel_of(op.results[0]) * numel_of(kernel) // max(shape_of(kernel)[0], 1)
+    if multiplications < FEWEST_WITH_PACKED_WEIGHT:
         return False
     config = _config(op)
     window, numbers = config["window"], config["kernel"]["filter"]

@@ -53,6 +53,24 @@ def test_speedups_are_over_the_inductor_that_ran(tmp_path):
     )
 
 
+def test_runtimes_have_a_column_and_a_mean(tmp_path):
+    """A runtime that failed is not counted, and the pause before each round is told."""
+    results = Results(tmp_path / "results.jsonl")
+    results.append({"run": "a command", "settings": {"pause": 0.3}})
+    results.append(record("one", eager=8.0, openxla=2.0, openvino=1.0, onnxruntime=4.0))
+    results.append(record("two", eager=8.0, openxla=2.0, openvino=1.0, onnxruntime=4.0))
+    results.models["two"]["backends"]["openvino"] = {"status": "error", "message": "no operator"}
+    place = report.columns(results).index("over runtimes")
+    rows = [report.row(results, one) for one in results.models.values()]
+    assert [cells[place - 1 : place + 1] for cells in rows] == [["4.00", "0.50"], ["4.00", "2.00"]]
+    found = {what: (mean, count) for what, mean, count in report.means(results)}
+    assert found["speedup over the better of openvino and onnxruntime"] == (pytest.approx(1), 2)
+    assert found["speedup over openvino"] == (pytest.approx(0.5), 1)
+    assert "begins after a pause of 0.3 s" in report.caption(results)
+    results.run["settings"].pop("pause")
+    assert "pause" not in report.caption(results)
+
+
 def test_comparison(tmp_path):
     before, after = Results(tmp_path / "before.jsonl"), Results(tmp_path / "after.jsonl")
     before.append(record("one", eager=4.0, openxla=2.0))

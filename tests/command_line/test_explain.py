@@ -8,39 +8,6 @@ import pytest
 from tests.test_structure import ROOT
 from xla_dynamo.command_line import COMMANDS, main
 
-MODELS = """
-import torch
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(8, 4)
-
-    def forward(self, x, *, scale=1.0):
-        return self.linear(x).relu() * scale
-
-def example():
-    return Model(), (torch.randn(3, 8),), {"scale": 2.0}
-
-def lookup(table, places):
-    return table[places]
-
-def nothing():
-    return 3
-
-number = 3
-"""
-
-
-@pytest.fixture
-def models(tmp_path, monkeypatch):
-    """A module `some_models` in the folder that the command is called in."""
-    (tmp_path / "some_models.py").write_text(MODELS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
-    yield tmp_path
-    sys.modules.pop("some_models", None)
-
 
 def test_an_example(models, capsys):
     assert main(["explain", "some_models:example", "--html", "report.html"]) == 0
@@ -68,6 +35,7 @@ def test_inputs(models, capsys):
         (["some_models:gone"], 2, "some_models has no 'gone'"),
         (["some_models:number"], 2, "is a int: it cannot be called"),
         (["some_models:nothing"], 2, r"returned a int, not (fn, args)"),
+        (["some_models:bare"], 2, r"returned a Tensor where (fn, args)"),
         (["some_models:Model", "--input", "float32"], 2, "write a tensor as float32[8,64]"),
         (["some_models:Model", "--input", "float99[3]"], 2, "write a tensor as float32[8,64]"),
         (["some_models:example", "--option", "freeze"], 2, "write NAME=VALUE"),

@@ -202,3 +202,34 @@ def test_errors():
 
 def no_array(x):
     return "x"
+
+
+def test_the_structure_of_results_may_depend_on_the_shape():
+    """Sizes 3, 2 and 3 again: JAX traces at the first two alone."""
+
+    def rows(x):
+        return {"rows": list(x)} if x.shape[0] > 2 else tuple(x)
+
+    compiled = compiled_whole(lambda x: call_jax(rows, x * 2), dynamic=False)
+    for run in (lambda x: call_jax(rows, x * 2), compiled):
+        for size in (3, 2, 3, 4, 2):
+            x = torch.randn(size, 2)
+            found = run(x)
+            assert isinstance(found, dict) == (size > 2)
+            found = found["rows"] if size > 2 else found
+            torch.testing.assert_close(torch.stack(list(found)), x * 2)
+
+
+@pytest.mark.parametrize("make", [lambda x: jax.random.key(0), lambda x: x.astype(jnp.int4)])
+def test_a_result_of_a_dtype_that_torch_lacks_is_an_error(make):
+    with pytest.raises(TypeError, match="torch has no tensors of the dtype"):
+        call_jax(make, torch.ones(2))
+
+
+def test_tangents_of_forward_mode_are_not_lost():
+    x = torch.ones(2)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            call_jax(jnp.sin, dual)
+        torch.testing.assert_close(call_jax(jnp.sin, x), x.sin())

@@ -67,6 +67,20 @@ def test_a_call_chooses(tmp_path, monkeypatch):
     assert disk_cache() is None
 
 
+def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XLA_DYNAMO_CACHE_DIR", "mine")
+    assert disk_cache().write("program", "0" * 64, b"bytes")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert disk_cache().read("program", "0" * 64) == b"bytes"
+
+
+def test_a_path_with_a_nul_byte_is_an_error():
+    with pytest.raises(OptionError, match="NUL byte"):
+        runtime.initialize_cache("a\0b")
+
+
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners")
 def test_a_default_folder_that_others_may_write_to_is_not_used(tmp_path):
     folder = tmp_path / "xla_dynamo"

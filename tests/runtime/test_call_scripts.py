@@ -44,7 +44,7 @@ import xla_dynamo
 from xla_dynamo import metrics
 from xla_dynamo.lowerings.cpu import onednn
 from xla_dynamo.lowerings.passes import pack_weights
-onednn.FEWEST_IN_CONVOLUTION = pack_weights.FEWEST_IN_PACKED_WEIGHT = 0
+onednn.FEWEST_IN_CONVOLUTION = pack_weights.FEWEST_WITH_PACKED_WEIGHT = 0
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU()).eval()
 x = torch.randn(2, 8, 6, 6)

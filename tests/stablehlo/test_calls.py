@@ -1,6 +1,7 @@
 """Calls of exported programs: what goes in and comes out, and errors; every one starts cold."""
 
 import collections
+import concurrent.futures
 
 import numpy as np
 import pytest
@@ -208,3 +209,75 @@ def test_unknown_platform():
     options = StableHLOExportOptions(platform="abacus")
     with pytest.raises(xla_dynamo.OptionError, match="platform must be one of"):
         exported(Function(lambda x: x + 1), torch.randn(3), options=options)
+
+
+class Conjugates(torch.nn.Module):
+    """Buffers whose elements are not those in their memory, beside those in it; and a number."""
+
+    def __init__(self):
+        super().__init__()
+        base = torch.randn(3, dtype=torch.complex128)
+        self.register_buffer("plain", base)
+        self.register_buffer("conjugate", base.conj())
+        self.register_buffer("imaginary", base.imag)
+        self.register_buffer("negative", base.conj().imag)
+        self.register_buffer("number", torch.tensor(1 + 2j, dtype=torch.complex128))
+
+    def forward(self, x):
+        parts = [self.plain, self.conjugate, self.imaginary, self.negative, self.number]
+        return tuple(part * x for part in parts)
+
+
+def test_conjugated_and_negated_tensors(tmp_path):
+    model, x = Conjugates(), torch.randn(3, dtype=torch.complex128)
+    module = exported(model, x)
+    module.save(tmp_path / "program")
+    expected = model(x)
+    for found in (module(x), StableHLOGraphModule.load(tmp_path / "program")(x)):
+        torch.testing.assert_close(found, expected)
+    others = NumpyGraphModule.load(tmp_path / "program")(x.numpy())
+    for array, tensor in zip(others, expected, strict=True):
+        np.testing.assert_allclose(array, tensor.numpy(), rtol=1e-6)
+    torch.testing.assert_close(module(x.conj()), model(x.conj()))
+    changing = exported(Function(lambda x: x.mul_(2j).sum()), x.clone())
+    y = x.clone()
+    torch.testing.assert_close(changing(y.conj()), (x.conj() * 2j).sum())
+    torch.testing.assert_close(y, (x.conj() * 2j).conj())
+
+
+def test_constants_are_compared_as_they_are():
+    x = torch.ones(2)
+    module = exported(Function(lambda x, a, b: torch.full((2,), a) + x * 0), x, 0.0, float("nan"))
+    torch.testing.assert_close(module(x, 0.0, float("nan")), torch.zeros(2))
+    with pytest.raises(ValueError, match=r"is -0\.0, and the program was exported for 0\.0"):
+        module(x, -0.0, float("nan"))
+
+
+def test_arrays_that_cannot_be_changed(tmp_path):
+    """Nothing has changed when the error is raised."""
+    module = exported(Function(lambda x, y: (x.add_(1), y.add_(1))[0].sum()), torch.ones(2),
+                      torch.ones(()))  # fmt: skip
+    module.save(tmp_path / "program")
+    loaded = NumpyGraphModule.load(tmp_path / "program")
+    x, fixed = np.ones(2, np.float32), np.ones((), np.float32)
+    fixed.flags.writeable = False
+    for y in (fixed, np.float32(1)):
+        with pytest.raises(ValueError, match=r"args\[1\] cannot be written into"):
+            loaded(x, y)
+    np.testing.assert_array_equal(x, np.ones(2))
+
+
+def test_threads_change_buffers_one_after_another():
+    class Counter(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count += 1
+            return x + self.count
+
+    module = exported(Counter(), torch.ones(2))
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: module(torch.ones(2)), range(100)))
+    assert module.weights["count"] == 100

@@ -140,6 +140,21 @@ def test_save_replaces_its_own_folder_alone(saved, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "new"]
     modes = {stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "new").iterdir()}
     assert len(modes) == 1
+    (tmp_path / "new" / "notes.txt").write_text("keep me")
+    with pytest.raises(xla_dynamo.StorageError, match="not overwritten"):
+        module.save(tmp_path / "new")
+    assert (tmp_path / "new" / "notes.txt").read_text() == "keep me"
+
+
+def test_save_in_the_working_folder_and_through_a_link(saved, tmp_path, monkeypatch):
+    module = StableHLOGraphModule.load(saved)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    for name in (".", tmp_path / "link"):
+        module.save(name)
+        StableHLOGraphModule.load(tmp_path / "here")
+        assert (tmp_path / "link").is_symlink()
 
 
 @pytest.mark.parametrize("version", ["1.0.0", "1.4.0", hlo.get_current_version()])

@@ -7,6 +7,8 @@ torch nor jax: `doctor` must run where one of them cannot be imported, and help 
 
 import argparse
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +16,11 @@ from typing import Any
 from xla_dynamo.command_line.failures import CommandFailure
 
 COMMANDS = {
+    "cache": "xla_dynamo.command_line.cache",
     "doctor": "xla_dynamo.command_line.doctor",
     "explain": "xla_dynamo.command_line.explain",
+    "export": "xla_dynamo.command_line.export",
+    "precompile": "xla_dynamo.command_line.precompile",
 }
 
 
@@ -29,11 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, place in COMMANDS.items():
         _add(commands, name, importlib.import_module(place))
     parsed = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A path may have what the terminal's encoding lacks, or bytes that are no text.
+            stream.reconfigure(errors="backslashreplace")
     try:
         return parsed.run(parsed)
     except CommandFailure as failure:
         print(f"xla-dynamo: {failure}", file=sys.stderr)
         return failure.status
+    except BrokenPipeError:  # who reads has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes at its end
+        return 1
 
 
 def _add(commands: Any, name: str, module: Any) -> None:

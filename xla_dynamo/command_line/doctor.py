@@ -7,16 +7,19 @@ says what to do.
 import argparse
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from xla_dynamo.command_line.disk_cache import check_disk_cache
 from xla_dynamo.command_line.findings import Finding, show
 from xla_dynamo.command_line.machine import check_environment, check_machine
 from xla_dynamo.command_line.requirements import check_versions
+from xla_dynamo.runtime.cache_settings import DIRECTORY
 
-SUMMARY = "versions, devices, processor and a self-test; exits with 1 where something is wrong"
+SUMMARY = "versions, devices, disk cache, a self-test; exits with 1 where something is wrong"
 _TOLERANCE = 1e-4
 _SELF_TEST = [sys.executable, "-m", "xla_dynamo.command_line.self_test"]
 
@@ -56,7 +59,12 @@ def check_self_test(arguments: argparse.Namespace) -> Iterator[Finding]:
     """The devices, and a small model compiled in another process."""
     try:
         done = subprocess.run(
-            _SELF_TEST, capture_output=True, text=True, timeout=arguments.timeout, check=False
+            _SELF_TEST,
+            env={**os.environ, DIRECTORY: ""},  # cold, and what it compiles is nobody's
+            capture_output=True,
+            text=True,
+            timeout=arguments.timeout,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         advice = "it was ended: run it by itself to see where it waits, " + _by_itself()
@@ -112,5 +120,6 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Finding]]] = {
     "registration": lambda _: check_registration(),
     "machine": lambda _: check_machine(),
     "environment": lambda _: check_environment(),
+    "disk cache": lambda _: check_disk_cache(),
     "self-test": check_self_test,
 }

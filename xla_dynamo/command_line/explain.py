@@ -11,8 +11,7 @@ import argparse
 import pathlib
 
 from xla_dynamo.command_line import targets
-from xla_dynamo.command_line.failures import CommandFailure
-from xla_dynamo.errors import XlaDynamoError
+from xla_dynamo.command_line.calling import calling
 
 SUMMARY = "compile module:function, and print what became of it"
 
@@ -20,8 +19,8 @@ SUMMARY = "compile module:function, and print what became of it"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     targets.add_arguments(parser)
+    targets.add_options(parser)
     parser.add_argument("--dynamic", action="store_true", help="leave sizes open")
-    parser.add_argument("--no-grad", action="store_true", help="compile for inference")
     parser.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write the report there")
 
 
@@ -32,19 +31,17 @@ def run(arguments: argparse.Namespace) -> int:
         CommandFailure: there is no such target, or it cannot be compiled.
     """
     options = targets.options_of(arguments)
-    target = targets.find_target(arguments)
+    target = targets.find_target(arguments.target, arguments)
 
     import torch
 
     from xla_dynamo.reports.explain import explain
-    from xla_dynamo.torch_private import BackendCompilerFailed
 
-    try:
+    with calling(target, given_inputs=bool(arguments.input)):
         explained = explain(target.fn, dynamic=arguments.dynamic or None, options=options)
         with torch.set_grad_enabled(not arguments.no_grad):
-            report = explained(*target.args, **target.kwargs)
-    except (XlaDynamoError, BackendCompilerFailed) as error:
-        raise CommandFailure(str(getattr(error, "inner_exception", error))) from error
+            for args, kwargs in target.calls:
+                report = explained(*args, **kwargs)
     print(report)
     if arguments.html:
         arguments.html.write_text(report.html())

@@ -69,7 +69,6 @@ def graph_key(
         _encoded([target.matmul_precision, target.bounded]),
         *global_settings(),
         functorch_settings(),
-        library_kernels(),
         *_graph(gm),
         *_inputs(gm, inputs),
     ]
@@ -95,7 +94,9 @@ def sources() -> str:
 
 
 def _check_registries() -> None:
-    """Refuse rules and decompositions whose code no key has."""
+    """Refuse rules, kernels and decompositions whose code no key has."""
+    for name in library_kernels():
+        raise NoKey(f"somebody has registered the kernel {name}")
     for name, module in REGISTERED_IN.items():
         if name.partition(".")[0] in _REACHED and not module.startswith("xla_dynamo."):
             raise NoKey(f"{name} has a rule of {module}")

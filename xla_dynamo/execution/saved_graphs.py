@@ -15,6 +15,7 @@ import torch
 from xla_dynamo.errors import StorageError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, Event, Observer
 from xla_dynamo.execution.calls import BoxedGraph, bind
+from xla_dynamo.execution.meanwhile import is_ahead
 from xla_dynamo.execution.steps import steps_of
 from xla_dynamo.options import Options
 from xla_dynamo.programs.program import Program
@@ -30,14 +31,17 @@ KIND = "program"
 
 
 class Watch:
-    """An observer that keeps the program of a graph, if one program is all of it."""
+    """An observer that saves the program of a graph, if one program is all of it."""
 
     def __init__(self, observer: Observer) -> None:
         """Pass all events on to another observer."""
         self._observer, self._is_open = observer, True
         self._records: list[CompilationRecord] = []
         self._programs: list[Program] = []
-        self.is_plain = False  # AOTAutograd adds nothing: who compiles for it says so
+        self._save: Callable[[Program], None] | None = None
+        # AOTAutograd adds nothing, and the program is the same for each call of the graph: who
+        # compiles for it says so.
+        self.is_plain = False
 
     def __call__(self, event: Event) -> None:
         """Take an event."""
@@ -45,22 +49,34 @@ class Watch:
             self._records.append(event)
         elif self._is_open and isinstance(event, BuiltExecutable):
             self._programs.append(event.program)
+        elif isinstance(event, BuiltExecutable) and (save := self._save) is not None:
+            self._save = None
+            if _is_whole(event.program):
+                save(event.program)
         self._observer(event)
 
-    def close(self) -> Program | None:
-        """The program that is all of what was compiled; None if there is more to it.
+    def close(self, save: Callable[[Program], None]) -> None:
+        """The graph is compiled: save the program that is all of it, if one is.
 
-        A tensor that the user's code holds, and may change, would be one of this process.
+        Of a graph that is compiled ahead, the program is made at a call, and saved then.
         """
         records, programs = self._records, self._programs
         self._records, self._programs, self._is_open = [], [], False
-        if not self.is_plain or len(records) != 1 or len(programs) != 1 or records[0].is_split:
-            return None
-        (program,) = programs
-        held = any(not constant.is_literal for constant in program.constants)
-        if held or program.effects or program.mutations or program.donations or program.frozen:
-            return None
-        return program
+        if not self.is_plain or len(records) != 1 or records[0].is_split:
+            return
+        if len(programs) == 1 and _is_whole(programs[0]):
+            save(programs[0])
+        elif not programs and is_ahead():
+            self._save = save
+
+
+def _is_whole(program: Program) -> bool:
+    """Whether a program says all that a call does.
+
+    A tensor that the user's code holds, and may change, would be one of this process.
+    """
+    held = any(not constant.is_literal for constant in program.constants)
+    return not (held or program.effects or program.mutations or program.donations or program.frozen)
 
 
 def save(folder: CacheFolder, key: str, program: Program) -> None:

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from xla_dynamo.lowerings.builders.dtypes import dtype_name
+from xla_dynamo.lowerings.builders.dtypes import SUPPORTED_DTYPES, dtype_name
 
 # NumPy knows these by ml_dtypes, and torch gives their bits alone.
 _BITS = {1: torch.uint8, 2: torch.int16}
@@ -41,8 +41,18 @@ def narrowed(dtype: torch.dtype) -> np.dtype:
 
 
 def torch_dtype_of(array: jax.Array | np.ndarray | jax.core.ShapedArray) -> torch.dtype:
-    """The dtype of torch of the same name."""
-    return getattr(torch, str(array.dtype))
+    """The dtype of torch of the same name.
+
+    Raises:
+        TypeError: torch has none, as for keys of `jax.random` and integers of four bits.
+    """
+    dtype = getattr(torch, str(array.dtype), None)
+    if dtype not in SUPPORTED_DTYPES:
+        raise TypeError(
+            f"torch has no tensors of the dtype {array.dtype}: convert the array before it is "
+            "handed over (a key of jax.random by jax.random.key_data)"
+        )
+    return dtype
 
 
 def on_jax(tensor: torch.Tensor) -> jax.Array:

@@ -9,13 +9,14 @@ from typing import Any
 
 import jax
 import torch
+from torch.autograd.forward_ad import unpack_dual
 
 from xla_dynamo.jax.arrays import on_jax, torch_dtype_of
 from xla_dynamo.jax.flat_functions import find, register
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
 from xla_dynamo.lowerings.builders.from_jax import call_jax as inline
 from xla_dynamo.lowerings.table import Context, lowers
-from xla_dynamo.torch_private import in_function_transform
+from xla_dynamo.torch_private import in_forward_mode, in_function_transform
 
 # Lives as long as the process: torch forgets what a Library registered when it dies.
 _library = torch.library.Library("xla", "FRAGMENT")
@@ -45,7 +46,9 @@ def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
         What fn returns, with tensors for arrays.
 
     Raises:
-        TypeError: an argument is not a tensor, or fn returns something that is no array.
+        TypeError: an argument is not a tensor, or fn returns something that is no array, or has
+            a dtype that torch lacks; fn has no hash, as a dataclass that is not frozen.
+        NotImplementedError: a tensor has a tangent of forward-mode differentiation.
     """
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
@@ -56,7 +59,7 @@ def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
     function = _name_of(fn)
     results = _call(function, *tensors)
     # Now the function has been traced.
-    form = _form_of(function, tuple((str(t.dtype), t.dim()) for t in tensors))
+    form = _form_of(function, tuple((str(t.dtype), tuple(map(int, t.shape))) for t in tensors))
     return _restored(form, results)
 
 
@@ -66,9 +69,9 @@ def _name_of(fn: Callable[..., Any]) -> str:
 
 
 @torch.compiler.assume_constant_result
-def _form_of(function: str, kinds: Sequence[tuple[str, int]]) -> Any:
+def _form_of(function: str, kinds: Sequence[tuple[str, tuple[int, ...]]]) -> Any:
     """The structure of the results, as nested tuples (see `_plain`)."""
-    names = [(dtype.removeprefix("torch."), rank) for dtype, rank in kinds]
+    names = [(dtype.removeprefix("torch."), shape) for dtype, shape in kinds]
     tree = find(function).tree_of_results(names)
     return _plain(jax.tree_util.tree_unflatten(tree, range(tree.num_leaves)))
 
@@ -150,8 +153,14 @@ def _gradients(ctx: Any, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor
 
 
 def _call(function: str, *operands: torch.Tensor) -> Sequence[torch.Tensor]:
-    if not torch.compiler.is_compiling() and in_function_transform():
-        return _Differentiable.apply(function, *operands)
+    if not torch.compiler.is_compiling():
+        if in_function_transform():
+            return _Differentiable.apply(function, *operands)
+        if in_forward_mode() and any(unpack_dual(x).tangent is not None for x in operands):
+            raise NotImplementedError(
+                "call_jax has no derivatives in forward mode: take jax.jvp of the function, and "
+                "give that to call_jax with the tangents"
+            )
     return torch.ops.xla.call_jax(list(operands), function)
 
 

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xla_dynamo.jax.arrays import torch_dtype_of
+
 _functions: dict[str, "FlatFunction"] = {}
 _names: dict[Any, str] = {}
 
@@ -50,16 +52,18 @@ class FlatFunction:
     def __call__(self, *arrays: jax.Array) -> list[jax.Array]:
         """Call the function, and note the structure of what it returns."""
         leaves, tree = jax.tree_util.tree_flatten(self._fn(*arrays))
-        self._trees[tuple((str(x.dtype), x.ndim) for x in arrays)] = tree
+        self._trees[tuple((str(x.dtype), tuple(x.shape)) for x in arrays)] = tree
         return [self._as_array(x) for x in leaves]
 
     def _as_array(self, x: Any) -> jax.Array:
         if isinstance(x, jax.Array | np.ndarray | np.generic | bool | int | float | complex):
-            return jnp.asarray(x)
+            array = jnp.asarray(x)
+            torch_dtype_of(array)  # raises, where it is known what makes it
+            return array
         raise TypeError(f"{self.name} returns a {type(x).__name__}, which is no array")
 
-    def tree_of_results(self, kinds: Sequence[tuple[str, int]]) -> Any:
-        """JAX's structure of the results for arguments of these dtypes, by name, and ranks.
+    def tree_of_results(self, kinds: Sequence[tuple[str, tuple[int, ...]]]) -> Any:
+        """JAX's structure of the results for arguments of these dtypes, by name, and shapes.
 
         The function must have been called with such.
         """

@@ -6,7 +6,7 @@ says how a model is differentiated holds: `detach`, `no_grad`, an `autograd.Func
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -116,7 +116,7 @@ class TorchFunction:
     def _trace(self) -> torch.fx.GraphModule:
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         # The fused attentions have neither a second derivative nor a rule for batches.
-        with resampling_is_whole(), sdpa_kernel(SDPBackend.MATH):
+        with _whatever_surrounds_it(), resampling_is_whole(), sdpa_kernel(SDPBackend.MATH):
             # The dispatcher writes batch norm in an operator that torch.func.vmap has no rule for.
             dispatcher = contextlib.nullcontext() if self.batched else enable_python_dispatcher()
             with mode, torch.enable_grad(), dispatcher:
@@ -131,6 +131,18 @@ class TorchFunction:
 
     def _on_tensors(self, *inputs: torch.Tensor) -> Tensors:
         return tuple(self.run(inputs, nested=False))
+
+
+@contextlib.contextmanager
+def _whatever_surrounds_it() -> Iterator[None]:
+    """Trace a function as it is by itself: JAX differentiates, and may trace it later again."""
+    with contextlib.ExitStack() as stack:
+        # Its tensors have no gradients.
+        stack.enter_context(torch.inference_mode(False))
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 class Function(TorchFunction):

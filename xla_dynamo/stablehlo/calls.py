@@ -27,7 +27,8 @@ def leaves_of_call(
     leaves = signature.input_tree.flatten_call(args, kwargs)
     for number, (leaf, given) in enumerate(zip(signature.inputs, leaves, strict=True)):
         if leaf.spec is None:
-            if type(given) is not type(leaf.value) or given != leaf.value:
+            # By their text: a NaN is itself, and -0.0 is not 0.0.
+            if type(given) is not type(leaf.value) or repr(given) != repr(leaf.value):
                 raise ValueError(
                     f"{signature.input_tree.place(number)} is {given!r}, and the program was "
                     f"exported for {leaf.value!r} there"

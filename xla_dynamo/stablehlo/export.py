@@ -193,10 +193,11 @@ class _Export:
         """Store a tensor under a name; one that is stored already keeps its first name."""
         tensor = tensor.detach()
         address = tensor.data_ptr()
-        key = (address, tensor.shape, tensor.stride(), tensor.dtype) if address else name
+        bits = (tensor.is_conj(), tensor.is_neg())  # which the elements in memory do not show
+        key = (address, tensor.shape, tensor.stride(), tensor.dtype, bits) if address else name
         if key not in self._names:
             self._names[key] = name
-            self.weights[name] = tensor
+            self.weights[name] = tensor.resolve_conj().resolve_neg()
         return self._names[key]
 
     def input(self, index: int) -> Leaf:

@@ -54,11 +54,12 @@ def write_folder(
     Raises:
         StorageError: the folder exists and holds something else, or cannot be written.
     """
-    folder = pathlib.Path(folder)
+    # The folder itself, of a link or of "."; it is replaced in its place.
+    folder = pathlib.Path(folder).resolve()
     if folder.exists() and not (folder.is_dir() and _is_ours(folder)):
         raise StorageError(
-            f"{folder} exists and holds no exported program, so it is not overwritten: choose "
-            "another folder, or remove it"
+            f"{folder} exists and holds no exported program, or other files too, so it is not "
+            "overwritten: choose another folder, or remove it"
         )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -179,10 +180,13 @@ def _wanted(given: Any) -> dict[str, str]:
 
 
 def _is_ours(folder: pathlib.Path) -> bool:
+    """Whether a folder has an exported program and nothing else, or nothing at all."""
+    names = {path.name for path in folder.iterdir()}
     try:
-        return json.loads((folder / SIGNATURE).read_text())["kind"] == _KIND
+        is_ours = json.loads((folder / SIGNATURE).read_text())["kind"] == _KIND
+        return is_ours and names <= {SIGNATURE, MODULE, TEXT, WEIGHTS}
     except (OSError, ValueError, KeyError, TypeError):
-        return not any(folder.iterdir())
+        return not names
 
 
 def _checksum(path: pathlib.Path) -> str:

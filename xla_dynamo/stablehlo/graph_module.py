@@ -1,5 +1,6 @@
 """A StableHLO program with its weights: called with torch's tensors, saved to a folder, loaded."""
 
+import contextlib
 import os
 import pathlib
 import threading
@@ -54,11 +55,11 @@ class StableHLOGraphModule:
         changed = {c.name for c in signature.changes if c.kind == WEIGHT}
         self.signature = signature
         self.weights = {
-            name: weights[name].clone() if name in changed else weights[name]
+            name: _plain(weights[name]).clone() if name in changed else weights[name]
             for name in signature.weights()
         }
         self._artifact = module
-        self._lock = threading.Lock()
+        self._lock, self._changing = threading.Lock(), threading.Lock()
         self._calls: dict[tuple[int, ...], Call] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -75,8 +76,13 @@ class StableHLOGraphModule:
         shapes = [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in leaves]
         sizes = sizes_of_call(signature, shapes)
         call = self._call_at(sizes)
-        given = [leaf.detach() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        results = call([*given, *self.weights.values()])
+        given = [_plain(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        # One call at a time where each goes on from what the last one left.
+        with self._changing if signature.changes else contextlib.nullcontext():
+            results = call([*given, *self.weights.values()])
+        for change in signature.changes:
+            if change.kind == INPUT and _has_bits(leaves[int(change.name)]):
+                leaves[int(change.name)].detach().copy_(given[int(change.name)])
         return made_outputs(signature, results, sizes)
 
     def get_stablehlo_text(self) -> str:
@@ -153,7 +159,8 @@ class StableHLOGraphModule:
             dtype, shape = stored_form(specs[name])
             plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
             # A copy where tensors share their memory, which safetensors refuses.
-            plain = plain.view(getattr(torch, dtype)).reshape(shape)
+            # Of one dimension: a number cannot be viewed as its two parts.
+            plain = plain.reshape(-1).view(getattr(torch, dtype)).reshape(shape)
             stored[name] = plain.clone()
         save_file(stored, path)
 
@@ -218,6 +225,16 @@ class StableHLOGraphModule:
     def _device(self) -> torch.device:
         devices = {weight.device for weight in self.weights.values()}
         return devices.pop() if len(devices) == 1 else torch.device("cpu")
+
+
+def _has_bits(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are not those in its memory."""
+    return tensor.is_conj() or tensor.is_neg()
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that the program can read in memory; the same memory where that is possible."""
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def _dtype_of(value: Any) -> str | None:

@@ -64,12 +64,14 @@ class NumpyGraphModule:
 
         Raises:
             TypeError: an input is no array, or has another dtype; the inputs are nested otherwise.
-            ValueError: an input has another shape, or a constant another value.
+            ValueError: an input has another shape, or a constant another value; an input that the
+                program changes cannot be written into.
             ExecutionError: PJRT failed.
         """
         leaves = leaves_of_call(self.signature, args, kwargs, _dtype_of)
         shapes = [x.shape if isinstance(x, np.ndarray | np.generic) else None for x in leaves]
         sizes = sizes_of_call(self.signature, shapes)
+        self._check_changes(leaves)
         with self._lock:
             results = self._run(leaves, sizes)
             for change in self.signature.changes:
@@ -84,6 +86,18 @@ class NumpyGraphModule:
     def manual_seed(self, seed: int) -> None:
         """Let the random numbers of the calls that follow be those of this seed."""
         self._random = np.random.default_rng(seed)
+
+    def _check_changes(self, leaves: Sequence[Any]) -> None:
+        """Raise ValueError, before anything changes, for an input that cannot be written into."""
+        for change in self.signature.changes:
+            if change.kind == WEIGHT:
+                continue
+            given = leaves[int(change.name)]
+            if not isinstance(given, np.ndarray) or not given.flags.writeable:
+                raise ValueError(
+                    f"{self.signature.input_tree.place(int(change.name))} cannot be written into, "
+                    "and the program changes it: pass an array of your own (array.copy())"
+                )
 
     def _run(self, leaves: Sequence[Any], sizes: Mapping[str, int]) -> list[np.ndarray]:
         if not self.signature.results:
