@@ -258,7 +258,8 @@ def functorch_settings() -> str:
 def library_kernels() -> list[str]:
     """The names of the kernels that somebody has given torch's operators and a trace may run."""
     kernels = importlib.import_module("torch.library")._impls
-    others = ("/Meta", "/CUDA", "/MPS", "/XPU", "PrivateUse1")  # torch's own are of these
+    # Torch's own are of these: for other devices, and rules of vmap from its first use on.
+    others = ("/Meta", "/CUDA", "/MPS", "/XPU", "PrivateUse1", "/FuncTorchBatched")
     return sorted(k for k in kernels if k.startswith("aten/") and not k.endswith(others))
 
 
