@@ -9,6 +9,7 @@ import xla_dynamo
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided, kept_pieces, mlp
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
+from xla_dynamo.torch_private import set_compiling
 
 
 def close(actual, wanted):
@@ -378,3 +379,14 @@ def test_operators_along_the_divided_dimension(name):
     wanted = fn(x)
     spmd.mark_sharding(x, ONE_AXIS, ("x", None))
     close(torch.compile(fn, backend="openxla")(x), wanted)
+
+
+def test_a_mark_while_another_thread_compiles():
+    """What torch says of a compilation then holds for all threads."""
+    x = torch.randn(16, 32)
+    before = set_compiling(True)
+    try:
+        assert spmd.mark_sharding(x, WIDE, ("data", None)) is x
+    finally:
+        set_compiling(before)
+    assert spmd.sharding_of(x).axes == (("data",), ())
