@@ -76,7 +76,7 @@ def expect_marks() -> None:
 
 
 def _marked(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bool) -> torch.Tensor:
-    # What is_compiling() says of AOTAutograd holds for all threads, and this one may upload batches.
+    # What is_compiling() says of AOTAutograd holds for all threads, also for one that uploads.
     traced = torch.compiler.is_compiling() and (torch.compiler.is_dynamo_compiling() or in_a_mode())
     if not traced:
         check_spec(t, mesh, spec)
