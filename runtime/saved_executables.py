@@ -31,7 +31,7 @@ KIND = "executable"
 
 # What a saved executable may call. Others may have addresses of this process in their
 # configuration. XLA:CPU cannot write its calls of oneDNN: it takes each for a call of another kind,
-# and reads beyond it (thunk_proto_serdes.cc, jaxlib 0.10 to 0.12).
+# and reads beyond it (thunk_proto_serdes.cc, jaxlib 0.10.2).
 _CALLS = re.compile(
     r"xla_dynamo\.(call|script)|lapack_\w+|cu(solver|blas|fft|dnn)\w*|cub_\w+|hipsolver_\w+|mhlo\.\w+"
     r"|chlo\.\w+|stablehlo\.\w+|Sharding|SPMDFullToShardShape|SPMDShardToFullShape|TopK"
