@@ -10,6 +10,7 @@ import transformers
 
 from tests.comparison import compare
 from tests.compiling import compiled_whole
+from tests.growing_caches import gpt2_step
 from tests.padding import harmful_padding
 
 
@@ -41,15 +42,7 @@ def test_bert(traces, executables):
 
 @pytest.mark.usefixtures("others_may_warn")  # transformers 5.24 renames past_key_values
 def test_gpt2_with_a_growing_cache(traces, executables):
-    config = transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, n_positions=64)
-    model = transformers.GPT2LMHeadModel(config).eval()
-
-    def step(ids, past):
-        cache = transformers.DynamicCache(past) if past else None
-        output = model(input_ids=ids, past_key_values=cache, use_cache=True)
-        layers = output.past_key_values.layers
-        return output.logits, [(layer.keys, layer.values) for layer in layers]
-
+    step = gpt2_step()
     run = compiled_whole(step, dynamic=True, buckets="auto")
     with torch.no_grad():
         past = expected_past = step(torch.randint(0, 1000, (3, 5)), None)[1]

@@ -8,6 +8,7 @@ import torch
 import transformers
 
 from tests.compiling import assert_matches_eager, compiled_whole
+from tests.growing_caches import gpt2_step
 
 LENGTHS = [pytest.param(6, id="6"), pytest.param(30, id="30", marks=pytest.mark.slow)]
 
@@ -34,15 +35,7 @@ def test_bert_at_many_lengths(count, traces, executables):
 @pytest.mark.usefixtures("others_may_warn")  # transformers 5.24 renames past_key_values
 @pytest.mark.parametrize("count", LENGTHS)
 def test_gpt2_with_past_keys(count, traces, executables):
-    config = transformers.GPT2Config(n_embd=48, n_layer=2, n_head=4, n_positions=64)
-    model = transformers.GPT2LMHeadModel(config).eval()
-
-    def step(ids, past):
-        cache = transformers.DynamicCache(past) if past else None
-        output = model(input_ids=ids, past_key_values=cache, use_cache=True)
-        layers = output.past_key_values.layers
-        return output.logits, [(layer.keys, layer.values) for layer in layers]
-
+    step = gpt2_step()
     run = compiled_whole(step, dynamic=True)
     with torch.no_grad():
         prompt = step(torch.randint(0, 1000, (3, 5)), None)[1]

@@ -43,22 +43,22 @@ def test_buckets(executables, traces):
     assert xla_dynamo.precompile(run, shapes=[[(n, 11)] for n in (1, 8)]).executables == 0
 
 
-def test_a_batch_that_changes_is_open_from_the_first_executable_on(executables, traces):
-    """Without the first look at all calls, the first executables would be of one batch."""
+@pytest.mark.parametrize(
+    ("batches", "later"),
+    [
+        # Without the first look at all calls, the first executables would be of one batch.
+        ((4, 8), ((2, 7), (3, 12), (7, 6), (8, 16))),
+        # 1 has a graph of its own, so the batch never changes in the other one.
+        ((1, 4), ((2, 7), (3, 12), (1, 6), (4, 16))),
+    ],
+)
+def test_a_batch_that_changes_is_open_from_the_first_executable_on(
+    batches, later, executables, traces
+):
     run = compiled(lambda x: x.softmax(1).sum(2), buckets=[4, 8, 16])
-    shapes = [[(b, n, 11)] for b in (4, 8) for n in (8, 16)]
+    shapes = [[(b, n, 11)] for b in batches for n in (8, 16)]
     assert xla_dynamo.precompile(run, shapes=shapes).executables == 4
-    inputs = [[torch.randn(b, n, 11)] for b, n in ((2, 7), (3, 12), (7, 6), (8, 16))]
-    eager = run._torchdynamo_orig_callable
-    assert_nothing_is_compiled(run, eager, inputs, executables, traces)
-
-
-def test_a_batch_of_one_and_another_leave_the_batch_open(executables, traces):
-    """1 has a graph of its own, so the batch never changes in the other one."""
-    run = compiled(lambda x: x.softmax(1).sum(2), buckets=[4, 8, 16])
-    shapes = [[(b, n, 11)] for b in (1, 4) for n in (8, 16)]
-    assert xla_dynamo.precompile(run, shapes=shapes).executables == 4
-    inputs = [[torch.randn(b, n, 11)] for b, n in ((2, 7), (3, 12), (1, 6), (4, 16))]
+    inputs = [[torch.randn(b, n, 11)] for b, n in later]
     eager = run._torchdynamo_orig_callable
     assert_nothing_is_compiled(run, eager, inputs, executables, traces)
 

@@ -7,8 +7,8 @@ is a script, an array of 64-bit numbers, which `machine_code` runs:
     the number of calls; then for each the number of the function in `C_FUNCTIONS`, the number of
     its arguments, and three numbers for each of them: its place, a kind and a value
 
-`lowerings.cpu.call_scripts` writes such scripts. They hold no address, so executables that make
-such calls may be saved.
+`lowerings.builders.call_scripts` writes such scripts. They hold no address, so executables that
+make such calls may be saved.
 """
 
 import ctypes
