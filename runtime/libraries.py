@@ -7,8 +7,8 @@ import sys
 import torch
 
 import xla_dynamo.runtime.cpu.torch_convolutions  # noqa: F401  it registers its kernel
-from xla_dynamo.runtime.cpu.call_scripts import can_run_scripts
 from xla_dynamo.runtime.cpu.foreign_calls import can_call
+from xla_dynamo.runtime.cpu.packed_weights import can_pack
 from xla_dynamo.runtime.cpu.torch_kernels import can_share
 from xla_dynamo.runtime.jaxlib_private import calls_onednn
 
@@ -18,8 +18,8 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
     """The names of the libraries that XLA calls on a PJRT platform (see `Context.libraries`).
 
     "onednn" are its kernels for float32, and "onednn_bfloat16" those for bfloat16, which it has
-    for processors with AVX-512. "torch" are kernels of torch, and "torch_packed" its convolutions
-    with packed weights.
+    for processors with AVX-512. "onednn_packed" are those of a library of oneDNN's own, which take
+    packed weights. "torch" are kernels of torch.
     """
     if pjrt_platform != "cpu":
         return frozenset()
@@ -30,6 +30,6 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
             names.add("onednn_bfloat16")
     if can_share() and can_call():
         names.add("torch")
-    if torch.backends.mkldnn.is_available() and can_run_scripts():
-        names.add("torch_packed")
+    if "onednn" in names and can_pack():
+        names.add("onednn_packed")
     return frozenset(names)

@@ -4,7 +4,9 @@ Cold, and of sizes below those that oneDNN is used for.
 """
 
 import gc
+import json
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,15 +17,15 @@ from tests.comparison import compare_with_exact
 from tests.compiling import watched
 from tests.freezing import check_inference, frozen
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.lowerings.builders import call_scripts
-from xla_dynamo.lowerings.builders.call_scripts import TARGET
 from xla_dynamo.lowerings.cpu import onednn
-from xla_dynamo.lowerings.passes import call_packed, pack_weights
-from xla_dynamo.runtime.cpu.packed_weights import Window, handles_of, packed
+from xla_dynamo.lowerings.passes.call_packed import TARGET
+from xla_dynamo.runtime.cpu import call_scripts, packed_weights
+from xla_dynamo.runtime.cpu.onednn import OneDNNError
+from xla_dynamo.runtime.cpu.packed_weights import Convolution, handles_of
 from xla_dynamo.runtime.libraries import libraries_of
 
 pytestmark = pytest.mark.skipif(
-    "torch_packed" not in libraries_of("cpu"), reason="torch's C functions cannot be called here"
+    "onednn_packed" not in libraries_of("cpu"), reason="no library of oneDNN's own is here"
 )
 
 
@@ -31,7 +33,6 @@ pytestmark = pytest.mark.skipif(
 def always(cold, monkeypatch):
     """However little there is to multiply."""
     monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
-    monkeypatch.setattr(pack_weights, "FEWEST_WITH_PACKED_WEIGHT", 0)
     torch.manual_seed(0)
 
 
@@ -121,25 +122,78 @@ class Block(nn.Module):
         return y.relu() if self.last else y
 
 
-def elementwise_operations(model, x):
-    """The names of what is left around the calls in the program of a frozen model."""
+def forms(model, x):
+    """What follows the convolutions of a frozen model inside their calls."""
     run, built = watched(model, fullgraph=True, freeze=True)
     check_inference(run, x, eager=model)
-    text = str(built[0].program.module)
-    return {name for name in ("add", "select", "compare") if f"stablehlo.{name} " in text}
+    return [json.loads(packed.form)["then"] for packed in built[0].program.frozen.packed]
 
 
-def test_an_activation_is_in_the_call():
-    model = nn.Sequential(convolution(), nn.ReLU()).eval()
-    assert_packed(model, torch.randn(2, 8, 6, 6), 1)
-    assert not elementwise_operations(model, torch.randn(2, 8, 6, 6))
+ACTIVATIONS = {
+    "gelu_erf": nn.GELU(),
+    "gelu_tanh": nn.GELU("tanh"),
+    "hardswish": nn.Hardswish(),
+    "leaky_relu": nn.LeakyReLU(0.2),
+    "swish": nn.SiLU(),
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_is_in_the_call(name):
+    model = nn.Sequential(convolution(), ACTIVATIONS[name]).eval()
+    x = torch.randn(2, 8, 6, 6) * 3
+    assert_packed(model, x, 1)
+    assert [then[0][0] for then in forms(model, x)] == [name]
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_of_special_numbers(name, groups):
+    """NaN, infinities and zeros of both signs, and what is beyond the range of an exponential."""
+    conv = convolution(kernel_size=1, groups=groups, bias=False)
+    with torch.no_grad():
+        weight = torch.eye(8)[:, :, None, None] if groups == 1 else torch.ones(8, 1, 1, 1)
+        conv.weight.copy_(weight)
+    special = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 100.0, -100.0, 1e-40, 5e37]
+    x = torch.zeros(1, 8, 3, 3)
+    x[0, 0] = torch.tensor(special).view(3, 3)
+    model = nn.Sequential(conv, ACTIVATIONS[name])
+    check_inference(frozen(model), x, eager=model, equal_nan=True)
 
 
 @pytest.mark.parametrize("last", [True, False])
 def test_a_sum_is_in_the_call(last):
-    model = Block(last)
-    assert_packed(model, torch.randn(2, 8, 6, 6), 2)
-    assert not elementwise_operations(model, torch.randn(2, 8, 6, 6))
+    model, x = Block(last), torch.randn(2, 8, 6, 6)
+    assert_packed(model, x, 2)
+    assert forms(model, x) == [[], [["add"]]]
+
+
+def test_a_sum_between_activations():
+    conv = convolution(padding=1)
+
+    def model(x):
+        return torch.nn.functional.silu(torch.nn.functional.hardswish(conv(x)) + x)
+
+    x = torch.randn(2, 8, 6, 6)
+    assert forms(model, x) == [[["hardswish"], ["add"], ["swish"]]]
+
+
+def test_what_is_read_elsewhere_is_not_in_the_call():
+    conv = convolution(padding=1)
+
+    def model(x):
+        y = conv(x)
+        z = torch.sigmoid(y)
+        return y * z + z
+
+    assert forms(model, torch.randn(2, 8, 6, 6)) == [[]]
+
+
+def test_a_sum_with_what_is_spread_is_not_in_the_call():
+    conv = convolution(padding=1)
+    x = torch.randn(2, 8, 6, 6)
+    assert forms(lambda x: conv(x) + 1, x) == [[]]
+    assert forms(lambda x: conv(x) + x[:, :1], x) == [[]]
 
 
 def test_a_sum_of_two_convolutions():
@@ -306,22 +360,38 @@ class Watched(np.ndarray):
         Watched.freed = True
 
 
-def test_the_handles_hold_the_tensors():
-    Watched.freed, tensors = False, []
-    weight = packed(torch.randn(8, 8, 3, 3), Window((1, 1), (1, 1), (1, 1), 1, (2, 8, 6, 6)))
-    assert weight.is_mkldnn
+FORM = {
+    "image": [2, 8, 6, 6],
+    "kernel": [8, 8, 3, 3],
+    "result": [2, 8, 6, 6],
+    "padding": [1, 1],
+    "stride": [1, 1],
+    "dilation": [1, 1],
+    "groups": 1,
+    "then": [],
+}
+
+
+def test_the_handles_hold_what_the_convolutions_read():
+    Watched.freed = False
     bias = torch.from_numpy(np.zeros(8, np.float32).view(Watched))
-    tensors += [weight, bias]
-    handles = handles_of(tensors)
-    assert handles.shape == (2,)
+    convolutions = [Convolution(json.dumps(FORM), torch.randn(8, 8, 3, 3), bias)]
+    handles = handles_of(convolutions)
+    assert handles.shape == (1,)
     assert handles.data_ptr() % 64 == 0
-    del weight, bias
-    tensors.clear()
+    del bias
+    convolutions.clear()
     gc.collect()
     assert not Watched.freed
     del handles
     gc.collect()
     assert Watched.freed
+
+
+def test_what_onednn_refuses_is_told():
+    wrong = {**FORM, "result": [2, 8, 9, 9]}
+    with pytest.raises(OneDNNError, match="primitive_desc_create of oneDNN failed with status 2"):
+        Convolution(json.dumps(wrong), torch.randn(8, 8, 3, 3))
 
 
 def test_threads_call_one_program_while_the_weights_change():
@@ -354,15 +424,16 @@ def test_threads_call_one_program_while_the_weights_change():
 
 
 def test_a_failure_is_told(monkeypatch):
-    relu = call_packed._relu
-    monkeypatch.setattr(call_packed, "_relu", lambda e: relu(e)._replace(activation="nonsense"))
-    model = nn.Sequential(convolution(), nn.ReLU())
-    failed = pytest.raises(ExecutionError, match=r"aoti_torch_call_dispatcher failed in torch")
+    """A convolution without a stream cannot be executed."""
+    broken = SimpleNamespace(handle=0)
+    monkeypatch.setattr(packed_weights.onednn, "stream", lambda: broken)
+    monkeypatch.setattr(packed_weights.onednn, "execute", lambda primitive, arguments: None)
+    failed = pytest.raises(ExecutionError, match="dnnl_primitive_execute failed")
     with torch.no_grad(), failed:
-        frozen(model)(torch.randn(2, 8, 6, 6))
+        frozen(convolution())(torch.randn(2, 8, 6, 6))
 
 
 def test_scripts_have_room_for_so_many_arguments():
     script = call_scripts.Script()
-    with pytest.raises(ValueError, match="aoti_torch_copy_ has more than 24 arguments"):
-        script.call("aoti_torch_copy_", *[call_scripts.NULL] * 25)
+    with pytest.raises(ValueError, match="more than 24 arguments"):
+        script.call(None, *[call_scripts.NULL] * 25)

@@ -63,7 +63,6 @@ PLACES: dict[str, tuple[str, str]] = {
     "elementwise_dtypes": ("torch._prims_common:elementwise_dtypes", "type promotion"),
     "get_computation_dtype": ("torch._prims_common:get_computation_dtype", "what half computes in"),
     "dtype_abbrs": ("torch.utils._dtype_abbrs:dtype_abbrs", "names such as f32, as in graphs"),
-    "new_handle": ("torch._C._aoti:unsafe_alloc_void_ptr_from_tensor", "a tensor for C_FUNCTIONS"),
     "invert_perm": ("torch._prims_common:invert_perm", "the inverse of a permutation"),
     "suggest_memory_format": ("torch._prims_common:suggest_memory_format", "channels last or not"),
     # Tensors without values.
@@ -135,17 +134,6 @@ PLACES: dict[str, tuple[str, str]] = {
     "to_dlpack": ("torch._C:_to_dlpack", "a capsule of any tensor, gradients or not"),
     "from_dlpack": ("torch._C:_from_dlpack", "a tensor of a capsule"),
 }
-
-# Of the C functions that torch has for Inductor's code, those that our programs call, by number.
-C_FUNCTIONS = (
-    "aoti_torch_create_tensor_from_blob_v2",
-    "aoti_torch_delete_tensor_object",
-    "aoti_torch_new_tensor_handle",
-    "aoti_torch_call_dispatcher",
-    "aoti_torch_copy_",
-    "aoti_torch_cpu_mkldnn__convolution_pointwise",
-    "aoti_torch_cpu_mkldnn__convolution_pointwise_binary_",
-)
 
 
 def __getattr__(name: str) -> Any:

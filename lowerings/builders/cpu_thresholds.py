@@ -12,9 +12,6 @@ import torch
 # than it gains.
 FEWEST_IN_CONVOLUTION = 1 << 19
 FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
-# Multiplications of a convolution from which its weight is packed for torch's operator: below, the
-# operator costs more by itself, some 40 µs, than it saves.
-FEWEST_WITH_PACKED_WEIGHT = 20_000_000
 # Multiplications of one of attention's two products below which a call of torch's kernel costs more
 # than it gains.
 FEWEST_IN_ATTENTION = 1 << 23

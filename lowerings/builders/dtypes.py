@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jax.extend.mlir import ir
 
@@ -99,3 +100,9 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
     if dtype is torch.complex32:
         raise _unsupported(dtype)
     return dtype.to_real()
+
+
+def row_major_layout(given: ir.Type) -> ir.Attribute:
+    """A layout as XLA has it: dimensions from the innermost in memory to the outermost."""
+    order = np.arange(given.rank)[::-1].copy()
+    return ir.DenseIntElementsAttr.get(order, type=ir.IndexType.get())

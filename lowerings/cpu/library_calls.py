@@ -6,8 +6,7 @@ from typing import Any
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.builders.call_scripts import row_major_layout
-from xla_dynamo.lowerings.builders.dtypes import permuted_type
+from xla_dynamo.lowerings.builders.dtypes import permuted_type, row_major_layout
 from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.torch_private import invert_perm

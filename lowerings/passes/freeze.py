@@ -18,13 +18,7 @@ from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import has_uses, is_used, operations_of, update_type
 from xla_dynamo.lowerings.builders.operation_names import VIEWS, named
 from xla_dynamo.lowerings.builders.values import Value, nbytes_of
-from xla_dynamo.lowerings.passes.pack_weights import (
-    TORCH_PACKED,
-    Packed,
-    is_packable,
-    pack,
-    window_of,
-)
+from xla_dynamo.lowerings.passes.pack_weights import ONEDNN_PACKED, Packed, is_packable, pack
 from xla_dynamo.lowerings.target import Target
 
 # Operations that have effects, or may give another value each time.
@@ -44,8 +38,8 @@ class Cut:
         module: computes those of `computed`; None if there are none.
         arguments: the arguments of `module`, by the numbers that they had in the function.
         computed: the keys of its results.
-        packed: the values that the function reads by handles, in an array that is its last
-            argument if there are any.
+        packed: the convolutions that the function executes by handles, in an array that is its
+            last argument if there are any. `call_packed` says what they compute.
         unused: the numbers of the roots that the function had as arguments and has no more.
     """
 
@@ -78,7 +72,7 @@ def freeze(
     if not target.is_cpu:  # elsewhere `frozen_inputs` does not look at running statistics
         frozen = [argument for argument in frozen if not _may_be_statistic(argument)]
     separation = _Separation(main, frozen)
-    calls = separation.packable() if TORCH_PACKED in target.libraries else []
+    calls = separation.packable() if ONEDNN_PACKED in target.libraries else []
     values = separation.frontier(calls)
     if not values and not calls:
         return None
@@ -105,19 +99,14 @@ def freeze(
 def _pack(
     main: func.FuncOp, calls: Sequence[ir.Operation], keys: Mapping[Value, str]
 ) -> list[Packed]:
-    """Give the function handles of what some convolutions read, and the convolutions those."""
-    places: dict[Packed, int] = {}
-    numbers = []
-    for call in calls:
-        weight, *bias = (keys[value] for value in list(call.operands)[1:])
-        read = [Packed(weight, window_of(call)), *map(Packed, bias)]
-        numbers.append([places.setdefault(packed, len(places)) for packed in read])
-    if places:
-        type_ = tensor_type([len(places)], torch.int64)
+    """Give the function an array of handles of some convolutions, and these their numbers."""
+    if calls:
+        type_ = tensor_type([len(calls)], torch.int64)
         handles = main.entry_block.add_argument(type_, ir.Location.unknown())
-        for call, its_numbers in zip(calls, numbers, strict=True):
-            pack(call, handles, its_numbers)
-    return list(places)
+    packed = [Packed(tuple(keys[v] for v in list(call.operands)[1:])) for call in calls]
+    for number, call in enumerate(calls):
+        pack(call, handles, number)
+    return packed
 
 
 class _Separation:

@@ -6,12 +6,13 @@ the GNU assembler makes them of (a test assembles it again). It is called as a h
 (xla/ffi/api/c_api.h), in the System V ABI, with a pointer to the call's frame in rdi.
 
 On its stack it has 24 words of arguments for the next call, of which the last six go to registers,
-and 24 slots above them. It fills the slots with the addresses of operands and results, and then
-makes the calls of the script, which is the handler's one attribute:
+and 24 slots above them. It fills the slots with the addresses of operands and results. The first
+operand is an array of addresses of scripts, and the handler's one attribute, an array, has the
+number of the one whose calls it makes:
 
     rbp  the call's frame            r13  the slots
     rbx  the script                  r14  the next word of the script
-    r12  the number of a function    r15  the calls that are left
+    r12  the function                r15  the calls that are left
 """
 
 import ctypes
@@ -28,9 +29,9 @@ NUMBER_OF_SLOTS = 24
 LISTING = """
     f30f1efa              endbr64
     48837f0800            cmpq $0, 8(%rdi)
-    0f8556010000          jne other
+    0f8544010000          jne other
     837f2003              cmpl $3, 32(%rdi)
-    0f854c010000          jne other
+    0f853a010000          jne other
     55                    push %rbp
     53                    push %rbx
     4154                  push %r12
@@ -73,18 +74,21 @@ LISTING = """
                           script:
     488b85a0000000        mov 160(%rbp), %rax
     488b00                mov (%rax), %rax
-    488b5810              mov 16(%rax), %rbx
+    488b4010              mov 16(%rax), %rax
+    488b00                mov (%rax), %rax
+    498b4d00              mov (%r13), %rcx
+    488b1cc1              mov (%rcx,%rax,8), %rbx
     4c8b3b                mov (%rbx), %r15
     4c8d7308              lea 8(%rbx), %r14
                           step:
     4d85ff                test %r15, %r15
-    0f84a6000000          jz done
+    0f8489000000          jz done
     4d8b26                mov (%r14), %r12
     498b4e08              mov 8(%r14), %rcx
     4983c610              add $16, %r14
                           argument:
     4885c9                test %rcx, %rcx
-    7435                  jz invoke
+    7426                  jz invoke
     498b16                mov (%r14), %rdx
     498b4608              mov 8(%r14), %rax
     498b7610              mov 16(%r14), %rsi
@@ -92,18 +96,12 @@ LISTING = """
     48ffc9                dec %rcx
     a801                  test $1, %al
     7403                  jz 1f
-    4801de                add %rbx, %rsi
+    4c01ee                add %r13, %rsi
     a802                  1:  test $2, %al
     7403                  jz 2f
-    4c01ee                add %r13, %rsi
-    a804                  2:  test $4, %al
-    7404                  jz 3f
-    49037500              add (%r13), %rsi
-    a808                  3:  test $8, %al
-    7403                  jz 4f
     488b36                mov (%rsi), %rsi
-    48893414              4:  mov %rsi, (%rsp,%rdx)
-    ebc6                  jmp argument
+    48893414              2:  mov %rsi, (%rsp,%rdx)
+    ebd5                  jmp argument
                           invoke:
     488bbc2490000000      mov 144(%rsp), %rdi
     488bb42498000000      mov 152(%rsp), %rsi
@@ -111,12 +109,11 @@ LISTING = """
     488b8c24a8000000      mov 168(%rsp), %rcx
     4c8b8424b0000000      mov 176(%rsp), %r8
     4c8b8c24b8000000      mov 184(%rsp), %r9
-    48b81111111111111111  movabs $FUNCTIONS, %rax
-    42ff14e0              call *(%rax,%r12,8)
+    41ffd4                call *%r12
     85c0                  test %eax, %eax
-    7508                  jnz failed
+    7505                  jnz failed
     49ffcf                dec %r15
-    e968ffffff            jmp step
+    eb85                  jmp step
                           failed:
     4889ef                mov %rbp, %rdi
     4c89ee                mov %r13, %rsi
@@ -139,7 +136,7 @@ LISTING = """
     48b83333333333333333  movabs $OTHER, %rax
     ffe0                  jmp *%rax
 """
-_ADDRESSES = {"FUNCTIONS": b"\x11" * 8, "FAIL": b"\x22" * 8, "OTHER": b"\x33" * 8}
+_ADDRESSES = {"FAIL": b"\x22" * 8, "OTHER": b"\x33" * 8}
 
 
 def can_run() -> bool:
@@ -156,9 +153,9 @@ def load(addresses: Mapping[str, int]) -> int:
     """Put the code into memory of its own, for good; returns its address.
 
     Args:
-        addresses: of the table of functions that scripts number (FUNCTIONS), of the function
-            `void* (frame, slots, number)` that makes an error of the failure of one of them (FAIL),
-            and of the handler for all that is no call (OTHER).
+        addresses: of the function `void* (frame, slots, function)` that makes an error of the
+            failure of a function that a script calls (FAIL), and of the handler for all that is no
+            call (OTHER).
 
     Raises:
         OSError: the system gives this process no memory whose contents run.

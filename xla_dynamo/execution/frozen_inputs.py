@@ -6,6 +6,7 @@ bit (0.3 us each).
 """
 
 import dataclasses
+import itertools
 import operator
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -172,8 +173,8 @@ class FrozenValues:
     ) -> Callable[[Sequence[Any], int | None], list[Buffer]]:
         """The same for a program that reads some of the values by handles."""
         packed = frozen.packed
-        sources = [self.keys[one.key] for one in packed]
-        windows = [one.window for one in packed]
+        reads = [[self.keys[key] for key in one.keys] for one in packed]
+        sources = list(dict.fromkeys(itertools.chain(*reads)))
         wanted, every = _by_program(places), _by_program([*places, *sources])
         programs = list(every)
 
@@ -185,8 +186,8 @@ class FrozenValues:
             known = handles.get(packed)
             if known is None or known[0] != others:
                 found = {p: p.values(args, stream, numbers) for p, numbers in every.items()}
-                values = [found[program][0][index] for program, index in sources]
-                known = others, pack(values, windows, placement), [found[p][1] for p in programs]
+                values = [[found[program][0][index] for program, index in read] for read in reads]
+                known = others, pack(packed, values, placement), [found[p][1] for p in programs]
                 found[programs[0]][1][packed] = known
                 for program, index in set(sources) - set(places):
                     found[program][0][index] = None  # only its packed form is read

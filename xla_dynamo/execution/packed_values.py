@@ -1,34 +1,32 @@
-"""Frozen values that a program reads by handles, as torch's operators take them."""
+"""Convolutions with packed weights that a program executes, by the addresses of their scripts."""
 
 from collections.abc import Sequence
-from typing import Any
 
+from xla_dynamo.lowerings.passes.pack_weights import Packed
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
-from xla_dynamo.runtime.cpu.packed_weights import Window, handles_of, packed
+from xla_dynamo.runtime.cpu.packed_weights import Convolution, handles_of
 from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
 from xla_dynamo.runtime.placement import Placement
 
 
 def pack(
-    values: Sequence[Buffer], windows: Sequence[tuple[Any, ...]], placement: Placement
+    calls: Sequence[Packed], values: Sequence[Sequence[Buffer]], placement: Placement
 ) -> Buffer:
-    """The buffer of the handles of values, int64, one for each; it holds what they stand for.
+    """The buffer of the addresses, int64, one for each call; it holds what they stand for.
 
     Args:
-        values: buffers of the CPU.
-        windows: of each weight of a convolution what it is packed for; () for other values, which
-            stay as they are.
-        placement: where the handles are read.
+        calls: the calls.
+        values: for each the buffers of the CPU that it reads: the weight, and a bias if it has one.
+        placement: where the addresses are read.
 
     Raises:
-        RuntimeError: jaxlib has made a copy of the handles, which would not hold the values.
+        RuntimeError: jaxlib has made a copy of the addresses, which would not hold the values.
     """
-    tensors = [export_buffer(value) for value in values]
-    made = [
-        packed(tensor, Window(*window)) if window else tensor
-        for tensor, window in zip(tensors, windows, strict=True)
+    convolutions = [
+        Convolution(call.form, *map(export_buffer, read))
+        for call, read in zip(calls, values, strict=True)
     ]
-    handles = handles_of(made)
+    handles = handles_of(convolutions)
     buffer = import_tensor(handles, placement)
     if buffer_address(buffer) != handles.data_ptr():
         raise RuntimeError("jaxlib copied handles of packed weights: use options={'libraries': ()}")

@@ -19,6 +19,7 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.functions import main_of
 from xla_dynamo.lowerings.builders.shardings import sharding_attribute
 from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
+from xla_dynamo.lowerings.passes.call_packed import with_forms
 from xla_dynamo.lowerings.passes.contraction_barriers import take_negative_zero
 from xla_dynamo.lowerings.passes.freeze import freeze
 from xla_dynamo.lowerings.passes.result_permutations import (
@@ -153,7 +154,8 @@ class ProgramLowering(GraphLowering):
                 passes.run(cut.module, builder.target)
                 needs_zero = take_negative_zero(main_of(cut.module))
             read = tuple(before[number] for number in cut.arguments)
-            keys, computed, packed = tuple(cut.keys), tuple(cut.computed), tuple(cut.packed)
+            packed = with_forms(cut.packed, builder.module)
+            keys, computed = tuple(cut.keys), tuple(cut.computed)
             of_cut = Frozen(keys, cut.module, read, computed, needs_zero, packed)
         return Program(
             module=builder.module,

@@ -1,0 +1,172 @@
+"""What follows a convolution that its library computes on the way: an activation, and a sum.
+
+Activations are a table of expressions as rules write them. A ReLU and what clamps are none of them:
+oneDNN's makes a number of NaN, where torch's is NaN.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from jax.extend.mlir import ir
+
+from xla_dynamo.lowerings.builders.values import Value, defining_name
+
+# An expression: X, a number, a name for any number, or an operation on expressions. A comparison
+# has its direction behind a point.
+Expression: TypeAlias = Any
+X = object()
+_CUBIC = ("multiply", X, ("multiply", X, X))
+_TO_SIX = ("multiply", X, ("minimum", ("maximum", ("add", X, 3.0), 0.0), 6.0))
+ACTIVATIONS: dict[str, Expression] = {
+    "gelu_erf": (
+        "multiply",
+        ("multiply", X, 0.5),
+        ("add", ("erf", ("multiply", X, math.sqrt(0.5))), 1.0),
+    ),
+    "gelu_tanh": (
+        "multiply",
+        ("multiply", X, 0.5),
+        (
+            "add",
+            (
+                "tanh",
+                ("multiply", ("add", X, ("multiply", _CUBIC, 0.044715)), math.sqrt(2 / math.pi)),
+            ),
+            1.0,
+        ),
+    ),
+    # A quotient by a number that keeps NaN as it is. oneDNN divides first, and does not overflow
+    # from 5.7e37 on.
+    "hardswish": ("divide", _TO_SIX, ("select", ("compare.NE", _TO_SIX, _TO_SIX), _TO_SIX, 6.0)),
+    "leaky_relu": ("select", ("compare.GT", X, 0.0), X, ("multiply", X, "alpha")),
+    "swish": ("multiply", X, ("logistic", X)),
+}
+_COMMUTES = {"add", "multiply", "minimum", "maximum"}
+# Operations that an activation has at most, with some to spare.
+_MOST_OPERATIONS = 16
+
+
+class Epilogue(NamedTuple):
+    """What follows a value.
+
+    Attributes:
+        result: the value that takes its place.
+        then: what is computed of it, one after another: the name of an activation and its numbers,
+            or "add".
+        added: what "add" adds; None if there is none.
+    """
+
+    result: Value
+    then: tuple[tuple[Any, ...], ...] = ()
+    added: Value | None = None
+
+
+def epilogue_of(x: Value) -> Epilogue:
+    """All that follows a value and may be computed with it: activations, and a sum among them."""
+    return _activation(_sum(_activation(Epilogue(x))))
+
+
+def _sum(found: Epilogue) -> Epilogue:
+    """With a value of the same type that is added to the result and to nothing else of it."""
+    users = _users(found.result)
+    if len(users) != 1 or users[0].name != "stablehlo.add":
+        return found
+    (add,) = users
+    others = [v for v in add.operands if v != found.result]
+    if len(others) != 1 or _is_spread(others[0]):
+        return found
+    return Epilogue(add.results[0], (*found.then, ("add",)), others[0])
+
+
+def _activation(found: Epilogue) -> Epilogue:
+    """With an activation of the result, if nothing else reads the result or a part of it."""
+    for root in _computed_of(found.result):
+        for name, expression in ACTIVATIONS.items():
+            matching = _Matching(found.result)
+            if matching.is_(root, expression) and matching.is_closed(root):
+                then = (*found.then, (name, *matching.numbers))
+                return found._replace(result=root, then=then)
+    return found
+
+
+class _Matching:
+    """Whether a value is an expression of another one."""
+
+    def __init__(self, x: Value) -> None:
+        self._x = x
+        self._operations: set[ir.Operation] = set()
+        self.numbers: list[float] = []
+
+    def is_(self, value: Value, expression: Expression) -> bool:
+        """Whether a value is an expression; notes its operations and the numbers with names."""
+        if expression is X:
+            return value == self._x
+        if isinstance(expression, float | str):
+            return self._is_number(value, expression)
+        name, *operands = expression
+        name, _, direction = name.partition(".")
+        if value == self._x or defining_name(value) not in (f"stablehlo.{name}", f"chlo.{name}"):
+            return False
+        op = value.owner.operation
+        if direction not in str(op.attributes["comparison_direction"] if direction else ""):
+            return False
+        known = len(self.numbers)
+        orders = [list(op.operands)]
+        orders += [orders[0][::-1]] if name in _COMMUTES else []
+        for order in orders:
+            del self.numbers[known:]
+            if all(self.is_(v, e) for v, e in zip(order, operands, strict=True)):
+                self._operations.add(op)
+                return True
+        return False
+
+    def _is_number(self, value: Value, expression: float | str) -> bool:
+        number = number_of(value)
+        if number is None:
+            return False
+        if isinstance(expression, str):
+            self.numbers.append(number)
+            return number != 0
+        return number == np.float32(expression)
+
+    def is_closed(self, root: Value) -> bool:
+        """Whether only the operations of the expression read the value and what it goes through."""
+        inner = [self._x, *(r for op in self._operations for r in op.results if r != root)]
+        return all(user in self._operations for value in inner for user in _users(value))
+
+
+def _computed_of(x: Value) -> Iterator[Value]:
+    """Values that are computed of a value and others, the next ones first."""
+    waiting, seen = [x], {x}
+    while waiting and len(seen) <= _MOST_OPERATIONS:
+        for user in _users(waiting.pop(0)):
+            results = list(user.results)
+            if len(results) == 1 and results[0] not in seen:
+                seen.add(results[0])
+                waiting.append(results[0])
+                yield results[0]
+
+
+def number_of(x: Value) -> float | None:
+    """The number that all elements of a value are, if they are one constant of a float dtype."""
+    while defining_name(x) in ("stablehlo.broadcast_in_dim", "stablehlo.transpose"):
+        x = x.owner.operands[0]
+    if defining_name(x) != "stablehlo.constant":
+        return None
+    value = ir.DenseElementsAttr(x.owner.attributes["value"])
+    if not value.is_splat or not isinstance(value.type.element_type, ir.FloatType):
+        return None
+    return float(ir.FloatAttr(value.get_splat_value()).value)
+
+
+def _users(x: Value) -> list[ir.Operation]:
+    return [use.owner.operation for use in x.uses]
+
+
+def _is_spread(x: Value) -> bool:
+    """Whether a value is a smaller one, which an operation reads without its being written."""
+    if defining_name(x) == "stablehlo.transpose":
+        return _is_spread(x.owner.operands[0])
+    return defining_name(x) in ("stablehlo.broadcast_in_dim", "stablehlo.constant")

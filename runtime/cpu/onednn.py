@@ -1,0 +1,134 @@
+"""oneDNN's C API (oneapi/dnnl/dnnl.h, version 3), where its library is installed.
+
+torch and jaxlib have oneDNN inside, and export none of it. The package `onednn-cpu-gomp` of PyPI
+has the library by itself, as have Debian's `libdnnl3` and conda's `onednn`.
+"""
+
+import ctypes
+import functools
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_NAME = "libdnnl.so.3"
+_OPENMP, _TBB = 2, 4  # how a library's threads are made
+_CPU, _IN_ORDER, _FLOAT32, _ANY_LAYOUT = 1, 1, 3, 1
+
+
+class OneDNNError(RuntimeError):
+    """A function of oneDNN has failed."""
+
+
+class _Version(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+        ("patch", ctypes.c_int),
+        ("hash", ctypes.c_char_p),
+        ("cpu_runtime", ctypes.c_uint),
+    ]
+
+
+@functools.cache
+def library() -> Any:
+    """The library; None if there is none, or its threads are made by others than it."""
+    for path in (pathlib.Path(sys.prefix) / "lib" / _NAME, _NAME):
+        try:
+            found = ctypes.CDLL(str(path))
+            found.dnnl_version.restype = ctypes.POINTER(_Version)
+            version = found.dnnl_version().contents
+        except (OSError, AttributeError):
+            continue
+        if version.major == 3 and version.cpu_runtime in (_OPENMP, _TBB):
+            found.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+            found.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
+            return found
+    return None
+
+
+class Object:
+    """A handle of something that oneDNN has made, which is destroyed with it."""
+
+    def __init__(self, kind: str, make: str, *arguments: Any) -> None:
+        """Call `dnnl_make` for an object that `dnnl_kind_destroy` destroys."""
+        self._destroy = getattr(library(), f"dnnl_{kind}_destroy")
+        self._as_parameter_ = ctypes.c_void_p()
+        check(make, ctypes.byref(self._as_parameter_), *arguments)
+
+    @property
+    def handle(self) -> int:
+        """The handle, as C has it."""
+        return self._as_parameter_.value or 0
+
+    def __del__(self) -> None:
+        """Destroy the object."""
+        if self._as_parameter_:
+            self._destroy(self._as_parameter_)
+
+
+def check(name: str, *arguments: Any) -> None:
+    """Call `dnnl_name`.
+
+    Raises:
+        OneDNNError: it has failed.
+    """
+    if status := getattr(library(), f"dnnl_{name}")(*arguments):
+        raise OneDNNError(f"dnnl_{name} of oneDNN failed with status {status}")
+
+
+@functools.cache
+def engine() -> Object:
+    """The engine of the CPU."""
+    return Object("engine", "engine_create", _CPU, ctypes.c_size_t(0))
+
+
+@functools.cache
+def stream() -> Object:
+    """A stream, which any thread may use: on the CPU it has no state."""
+    return Object("stream", "stream_create", engine(), _IN_ORDER)
+
+
+def numbers(values: Sequence[int]) -> ctypes.Array:
+    """Sizes, strides or paddings."""
+    return (ctypes.c_int64 * len(values))(*values)
+
+
+def described(shape: Sequence[int], strides: Sequence[int] | None) -> Object:
+    """A description of float32 memory; without strides oneDNN is to choose the layout."""
+    make = "memory_desc_create_with_tag" if strides is None else "memory_desc_create_with_strides"
+    layout = _ANY_LAYOUT if strides is None else numbers(strides)
+    sizes = numbers(shape)
+    return Object("memory_desc", make, len(shape), sizes, _FLOAT32, layout)
+
+
+def chosen(primitive_desc: Object, query: int) -> tuple[ctypes.c_void_p, int]:
+    """A description of memory that a description of a primitive has, and the bytes it takes."""
+    desc = ctypes.c_void_p(library().dnnl_primitive_desc_query_md(primitive_desc, query, 0))
+    return desc, library().dnnl_memory_desc_get_size(desc) if desc else 0
+
+
+def memory(desc: Any, address: int) -> Object:
+    """What oneDNN calls memory: memory at an address, and its description."""
+    return Object("memory", "memory_create", desc, engine(), ctypes.c_void_p(address))
+
+
+def set_threads() -> None:
+    """Let primitives that this thread makes run in as many threads as torch's operators do."""
+    if hasattr(library(), "omp_set_num_threads"):
+        library().omp_set_num_threads(torch.get_num_threads())
+
+
+class ExecutionArgument(ctypes.Structure):
+    """`dnnl_exec_arg_t`: what memory is to a primitive, by a number, and the memory."""
+
+    _fields_ = [("number", ctypes.c_int64), ("memory", ctypes.c_void_p)]
+
+
+def execute(primitive: Object, arguments: dict[int, Object]) -> None:
+    """Execute a primitive on memory."""
+    given = [ExecutionArgument(number, one.handle) for number, one in arguments.items()]
+    array = (ExecutionArgument * len(given))(*given)
+    check("primitive_execute", primitive, stream(), len(given), array)
