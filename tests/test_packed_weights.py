@@ -130,10 +130,12 @@ def forms(model, x):
 
 
 ACTIVATIONS = {
+    "clamp": nn.ReLU6(),
     "gelu_erf": nn.GELU(),
     "gelu_tanh": nn.GELU("tanh"),
     "hardswish": nn.Hardswish(),
     "leaky_relu": nn.LeakyReLU(0.2),
+    "relu": nn.ReLU(),
     "swish": nn.SiLU(),
 }
 
@@ -165,7 +167,22 @@ def test_activations_of_special_numbers(name, groups):
 def test_a_sum_is_in_the_call(last):
     model, x = Block(last), torch.randn(2, 8, 6, 6)
     assert_packed(model, x, 2)
-    assert forms(model, x) == [[], [["add"]]]
+    assert forms(model, x) == [[["relu"]], [["add"], ["relu"]] if last else [["add"]]]
+
+
+def test_what_clamps_comes_last():
+    """It is computed again where there is NaN, with nothing behind it."""
+    conv = convolution(padding=1)
+    x = torch.randn(2, 8, 6, 6)
+    assert forms(lambda x: conv(x).relu() + x, x) == [[["relu"]]]
+
+
+def test_bounds_that_are_no_numbers():
+    conv = convolution(padding=1)
+    x = torch.randn(2, 8, 6, 6)
+    assert forms(lambda x: conv(x).clamp(-0.5, 0.25), x) == [[["clamp", -0.5, 0.25]]]
+    run = frozen(lambda x: conv(x).clamp(float("nan"), 1.0))
+    assert run(x).isnan().all()
 
 
 def test_a_sum_between_activations():
@@ -435,5 +452,5 @@ def test_a_failure_is_told(monkeypatch):
 
 def test_scripts_have_room_for_so_many_arguments():
     script = call_scripts.Script()
-    with pytest.raises(ValueError, match="more than 24 arguments"):
-        script.call(None, *[call_scripts.NULL] * 25)
+    with pytest.raises(ValueError, match="more than 6 arguments"):
+        script.call(0, *[call_scripts.NULL] * 7)

@@ -1,7 +1,6 @@
 """What follows a convolution that its library computes on the way: an activation, and a sum.
 
-Activations are a table of expressions as rules write them. A ReLU and what clamps are none of them:
-oneDNN's makes a number of NaN, where torch's is NaN.
+Activations are a table of expressions as rules write them.
 """
 
 import math
@@ -20,6 +19,7 @@ X = object()
 _CUBIC = ("multiply", X, ("multiply", X, X))
 _TO_SIX = ("multiply", X, ("minimum", ("maximum", ("add", X, 3.0), 0.0), 6.0))
 ACTIVATIONS: dict[str, Expression] = {
+    "clamp": ("minimum", ("maximum", X, "low"), "high"),
     "gelu_erf": (
         "multiply",
         ("multiply", X, 0.5),
@@ -41,8 +41,11 @@ ACTIVATIONS: dict[str, Expression] = {
     # from 5.7e37 on.
     "hardswish": ("divide", _TO_SIX, ("select", ("compare.NE", _TO_SIX, _TO_SIX), _TO_SIX, 6.0)),
     "leaky_relu": ("select", ("compare.GT", X, 0.0), X, ("multiply", X, "alpha")),
+    "relu": ("select", ("compare.LE", X, 0.0), 0.0, X),
     "swish": ("multiply", X, ("logistic", X)),
 }
+# They come last: where there is NaN they are computed by themselves.
+_LAST = ("clamp", "relu")
 _COMMUTES = {"add", "multiply", "minimum", "maximum"}
 # Operations that an activation has at most, with some to spare.
 _MOST_OPERATIONS = 16
@@ -70,6 +73,8 @@ def epilogue_of(x: Value) -> Epilogue:
 
 def _sum(found: Epilogue) -> Epilogue:
     """With a value of the same type that is added to the result and to nothing else of it."""
+    if found.then and found.then[-1][0] in _LAST:
+        return found
     users = _users(found.result)
     if len(users) != 1 or users[0].name != "stablehlo.add":
         return found
@@ -82,6 +87,8 @@ def _sum(found: Epilogue) -> Epilogue:
 
 def _activation(found: Epilogue) -> Epilogue:
     """With an activation of the result, if nothing else reads the result or a part of it."""
+    if found.then and found.then[-1][0] in _LAST:
+        return found
     for root in _computed_of(found.result):
         for name, expression in ACTIVATIONS.items():
             matching = _Matching(found.result)
@@ -124,11 +131,11 @@ class _Matching:
 
     def _is_number(self, value: Value, expression: float | str) -> bool:
         number = number_of(value)
-        if number is None:
+        if number is None or math.isnan(number):
             return False
         if isinstance(expression, str):
             self.numbers.append(number)
-            return number != 0
+            return number != 0 or expression != "alpha"
         return number == np.float32(expression)
 
     def is_closed(self, root: Value) -> bool:

@@ -4,17 +4,16 @@ torch and jaxlib have oneDNN inside, and export none of it. The package `onednn-
 has the library by itself, as have Debian's `libdnnl3` and conda's `onednn`.
 """
 
+import contextlib
 import ctypes
 import functools
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-
 _NAME = "libdnnl.so.3"
-_OPENMP, _TBB = 2, 4  # how a library's threads are made
+_OPENMP = 2  # how a library's threads are made
 _CPU, _IN_ORDER, _FLOAT32, _ANY_LAYOUT = 1, 1, 3, 1
 
 
@@ -34,7 +33,7 @@ class _Version(ctypes.Structure):
 
 @functools.cache
 def library() -> Any:
-    """The library; None if there is none, or its threads are made by others than it."""
+    """The library; None if there is none whose threads OpenMP makes: of these it can have one."""
     for path in (pathlib.Path(sys.prefix) / "lib" / _NAME, _NAME):
         try:
             found = ctypes.CDLL(str(path))
@@ -42,7 +41,7 @@ def library() -> Any:
             version = found.dnnl_version().contents
         except (OSError, AttributeError):
             continue
-        if version.major == 3 and version.cpu_runtime in (_OPENMP, _TBB):
+        if version.major == 3 and version.cpu_runtime == _OPENMP:
             found.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
             found.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
             return found
@@ -110,15 +109,31 @@ def chosen(primitive_desc: Object, query: int) -> tuple[ctypes.c_void_p, int]:
     return desc, library().dnnl_memory_desc_get_size(desc) if desc else 0
 
 
+def are_equal(one: Any, other: Any) -> bool:
+    """Whether two descriptions of memory are the same."""
+    return bool(library().dnnl_memory_desc_equal(one, other))
+
+
 def memory(desc: Any, address: int) -> Object:
     """What oneDNN calls memory: memory at an address, and its description."""
     return Object("memory", "memory_create", desc, engine(), ctypes.c_void_p(address))
 
 
-def set_threads() -> None:
-    """Let primitives that this thread makes run in as many threads as torch's operators do."""
-    if hasattr(library(), "omp_set_num_threads"):
-        library().omp_set_num_threads(torch.get_num_threads())
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """What this thread makes of oneDNN's meanwhile runs in one thread: that which executes it."""
+    tell, change = threads()
+    before = tell()
+    change(1)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+def threads() -> tuple[Any, Any]:
+    """OpenMP's functions that tell and set how many threads a thread's loops have."""
+    return library().omp_get_max_threads, library().omp_set_num_threads
 
 
 class ExecutionArgument(ctypes.Structure):

@@ -1,12 +1,18 @@
-"""Convolutions by oneDNN with weights in its own layout, and scripts that execute them.
+"""Convolutions by oneDNN with weights in its own layout, and plans that execute them.
 
 A convolution is made once for a form, a weight and a bias: oneDNN says which layout it wants, and
-the weight is brought into it. Its script writes the result into the program's memory, with what
-follows (bias, activation, sum) computed on the way (oneDNN's post-ops).
+the weight is brought into it. What follows (bias, activation, sum) is computed on the way, by
+oneDNN's post-ops, and the result is written into the program's memory.
+
+oneDNN's clamp, of which ReLU is one, makes a number of NaN, where torch's is NaN. It does so by
+operations that the processor notes as invalid. So each part of a convolution with a clamp has a
+second script, which computes it without and clamps the result as torch does.
 """
 
 import ctypes
 import json
+import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,13 +21,14 @@ import torch
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import (
     FIRST_FREE,
-    FIRST_MADE,
     NULL,
+    Plan,
     Script,
     number,
     place_of_slot,
     slot,
 )
+from xla_dynamo.runtime.cpu.convolution_parts import Part, parts_of
 
 _ALIGNMENT = 64  # XLA:CPU copies what is not aligned so
 # Numbers of oneapi/dnnl/dnnl_types.h: what memory is to a primitive, and what may be asked of one.
@@ -30,31 +37,30 @@ _POST_OP, _SECOND = 32768, 2  # what is the second operand of a post-op
 _WEIGHT_DESC, _SCRATCHPAD_DESC = 131, 136
 _INFERENCE, _DIRECT, _ADD, _USERS_SCRATCHPAD = 96, 1, 0x1FFF0, 1
 _ALLOCATED = -1  # an address: oneDNN has memory of its own
-# Activations: their number, and their two parameters.
+# Activations: their number, and their two parameters where a form has none.
 _ACTIVATIONS = {
+    "clamp": (0x2E, 0.0, 0.0),
     "gelu_erf": (0x31, 0.0, 0.0),
     "gelu_tanh": (0x2B, 0.0, 0.0),
     "hardswish": (0x34, 1 / 6, 0.5),
-    "leaky_relu": (0x20, None, 0.0),
+    "leaky_relu": (0x20, 0.0, 0.0),
+    "relu": (0x20, 0.0, 0.0),
     "swish": (0x2C, 1.0, 0.0),
 }
+# Slots of what a script makes: at most an image, a sum's operand, a result and a scratchpad.
+_MADE = range(20, 24)
 
 
 def can_pack() -> bool:
     """Whether programs for the CPU can execute primitives of oneDNN; registers what does."""
-    library = onednn.library()
-    return library is not None and call_scripts.register(_delete)
-
-
-def _delete(memory: int) -> None:
-    onednn.library().dnnl_memory_destroy(ctypes.c_void_p(memory))
+    return onednn.library() is not None and call_scripts.register(onednn.threads())
 
 
 class Convolution:
-    """A convolution with a packed weight, and the script that executes it.
+    """A convolution with a packed weight, and the plan that executes it.
 
     Attributes:
-        script: the script, in memory; it reads and writes what this object holds.
+        plan: it reads and writes what this object holds.
     """
 
     def __init__(self, form: str, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
@@ -62,128 +68,194 @@ class Convolution:
 
         Args:
             form: JSON (see `lowerings.passes.call_packed`): the shapes `image`, `kernel` and
-                `result` of [batch, channel, *spatial], `padding`, `stride` and `dilation` of each
-                spatial dimension, `groups`, and `then`: what follows. The script's operands are
+                `result` of [batch, channel, height, width], `padding`, `stride` and `dilation` of
+                each spatial dimension, `groups`, and `then`: what follows. The plan's operands are
                 the image and what is added, if anything; channels are innermost in memory.
-            weight: float32 [out, in / groups, *spatial].
+            weight: float32 [out, in / groups, height, width].
             bias: float32 [out].
 
         Raises:
             OneDNNError: oneDNN cannot compute it.
         """
-        given = json.loads(form)
-        onednn.set_threads()
-        groups, kernel = given["groups"], given["kernel"]
-        if groups > 1:
-            kernel = [groups, kernel[0] // groups, *kernel[1:]]
-        self._source = _channels_last(given["image"])
-        self._result = _channels_last(given["result"])
-        attributes = self._attributes(given["then"])
-        desc = onednn.Object(
-            "primitive_desc",
-            "convolution_forward_primitive_desc_create",
-            onednn.engine(),
-            _INFERENCE,
-            _DIRECT,
-            self._source,
-            onednn.described(kernel, None),
-            onednn.described([kernel[-4] * groups if groups > 1 else kernel[0]], [1])
-            if bias is not None
-            else None,
-            self._result,
-            onednn.numbers(given["stride"]),
-            onednn.numbers([d - 1 for d in given["dilation"]]),
-            onednn.numbers(given["padding"]),
-            onednn.numbers(given["padding"]),
-            attributes,
+        self._form = json.loads(form)
+        self._weights = _Weights(weight, self._form["groups"])
+        self._bias = bias
+        desc = onednn.described([len(bias)], [1]) if bias is not None else None
+        self._bias_desc = desc
+        self._bias_memory = (
+            onednn.memory(desc, bias.data_ptr()) if desc is not None and bias is not None else None
         )
-        self._primitive = onednn.Object("primitive", "primitive_create", desc)
-        self._desc = desc
-        self._pack(kernel, weight)
-        if bias is not None:
-            self._bias = bias
-            self._bias_memory = onednn.memory(onednn.described([len(bias)], [1]), bias.data_ptr())
-        self.script = self._script(given["then"], bias is not None).memory()
+        self._primitives: dict[Any, _Primitive] = {}
+        threads = os.cpu_count() or 1
+        parts = parts_of(self._form, threads)
+        with onednn.one_thread():
+            self.plan = Plan([self._scripts(part) for part in parts], threads - 1)
 
-    def _attributes(self, then: Sequence[Any]) -> onednn.Object:
-        operations = onednn.Object("post_ops", "post_ops_create")
-        for name, *parameters in then:
-            if name == "add":
-                onednn.check("post_ops_append_binary", operations, _ADD, self._result)
-            else:
-                kind, *known = _ACTIVATIONS[name]
-                alpha, beta = [*parameters, *known[len(parameters) :]]
-                numbers = ctypes.c_float(alpha), ctypes.c_float(beta)
-                onednn.check("post_ops_append_eltwise", operations, kind, *numbers)
-        attributes = onednn.Object("primitive_attr", "primitive_attr_create")
-        onednn.check("primitive_attr_set_scratchpad_mode", attributes, _USERS_SCRATCHPAD)
-        onednn.check("primitive_attr_set_post_ops", attributes, operations)
-        return attributes
+    def _scripts(self, part: Part) -> tuple[Script, Script | None]:
+        """The script of a part, and the one for NaN."""
+        then = self._form["then"]
+        if not then or then[-1][0] not in ("clamp", "relu"):
+            return self._script(part, then), None
+        script, other = self._script(part, then, checks=True), Script()
+        for place in _MADE:
+            _destroy(other, place)  # what a script that failed had made
+        other = self._script(part, then[:-1], script=other)
+        _, low, high = then[-1] if then[-1][0] == "clamp" else ("", 0.0, math.inf)
+        self._bounds = (ctypes.c_float * 8)(*[low] * 4, *[high] * 4)
+        address = slot(self._result_slot(then), part.result_offset)
+        count, bounds = number(math.prod(part.result)), number(ctypes.addressof(self._bounds))
+        other.call(call_scripts.functions()["clamp"], address, count, bounds)
+        return script, other
 
-    def _pack(self, shape: Sequence[int], weight: torch.Tensor) -> None:
-        """Bring a weight into the layout that the primitive wants."""
-        wanted, size = onednn.chosen(self._desc, _WEIGHT_DESC)
-        self._weight = torch.empty(size, dtype=torch.uint8)
-        self._weight_memory = onednn.memory(wanted, self._weight.data_ptr())
-        plain = weight.contiguous()
-        layout = onednn.described(shape, torch.empty(shape, device="meta").stride())
-        source = onednn.memory(layout, plain.data_ptr())
-        engine = onednn.engine()
-        reorder = onednn.Object(
-            "primitive_desc",
-            "reorder_primitive_desc_create",
-            layout,
-            engine,
-            wanted,
-            engine,
-            None,
-        )
-        primitive = onednn.Object("primitive", "primitive_create", reorder)
-        onednn.execute(primitive, {_FROM: source, _TO: self._weight_memory})
+    @staticmethod
+    def _result_slot(then: Sequence[Any]) -> int:
+        return 2 + any(name == "add" for name, *_ in then)
 
-    def _script(self, then: Sequence[Any], has_bias: bool) -> Script:
-        library, script = onednn.library(), Script()
-        made = {_SOURCE: (self._source.handle, slot(1))}
+    def _script(
+        self,
+        part: Part,
+        then: Sequence[Any],
+        *,
+        script: Script | None = None,
+        checks: bool = False,
+    ) -> Script:
+        """The script of a part; with checks it fails where an operation was invalid."""
+        library, script = onednn.library(), script or Script()
+        one = self._primitive(part, then)
+        made = {_SOURCE: (one.source.handle, slot(1, part.image_offset))}
+        result, offset = one.result.handle, part.result_offset
         for index, (name, *_) in enumerate(then, 1):
             if name == "add":
-                made[_POST_OP * index | _SECOND] = (self._result.handle, slot(2))
-        made[_RESULT] = (self._result.handle, slot(1 + len(made)))
-        scratchpad, size = onednn.chosen(self._desc, _SCRATCHPAD_DESC)
+                made[_POST_OP * index | _SECOND] = (result, slot(2, offset))
+        made[_RESULT] = (result, slot(self._result_slot(then), offset))
+        scratchpad, size = onednn.chosen(one.desc, _SCRATCHPAD_DESC)
         if size:
             made[_SCRATCHPAD] = (scratchpad.value or 0, number(_ALLOCATED))
-        given = {_WEIGHT: number(self._weight_memory.handle)}
-        if has_bias:
+        given = {_WEIGHT: number(one.weight.handle)}
+        if self._bias_memory is not None:
             given[_BIAS] = number(self._bias_memory.handle)
         engine = number(onednn.engine().handle)
-        for place, (name, (desc, address)) in enumerate(made.items(), FIRST_MADE):
-            script.call(
-                library.dnnl_memory_create, place_of_slot(place), number(desc), engine, address
-            )
+        for place, (name, (desc, address)) in zip(_MADE, made.items(), strict=False):
+            create = library.dnnl_memory_create
+            script.call(create, place_of_slot(place), number(desc), engine, address)
             given[name] = slot(place)
-        words = [word for name, one in given.items() for word in (number(name), one)]
+        if checks:
+            script.call(call_scripts.functions()["forget"])
+        words = [word for name, value in given.items() for word in (number(name), value)]
         script.call(
             library.dnnl_primitive_execute,
-            number(self._primitive.handle),
+            number(one.primitive.handle),
             number(onednn.stream().handle),
             number(len(given)),
             place_of_slot(FIRST_FREE),
             stored=dict(enumerate(words, FIRST_FREE)),
         )
-        for place in range(FIRST_MADE, FIRST_MADE + len(made)):
-            # It is forgotten, or a failure of a later call would delete it again.
-            script.call(library.dnnl_memory_destroy, slot(place), stored={place: NULL})
+        for place in _MADE[: len(made)]:
+            _destroy(script, place)
+        if checks:
+            script.call(call_scripts.functions()["invalid"])
         return script
+
+    def _primitive(self, part: Part, then: Sequence[Any]) -> "_Primitive":
+        key = (*part[:4], json.dumps(then))
+        if key not in self._primitives:
+            self._primitives[key] = _Primitive(
+                self._form, part, then, self._weights, self._bias_desc
+            )
+        return self._primitives[key]
+
+
+def _destroy(script: Script, place: int) -> None:
+    """Destroy memory, and forget it."""
+    script.call(onednn.library().dnnl_memory_destroy, slot(place), stored={place: NULL})
+
+
+class _Primitive:
+    """A primitive for a part of a convolution, its descriptions, and its weight in memory."""
+
+    def __init__(
+        self,
+        form: dict[str, Any],
+        part: Part,
+        then: Sequence[Any],
+        weights: "_Weights",
+        bias: onednn.Object | None,
+    ) -> None:
+        self.source, self.result = _channels_last(part.image), _channels_last(part.result)
+        self.desc = onednn.Object(
+            "primitive_desc",
+            "convolution_forward_primitive_desc_create",
+            onednn.engine(),
+            _INFERENCE,
+            _DIRECT,
+            self.source,
+            onednn.described(weights.shape, None),
+            bias,
+            self.result,
+            onednn.numbers(form["stride"]),
+            onednn.numbers([d - 1 for d in form["dilation"]]),
+            onednn.numbers(part.low),
+            onednn.numbers(part.high),
+            _attributes(then, self.result),
+        )
+        self.primitive = onednn.Object("primitive", "primitive_create", self.desc)
+        self.weight = weights.packed(onednn.chosen(self.desc, _WEIGHT_DESC))
+
+
+class _Weights:
+    """A weight in the layouts that primitives want."""
+
+    def __init__(self, weight: torch.Tensor, groups: int) -> None:
+        out, *others = weight.shape
+        self.shape = [groups, out // groups, *others] if groups > 1 else [out, *others]
+        self._plain = weight.contiguous()
+        self._packed: list[tuple[Any, torch.Tensor, onednn.Object]] = []
+
+    def packed(self, wanted: tuple[ctypes.c_void_p, int]) -> onednn.Object:
+        """The weight in a layout, as oneDNN describes it."""
+        desc, size = wanted
+        for known, _, memory in self._packed:
+            if onednn.are_equal(known, desc):
+                return memory
+        bytes_ = torch.empty(size, dtype=torch.uint8)
+        memory = onednn.memory(desc, bytes_.data_ptr())
+        layout = onednn.described(self.shape, torch.empty(self.shape, device="meta").stride())
+        source, engine = onednn.memory(layout, self._plain.data_ptr()), onednn.engine()
+        reorder = onednn.Object(
+            "primitive_desc", "reorder_primitive_desc_create", layout, engine, desc, engine, None
+        )
+        primitive = onednn.Object("primitive", "primitive_create", reorder)
+        onednn.execute(primitive, {_FROM: source, _TO: memory})
+        self._packed.append((desc, bytes_, memory))
+        return memory
+
+
+def _attributes(then: Sequence[Any], result: onednn.Object) -> onednn.Object:
+    """The attributes of a primitive: what follows, and that its scratchpad comes with calls."""
+    operations = onednn.Object("post_ops", "post_ops_create")
+    for name, *parameters in then:
+        if name == "add":
+            onednn.check("post_ops_append_binary", operations, _ADD, result)
+        else:
+            kind, *known = _ACTIVATIONS[name]
+            alpha, beta = [*parameters, *known[len(parameters) :]]
+            numbers = ctypes.c_float(alpha), ctypes.c_float(beta)
+            onednn.check("post_ops_append_eltwise", operations, kind, *numbers)
+    attributes = onednn.Object("primitive_attr", "primitive_attr_create")
+    onednn.check("primitive_attr_set_scratchpad_mode", attributes, _USERS_SCRATCHPAD)
+    onednn.check("primitive_attr_set_post_ops", attributes, operations)
+    return attributes
 
 
 def _channels_last(shape: Sequence[int]) -> onednn.Object:
-    """The description of an image [batch, channel, *spatial] with the channels innermost."""
+    """The description of an image [batch, channel, height, width] with the channels innermost."""
     batch, channels, *spatial = shape
     strides = torch.empty(batch, *spatial, channels, device="meta").stride()
     return onednn.described(shape, (strides[0], strides[-1], *strides[1:-1]))
 
 
 def handles_of(convolutions: Sequence[Convolution]) -> torch.Tensor:
-    """The addresses of the scripts of convolutions, int64, one for each.
+    """The addresses of the plans of convolutions, int64, one for each.
 
     The result's memory holds the convolutions, so they live as long as a buffer over it.
     """
@@ -191,7 +263,7 @@ def handles_of(convolutions: Sequence[Convolution]) -> torch.Tensor:
     offset = -ctypes.addressof(ctypes.c_char.from_buffer(holder)) % _ALIGNMENT
     holder.held = tuple(convolutions)
     memory = torch.frombuffer(holder, dtype=torch.int64, count=len(convolutions), offset=offset)
-    memory.copy_(torch.tensor([ctypes.addressof(one.script) for one in convolutions]))
+    memory.copy_(torch.tensor([one.plan.address for one in convolutions]))
     return memory
 
 

@@ -1,0 +1,89 @@
+"""How a convolution is divided among threads: whole images, or ranges of rows of the result."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+# Multiplications below which to call other threads costs more than they do.
+FEWEST_DIVIDED = 1 << 20
+_FLOAT32 = 4
+
+
+class Part(NamedTuple):
+    """A part of a convolution, which is a convolution itself.
+
+    Attributes:
+        image: the shape of its image, [batch, channel, height, width].
+        result: the shape of its result.
+        low: the padding at the first rows and columns.
+        high: the padding at the last ones.
+        image_offset: the bytes from the whole image to its own, the channels being innermost.
+        result_offset: the same for results.
+    """
+
+    image: tuple[int, ...]
+    result: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    image_offset: int = 0
+    result_offset: int = 0
+
+
+def parts_of(form: dict[str, Any], threads: int) -> list[Part]:
+    """The parts of a convolution for some threads, which they do in about the same time.
+
+    `form` is what `packed_weights.Convolution` takes.
+    """
+    image, result, padding = tuple(form["image"]), tuple(form["result"]), tuple(form["padding"])
+    if _is_product(form):
+        # One image of all pixels, each a row.
+        image, result = (
+            (1, channels, batch * height * width, 1)
+            for batch, channels, height, width in (image, result)
+        )
+    whole = Part(image, result, padding, padding)
+    batch, rows = result[0], result[2]
+    if math.prod(result) * math.prod(form["kernel"][1:]) < FEWEST_DIVIDED:
+        return [whole]
+    if batch % threads == 0:
+        each = batch // threads
+        return [_images(whole, first, each) for first in range(0, batch, each)]
+    ranges = min(threads // math.gcd(batch, threads), rows)
+    ends = [rows * i // ranges for i in range(ranges + 1)]
+    return [
+        _rows(_images(whole, number, 1), form, first, end)
+        for number in range(batch)
+        for first, end in zip(ends[:-1], ends[1:], strict=True)
+    ]
+
+
+def _is_product(form: dict[str, Any]) -> bool:
+    """Whether each pixel of the result is computed of one of the image, in the same order."""
+    return [*form["kernel"][2:], *form["stride"], *form["padding"]] == [1, 1, 1, 1, 0, 0]
+
+
+def _images(part: Part, first: int, count: int) -> Part:
+    """Some images of a part."""
+    return part._replace(
+        image=(count, *part.image[1:]),
+        result=(count, *part.result[1:]),
+        image_offset=first * math.prod(part.image[1:]) * _FLOAT32,
+        result_offset=first * math.prod(part.result[1:]) * _FLOAT32,
+    )
+
+
+def _rows(part: Part, form: dict[str, Any], first: int, end: int) -> Part:
+    """Some rows of the result of a part that is one image, and the rows of the image they need."""
+    (_, channels, height, width), (_, out, _, columns) = part.image, part.result
+    stride, padding = form["stride"][0], form["padding"][0]
+    reach = (form["kernel"][2] - 1) * form["dilation"][0] + 1
+    start, stop = first * stride - padding, (end - 1) * stride - padding + reach
+    low, high = max(start, 0), min(stop, height)
+    return Part(
+        image=(1, channels, high - low, width),
+        result=(1, out, end - first, columns),
+        low=(low - start, part.low[1]),
+        high=(stop - high, part.high[1]),
+        image_offset=part.image_offset + low * width * channels * _FLOAT32,
+        result_offset=part.result_offset + first * columns * out * _FLOAT32,
+    )
