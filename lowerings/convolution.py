@@ -166,12 +166,11 @@ def _convolve(
     kernel_dims: tuple[int, int] = _OUT_FIRST,
 ) -> Value:
     """A convolution to a shape and dtype; `kernel_dims` are the kernel's (out, in)."""
-    if ctx.platform == "cpu" and onednn.takes_convolution(
-        ctx, x, kernel, shape, dtype, window, kernel_dims
-    ):
-        return onednn.convolution(
-            x, kernel, bias, shape, dtype, window, kernel_dims=kernel_dims, groups=groups
-        )
+    if ctx.platform == "cpu":
+        for image, its_window in (on_cpu.without_pad(x, window), (x, window)):
+            if onednn.takes_convolution(ctx, image, kernel, shape, dtype, its_window, kernel_dims):
+                how = {"kernel_dims": kernel_dims, "groups": groups}
+                return onednn.convolution(image, kernel, bias, shape, dtype, its_window, **how)
     wide = _computed_in(ctx, x)
     y = _product(ctx, x, kernel, shape, wide, window, groups, kernel_dims)
     if bias is not None:

@@ -176,3 +176,15 @@ def source_of(x: Value) -> tuple[Value, list[int]]:
         op = x.owner
         return op.operands[0], list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
     return x, list(range(rank_of(x)))
+
+
+def number_of(x: Value) -> float | None:
+    """The number that all elements of a value are, if they are one constant of a float dtype."""
+    while defining_name(x) in ("stablehlo.broadcast_in_dim", "stablehlo.transpose"):
+        x = x.owner.operands[0]
+    if defining_name(x) != "stablehlo.constant":
+        return None
+    value = ir.DenseElementsAttr(x.owner.attributes["value"])
+    if not value.is_splat or not isinstance(value.type.element_type, ir.FloatType):
+        return None
+    return float(ir.FloatAttr(value.get_splat_value()).value)

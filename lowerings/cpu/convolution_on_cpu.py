@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
+from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders import build
@@ -13,9 +14,29 @@ from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.convolution_window import Pairs, Window
 from xla_dynamo.lowerings.builders.cpu_thresholds import MOST_SHIFTED_PRODUCTS
 from xla_dynamo.lowerings.builders.strides import channels_last
+from xla_dynamo.lowerings.builders.values import defining_name, number_of
 from xla_dynamo.lowerings.cpu.library_calls import ONEDNN
 from xla_dynamo.lowerings.cpu.products import product
 from xla_dynamo.lowerings.table import Context
+
+
+def without_pad(x: Value, window: Window) -> tuple[Value, Window]:
+    """The image that x is with zeros around it, and the window that adds them; else x and window.
+
+    Models whose weights come from TensorFlow have such images: a window of their own has as many
+    zeros on both sides.
+    """
+    if defining_name(x) != "stablehlo.pad" or set(window.image_dilation) != {1}:
+        return x, window
+    low, high, inner = (
+        list(ir.DenseI64ArrayAttr(x.owner.attributes[name]))
+        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+    )
+    image, value = x.owner.operands
+    if any(inner) or any([*low[:2], *high[:2]]) or min(*low, *high) < 0 or number_of(value) != 0:
+        return x, window
+    pairs = zip(window.padding, low[2:], high[2:], strict=True)
+    return image, window._replace(padding=[(a + b, c + d) for (a, c), b, d in pairs])
 
 
 def is_depthwise(channels: int, features: int, groups: int, kernel: Sequence[int]) -> bool:

@@ -24,6 +24,7 @@ from xla_dynamo.lowerings.builders.values import Value, dtype_of, numel_of, rank
 from xla_dynamo.lowerings.cpu.library_calls import (
     ONEDNN,
     ONEDNN_BFLOAT16,
+    ONEDNN_PACKED,
     TORCH,
     library_call,
 )
@@ -50,7 +51,10 @@ def takes_convolution(
         return False  # weight gradients are XLA's own, and have the channels elsewhere in memory
     elements = max(map(math.prod, (shape, shape_of(x), shape_of(kernel))))
     products = math.prod(shape) * numel_of(kernel) // shape[1]
-    if elements > _LARGEST or products < FEWEST_IN_CONVOLUTION or set(window.image_dilation) != {1}:
+    # `pack_weights` makes calls that cost little of those on images of two dimensions.
+    may_pack = ONEDNN_PACKED in ctx.libraries and not ctx.trains and len(shape) == 4
+    fewest = 0 if may_pack and dtype is torch.float32 else FEWEST_IN_CONVOLUTION
+    if elements > _LARGEST or products < fewest or set(window.image_dilation) != {1}:
         return False
     return _is_right(x, kernel, shape, window, kernel_dims)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from jax.extend.mlir import ir
 
-from xla_dynamo.lowerings.builders.values import Value, defining_name
+from xla_dynamo.lowerings.builders.values import Value, defining_name, number_of
 
 # An expression: X, a number, a name for any number, or an operation on expressions. A comparison
 # has its direction behind a point.
@@ -154,18 +154,6 @@ def _computed_of(x: Value) -> Iterator[Value]:
                 seen.add(results[0])
                 waiting.append(results[0])
                 yield results[0]
-
-
-def number_of(x: Value) -> float | None:
-    """The number that all elements of a value are, if they are one constant of a float dtype."""
-    while defining_name(x) in ("stablehlo.broadcast_in_dim", "stablehlo.transpose"):
-        x = x.owner.operands[0]
-    if defining_name(x) != "stablehlo.constant":
-        return None
-    value = ir.DenseElementsAttr(x.owner.attributes["value"])
-    if not value.is_splat or not isinstance(value.type.element_type, ir.FloatType):
-        return None
-    return float(ir.FloatAttr(value.get_splat_value()).value)
 
 
 def _users(x: Value) -> list[ir.Operation]:

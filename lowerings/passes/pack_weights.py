@@ -39,8 +39,7 @@ class Packed:
 def is_packable(op: ir.Operation) -> bool:
     """Whether an operation is a convolution that oneDNN computes with a packed weight.
 
-    It is one of images of two dimensions in float32, with the same padding on both sides, by a
-    kernel [out, in / groups, *window].
+    It is one of images of two dimensions in float32 by a kernel [out, in / groups, *window].
     """
     if op.name != "stablehlo.custom_call":
         return False
@@ -48,14 +47,13 @@ def is_packable(op: ir.Operation) -> bool:
         return False
     x, *others = op.operands
     config = _config(op)
-    window, numbers = config["window"], config["kernel"]["filter"]
+    numbers = config["kernel"]["filter"]
     plain = numbers["output_feature_dim"] == "0" and numbers["input_feature_dim"] == "1"
     fusions = config.get("fusions", {"ops": []})["ops"]
     return (
         plain
         and rank_of(x) == 4
         and {str(dtype_of(v)) for v in op.operands} == {"torch.float32"}
-        and window["pad_left"] == window["pad_right"]
         and fusions == ["BIAS"] * (len(others) - 1)
     )
 
@@ -66,7 +64,8 @@ def pack(op: ir.Operation, handles: Value, number: int) -> None:
     config = {
         "number": number,
         "kernel": shape_of(op.operands[1]),
-        "padding": list(map(int, window["pad_left"])),
+        "low": list(map(int, window["pad_left"])),
+        "high": list(map(int, window["pad_right"])),
         "stride": list(map(int, window["strides"])),
         "dilation": list(map(int, window["window_dilations"])),
         "groups": int(given["feature_groups"]),

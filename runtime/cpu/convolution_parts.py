@@ -34,14 +34,14 @@ def parts_of(form: dict[str, Any], threads: int) -> list[Part]:
 
     `form` is what `packed_weights.Convolution` takes.
     """
-    image, result, padding = tuple(form["image"]), tuple(form["result"]), tuple(form["padding"])
+    image, result = tuple(form["image"]), tuple(form["result"])
     if _is_product(form):
         # One image of all pixels, each a row.
         image, result = (
             (1, channels, batch * height * width, 1)
             for batch, channels, height, width in (image, result)
         )
-    whole = Part(image, result, padding, padding)
+    whole = Part(image, result, tuple(form["low"]), tuple(form["high"]))
     batch, rows = result[0], result[2]
     if math.prod(result) * math.prod(form["kernel"][1:]) < FEWEST_DIVIDED:
         return [whole]
@@ -59,7 +59,8 @@ def parts_of(form: dict[str, Any], threads: int) -> list[Part]:
 
 def _is_product(form: dict[str, Any]) -> bool:
     """Whether each pixel of the result is computed of one of the image, in the same order."""
-    return [*form["kernel"][2:], *form["stride"], *form["padding"]] == [1, 1, 1, 1, 0, 0]
+    ones = [*form["kernel"][2:], *form["stride"]]
+    return ones == [1] * 4 and not any([*form["low"], *form["high"]])
 
 
 def _images(part: Part, first: int, count: int) -> Part:
@@ -75,7 +76,7 @@ def _images(part: Part, first: int, count: int) -> Part:
 def _rows(part: Part, form: dict[str, Any], first: int, end: int) -> Part:
     """Some rows of the result of a part that is one image, and the rows of the image they need."""
     (_, channels, height, width), (_, out, _, columns) = part.image, part.result
-    stride, padding = form["stride"][0], form["padding"][0]
+    stride, padding = form["stride"][0], part.low[0]
     reach = (form["kernel"][2] - 1) * form["dilation"][0] + 1
     start, stop = first * stride - padding, (end - 1) * stride - padding + reach
     low, high = max(start, 0), min(stop, height)

@@ -68,9 +68,10 @@ class Convolution:
 
         Args:
             form: JSON (see `lowerings.passes.call_packed`): the shapes `image`, `kernel` and
-                `result` of [batch, channel, height, width], `padding`, `stride` and `dilation` of
-                each spatial dimension, `groups`, and `then`: what follows. The plan's operands are
-                the image and what is added, if anything; channels are innermost in memory.
+                `result` of [batch, channel, height, width], the padding before (`low`) and behind
+                (`high`), `stride` and `dilation` of each spatial dimension, `groups`, and `then`:
+                what follows. The plan's operands are the image and what is added, if anything;
+                channels are innermost in memory.
             weight: float32 [out, in / groups, height, width].
             bias: float32 [out].
 
