@@ -9,12 +9,12 @@ import ctypes
 import functools
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _NAME = "libdnnl.so.3"
 _OPENMP = 2  # how a library's threads are made
-_CPU, _IN_ORDER, _FLOAT32, _ANY_LAYOUT = 1, 1, 3, 1
+_CPU, _IN_ORDER, _FLOAT32, _ANY_LAYOUT, _KERNEL = 1, 1, 3, 1, 8
 
 
 class OneDNNError(RuntimeError):
@@ -101,6 +101,28 @@ def described(shape: Sequence[int], strides: Sequence[int] | None) -> Object:
     layout = _ANY_LAYOUT if strides is None else numbers(strides)
     sizes = numbers(shape)
     return Object("memory_desc", make, len(shape), sizes, _FLOAT32, layout)
+
+
+def described_primitive(
+    kind: str, arguments: Sequence[Any], faster: Mapping[str, str]
+) -> Object:
+    """A description of a primitive, with the kernel that oneDNN has first.
+
+    Or with the second, if `faster` has its name for that of the first.
+    """
+    first, second = (
+        Object("primitive_desc", f"{kind}_primitive_desc_create", *arguments) for _ in range(2)
+    )
+    wanted = faster.get(_kernel_of(first))
+    if wanted is None or library().dnnl_primitive_desc_next_impl(second):
+        return first
+    return second if _kernel_of(second) == wanted else first
+
+
+def _kernel_of(primitive_desc: Object) -> str:
+    name = ctypes.c_char_p()
+    check("primitive_desc_query", primitive_desc, _KERNEL, 0, ctypes.byref(name))
+    return (name.value or b"").decode()
 
 
 def chosen(primitive_desc: Object, query: int) -> tuple[ctypes.c_void_p, int]:

@@ -47,6 +47,9 @@ _ACTIVATIONS = {
     "relu": (0x20, 0.0, 0.0),
     "swish": (0x2C, 1.0, 0.0),
 }
+# Kernels that others of oneDNN's beat: on AVX2, by 1.1 to 3.5 times, most with many channels or with
+# a depthwise kernel.
+_FASTER = {"brgconv_1x1:avx2": "jit_1x1:avx2", "brdgmm_dw:avx2": "jit_dw:avx2"}
 # Slots of what a script makes: at most an image, a sum's operand, a result and a scratchpad.
 _MADE = range(20, 24)
 
@@ -183,9 +186,7 @@ class _Primitive:
         bias: onednn.Object | None,
     ) -> None:
         self.source, self.result = _channels_last(part.image), _channels_last(part.result)
-        self.desc = onednn.Object(
-            "primitive_desc",
-            "convolution_forward_primitive_desc_create",
+        arguments = (
             onednn.engine(),
             _INFERENCE,
             _DIRECT,
@@ -199,6 +200,7 @@ class _Primitive:
             onednn.numbers(part.high),
             _attributes(then, self.result),
         )
+        self.desc = onednn.described_primitive("convolution_forward", arguments, _FASTER)
         self.primitive = onednn.Object("primitive", "primitive_create", self.desc)
         self.weight = weights.packed(onednn.chosen(self.desc, _WEIGHT_DESC))
 
