@@ -169,8 +169,16 @@ def _convolve(
     if ctx.platform == "cpu":
         for image, its_window in (on_cpu.without_pad(x, window), (x, window)):
             if onednn.takes_convolution(ctx, image, kernel, shape, dtype, its_window, kernel_dims):
-                how = {"kernel_dims": kernel_dims, "groups": groups}
-                return onednn.convolution(image, kernel, bias, shape, dtype, its_window, **how)
+                return onednn.convolution(
+                    image,
+                    kernel,
+                    bias,
+                    shape,
+                    dtype,
+                    its_window,
+                    kernel_dims=kernel_dims,
+                    groups=groups,
+                )
     wide = _computed_in(ctx, x)
     y = _product(ctx, x, kernel, shape, wide, window, groups, kernel_dims)
     if bias is not None:

@@ -1,7 +1,7 @@
 """How a convolution is divided among threads: whole images, or ranges of rows of the result."""
 
+import itertools
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 # Multiplications below which to call other threads costs more than they do.
@@ -53,7 +53,7 @@ def parts_of(form: dict[str, Any], threads: int) -> list[Part]:
     return [
         _rows(_images(whole, number, 1), form, first, end)
         for number in range(batch)
-        for first, end in zip(ends[:-1], ends[1:], strict=True)
+        for first, end in itertools.pairwise(ends)
     ]
 
 

@@ -103,9 +103,7 @@ def described(shape: Sequence[int], strides: Sequence[int] | None) -> Object:
     return Object("memory_desc", make, len(shape), sizes, _FLOAT32, layout)
 
 
-def described_primitive(
-    kind: str, arguments: Sequence[Any], faster: Mapping[str, str]
-) -> Object:
+def described_primitive(kind: str, arguments: Sequence[Any], faster: Mapping[str, str]) -> Object:
     """A description of a primitive, with the kernel that oneDNN has first.
 
     Or with the second, if `faster` has its name for that of the first.
