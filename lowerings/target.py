@@ -2,6 +2,9 @@
 
 import dataclasses
 
+# The name under which `Target.libraries` has convolutions of oneDNN's with packed weights.
+ONEDNN_PACKED = "onednn_packed"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:

@@ -13,41 +13,17 @@ import pytest
 import torch
 from torch import nn
 
-from tests.comparison import compare_with_exact
 from tests.compiling import watched
 from tests.freezing import check_inference, frozen
+from tests.packing import Block, always, assert_packed, convolution, needs_onednn
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.lowerings.cpu import onednn
 from xla_dynamo.lowerings.passes.call_packed import TARGET
-from xla_dynamo.runtime.cpu import call_scripts, packed_weights
+from xla_dynamo.runtime.cpu import call_scripts, convolution_parts, packed_weights
 from xla_dynamo.runtime.cpu.onednn import OneDNNError
 from xla_dynamo.runtime.cpu.packed_weights import Convolution, handles_of
-from xla_dynamo.runtime.libraries import libraries_of
 
-pytestmark = pytest.mark.skipif(
-    "onednn_packed" not in libraries_of("cpu"), reason="no library of oneDNN's own is here"
-)
-
-
-@pytest.fixture(autouse=True)
-def always(cold, monkeypatch):
-    """However little there is to multiply."""
-    monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
-    torch.manual_seed(0)
-
-
-def assert_packed(model, x, calls, **how):
-    """Compare with eager in this dtype and in float64; the program makes so many packed calls."""
-    run, built = watched(model, fullgraph=True, freeze=True, **how)
-    with torch.no_grad():
-        actual, expected = run(x), model(x)
-        exact = model.double()(x.double())
-        model.float()
-    assert actual.stride() == expected.stride()
-    compare_with_exact(exact, expected, actual)
-    assert sum(str(event.program.module).count(f"@{TARGET}(") for event in built) == calls
-    return run
-
+__all__ = ["always"]  # a fixture
+pytestmark = needs_onednn
 
 CONVOLUTIONS = {
     "plain": {},
@@ -65,11 +41,6 @@ CONVOLUTIONS = {
     "one image channel": {"in_channels": 1},
     "padded on one side": {"kernel_size": 4, "padding": "same"},
 }
-
-
-def convolution(**settings):
-    """A convolution of 8 channels by a window of 3, unless said otherwise."""
-    return nn.Conv2d(**{"in_channels": 8, "out_channels": 8, "kernel_size": 3, **settings})
 
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
@@ -102,152 +73,45 @@ def test_what_has_other_weights_is_left_alone():
     assert TARGET not in str(built[0].program.module)
 
 
-# --- what follows a convolution ------------------------------------------------------------------
-
-
-class Block(nn.Module):
-    """Convolutions, their statistics, and a sum, as in residual nets."""
-
-    def __init__(self, last=True):
-        super().__init__()
-        self.first, self.second = convolution(padding=1, bias=False), convolution(padding=1)
-        self.norm = nn.BatchNorm2d(8)
-        self.norm.running_mean.normal_()
-        self.norm.running_var.uniform_(0.5, 2)
-        self.last = last
-        self.eval()
-
-    def forward(self, x):
-        y = self.second(self.norm(self.first(x)).relu()) + x
-        return y.relu() if self.last else y
-
-
-def forms(model, x):
-    """What follows the convolutions of a frozen model inside their calls."""
-    run, built = watched(model, fullgraph=True, freeze=True)
-    check_inference(run, x, eager=model)
-    return [json.loads(packed.form)["then"] for packed in built[0].program.frozen.packed]
-
-
-ACTIVATIONS = {
-    "clamp": nn.ReLU6(),
-    "gelu_erf": nn.GELU(),
-    "gelu_tanh": nn.GELU("tanh"),
-    "hardswish": nn.Hardswish(),
-    "leaky_relu": nn.LeakyReLU(0.2),
-    "relu": nn.ReLU(),
-    "swish": nn.SiLU(),
-}
-
-
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_an_activation_is_in_the_call(name):
-    model = nn.Sequential(convolution(), ACTIVATIONS[name]).eval()
-    x = torch.randn(2, 8, 6, 6) * 3
-    assert_packed(model, x, 1)
-    assert [then[0][0] for then in forms(model, x)] == [name]
-
-
-@pytest.mark.parametrize("groups", [1, 8])
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_of_special_numbers(name, groups):
-    """NaN, infinities and zeros of both signs, and what is beyond the range of an exponential."""
-    conv = convolution(kernel_size=1, groups=groups, bias=False)
-    with torch.no_grad():
-        weight = torch.eye(8)[:, :, None, None] if groups == 1 else torch.ones(8, 1, 1, 1)
-        conv.weight.copy_(weight)
-    special = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 100.0, -100.0, 1e-40, 5e37]
-    x = torch.zeros(1, 8, 3, 3)
-    x[0, 0] = torch.tensor(special).view(3, 3)
-    model = nn.Sequential(conv, ACTIVATIONS[name])
+@pytest.mark.parametrize("threads", [1, 3, 16])
+@pytest.mark.parametrize("batch", [1, 3, 4])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_parts_for_threads(threads, batch, kernel, monkeypatch):
+    """More threads than rows, and images that they do not divide evenly."""
+    monkeypatch.setattr(packed_weights.os, "cpu_count", lambda: threads)
+    monkeypatch.setattr(convolution_parts, "FEWEST_DIVIDED", 0)
+    conv = convolution(kernel_size=kernel, padding=kernel // 2, dilation=kernel // 2 or 1)
+    model = nn.Sequential(conv, nn.ReLU(), convolution(padding=1, stride=2, groups=8), nn.SiLU())
+    x = torch.randn(batch, 8, 7, 5)
+    assert_packed(model, x, 2)
+    x[0, 0, 0, 0] = float("nan")
     check_inference(frozen(model), x, eager=model, equal_nan=True)
 
 
-@pytest.mark.parametrize("last", [True, False])
-def test_a_sum_is_in_the_call(last):
-    model, x = Block(last), torch.randn(2, 8, 6, 6)
-    assert_packed(model, x, 2)
-    assert forms(model, x) == [[["relu"]], [["add"], ["relu"]] if last else [["add"]]]
+def test_torchs_number_of_threads_stays():
+    before = torch.get_num_threads()
+    assert_packed(convolution(padding=1), torch.randn(2, 8, 6, 6), 1)
+    assert torch.get_num_threads() == before
 
 
-def test_what_clamps_comes_last():
-    """It is computed again where there is NaN, with nothing behind it."""
-    conv = convolution(padding=1)
-    x = torch.randn(2, 8, 6, 6)
-    assert forms(lambda x: conv(x).relu() + x, x) == [[["relu"]]]
+@pytest.mark.parametrize("pad", [(0, 1, 0, 1), (1, 0, 2, 1), (0, -1, 0, 1), (9, 9, 9, 9)])
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_zeros_around_an_image_are_part_of_the_window(pad, value):
+    conv = convolution(stride=2)
+    folds = value == 0 and min(pad) >= 0 and max(pad) < 3
 
-
-def test_bounds_that_are_no_numbers():
-    conv = convolution(padding=1)
-    x = torch.randn(2, 8, 6, 6)
-    assert forms(lambda x: conv(x).clamp(-0.5, 0.25), x) == [[["clamp", -0.5, 0.25]]]
-    run = frozen(lambda x: conv(x).clamp(float("nan"), 1.0))
-    assert run(x).isnan().all()
-
-
-def test_a_sum_between_activations():
-    conv = convolution(padding=1)
-
-    def model(x):
-        return torch.nn.functional.silu(torch.nn.functional.hardswish(conv(x)) + x)
-
-    x = torch.randn(2, 8, 6, 6)
-    assert forms(model, x) == [[["hardswish"], ["add"], ["swish"]]]
-
-
-def test_what_is_read_elsewhere_is_not_in_the_call():
-    conv = convolution(padding=1)
-
-    def model(x):
-        y = conv(x)
-        z = torch.sigmoid(y)
-        return y * z + z
-
-    assert forms(model, torch.randn(2, 8, 6, 6)) == [[]]
-
-
-def test_a_sum_with_what_is_spread_is_not_in_the_call():
-    conv = convolution(padding=1)
-    x = torch.randn(2, 8, 6, 6)
-    assert forms(lambda x: conv(x) + 1, x) == [[]]
-    assert forms(lambda x: conv(x) + x[:, :1], x) == [[]]
-
-
-def test_a_sum_of_two_convolutions():
-    one, other = convolution(), convolution()
-
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.other = one, other
-
-        def forward(self, x):
-            return (self.one(x) + self.other(x)).relu()
-
-    assert_packed(Both(), torch.randn(2, 8, 6, 6), 2)
-
-
-def test_a_result_that_is_read_twice():
-    conv = convolution(padding=1)
-
-    class Twice(nn.Module):
+    class Padded(nn.Module):
         def __init__(self):
             super().__init__()
             self.conv = conv
 
         def forward(self, x):
-            y = self.conv(x)
-            return y.relu() + y * 2 + (y + y).relu()
+            return self.conv(torch.nn.functional.pad(x, pad, value=value))
 
-    assert_packed(Twice(), torch.randn(2, 8, 6, 6), 1)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.0])
-def test_special_numbers(value):
-    model = nn.Sequential(convolution(kernel_size=1), nn.ReLU())
-    x = torch.randn(2, 8, 6, 6)
-    x[0, 0, 0, 0] = value
-    check_inference(frozen(model), x, eager=model, equal_nan=True)
+    run, built = watched(Padded(), fullgraph=True, freeze=True)
+    check_inference(run, torch.randn(2, 8, 8, 7), eager=Padded())
+    shapes = [json.loads(packed.form)["image"] for packed in built[0].program.frozen.packed]
+    assert shapes == [[2, 8, 8, 7]] if folds else shapes != [[2, 8, 8, 7]]
 
 
 # --- weights that change -------------------------------------------------------------------------

@@ -32,7 +32,7 @@ ROOMS = {
     "lowerings.target": "",
     "lowerings.table": "lowerings.target",
     "lowerings.builders": "lowerings.table",
-    "lowerings.cpu": "lowerings.builders lowerings.table",
+    "lowerings.cpu": "lowerings.builders lowerings.table lowerings.target",
     "lowerings": "lowerings.builders lowerings.cpu lowerings.table",
     "lowerings.bounded": "lowerings.builders",
     "lowerings.symbolic": "lowerings.bounded lowerings.builders",

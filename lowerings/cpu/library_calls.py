@@ -11,10 +11,8 @@ from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.torch_private import invert_perm
 
-# The names under which `Context.libraries` has oneDNN, its kernels for bfloat16, its convolutions
-# with packed weights, and torch's kernels.
-ONEDNN, ONEDNN_BFLOAT16 = "onednn", "onednn_bfloat16"
-ONEDNN_PACKED, TORCH = "onednn_packed", "torch"
+# The names under which `Context.libraries` has oneDNN, its kernels for bfloat16, and torch's.
+ONEDNN, ONEDNN_BFLOAT16, TORCH = "onednn", "onednn_bfloat16", "torch"
 
 
 def library_call(

@@ -24,11 +24,11 @@ from xla_dynamo.lowerings.builders.values import Value, dtype_of, numel_of, rank
 from xla_dynamo.lowerings.cpu.library_calls import (
     ONEDNN,
     ONEDNN_BFLOAT16,
-    ONEDNN_PACKED,
     TORCH,
     library_call,
 )
 from xla_dynamo.lowerings.table import Context
+from xla_dynamo.lowerings.target import ONEDNN_PACKED
 
 # oneDNN counts in 32 bits.
 _LARGEST = 2**31 - 1

@@ -18,8 +18,8 @@ from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import has_uses, is_used, operations_of, update_type
 from xla_dynamo.lowerings.builders.operation_names import VIEWS, named
 from xla_dynamo.lowerings.builders.values import Value, nbytes_of
-from xla_dynamo.lowerings.passes.pack_weights import ONEDNN_PACKED, Packed, is_packable, pack
-from xla_dynamo.lowerings.target import Target
+from xla_dynamo.lowerings.passes.pack_weights import Packed, is_packable, pack
+from xla_dynamo.lowerings.target import ONEDNN_PACKED, Target
 
 # Operations that have effects, or may give another value each time.
 _IMPURE = named("custom_call rng rng_bit_generator") | {"func.return"}

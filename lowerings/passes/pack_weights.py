@@ -17,8 +17,6 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, rank_of, shape_of
 
 PACKED = "xla_dynamo.packed_convolution"
-# The name under which `Target.libraries` has convolutions with packed weights.
-ONEDNN_PACKED = "onednn_packed"
 _ONEDNN = "__onednn$convolution"
 
 

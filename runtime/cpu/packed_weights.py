@@ -90,6 +90,7 @@ class Convolution:
             onednn.memory(desc, bias.data_ptr()) if desc is not None and bias is not None else None
         )
         self._primitives: dict[Any, _Primitive] = {}
+        self._bounds = _bounds(self._form["then"])
         threads = os.cpu_count() or 1
         parts = parts_of(self._form, threads)
         with onednn.one_thread():
@@ -104,8 +105,6 @@ class Convolution:
         for place in _MADE:
             _destroy(other, place)  # what a script that failed had made
         other = self._script(part, then[:-1], script=other)
-        _, low, high = then[-1] if then[-1][0] == "clamp" else ("", 0.0, math.inf)
-        self._bounds = (ctypes.c_float * 8)(*[low] * 4, *[high] * 4)
         address = slot(self._result_slot(then), part.result_offset)
         count, bounds = number(math.prod(part.result)), number(ctypes.addressof(self._bounds))
         other.call(call_scripts.functions()["clamp"], address, count, bounds)
@@ -167,6 +166,13 @@ class Convolution:
                 self._form, part, then, self._weights, self._bias_desc
             )
         return self._primitives[key]
+
+
+def _bounds(then: Sequence[Any]) -> ctypes.Array:
+    """The bounds of the clamp that comes last, if one does, as `machine_code` reads them."""
+    last = then[-1] if then else ("",)
+    low, high = last[1:] if last[0] == "clamp" else (0.0, math.inf)
+    return (ctypes.c_float * 8)(*[low] * 4, *[high] * 4)
 
 
 def _destroy(script: Script, place: int) -> None:

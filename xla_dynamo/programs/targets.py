@@ -1,7 +1,6 @@
 """Make the target of a program from the platform and the user's options."""
 
-from xla_dynamo.lowerings.cpu.library_calls import ONEDNN_PACKED
-from xla_dynamo.lowerings.target import Target
+from xla_dynamo.lowerings.target import ONEDNN_PACKED, Target
 from xla_dynamo.options import Options
 from xla_dynamo.runtime.libraries import libraries_of
 

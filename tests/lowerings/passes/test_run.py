@@ -116,7 +116,7 @@ func.func public @main(
       tensor<256x100xf32>, tensor<256x100xf32>, tensor<2x4x6x8xf32>, tensor<2x3x4xf32>
 }
 """
-_ONE = {"padding": [0, 0], "stride": [1, 1], "dilation": [1, 1], "groups": 1, "handles": [0, 1]}
+_ONE = {"number": 0, "kernel": [8, 8, 1, 1], "groups": 1}
 MODULE = MODULE.replace("PACKED", json.dumps(_ONE).replace('"', "\\22"))
 # What each pass leaves in a module that was something for it.
 TRACES = {

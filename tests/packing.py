@@ -1,0 +1,67 @@
+"""Convolutions with packed weights: what their tests share."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from tests.comparison import compare_with_exact
+from tests.compiling import watched
+from tests.freezing import check_inference
+from xla_dynamo.lowerings.cpu import onednn
+from xla_dynamo.lowerings.passes.call_packed import TARGET
+from xla_dynamo.runtime.libraries import libraries_of
+
+needs_onednn = pytest.mark.skipif(
+    "onednn_packed" not in libraries_of("cpu"), reason="no library of oneDNN's own is here"
+)
+
+
+@pytest.fixture(autouse=True)
+def always(cold, monkeypatch):
+    """However little there is to multiply."""
+    monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
+    torch.manual_seed(0)
+
+
+def assert_packed(model, x, calls, **how):
+    """Compare with eager in this dtype and in float64; the program makes so many packed calls."""
+    run, built = watched(model, fullgraph=True, freeze=True, **how)
+    with torch.no_grad():
+        actual, expected = run(x), model(x)
+        exact = model.double()(x.double())
+        model.float()
+    assert actual.stride() == expected.stride()
+    compare_with_exact(exact, expected, actual)
+    assert sum(str(event.program.module).count(f"@{TARGET}(") for event in built) == calls
+    return run
+
+
+def convolution(**settings):
+    """A convolution of 8 channels by a window of 3, unless said otherwise."""
+    return nn.Conv2d(**{"in_channels": 8, "out_channels": 8, "kernel_size": 3, **settings})
+
+
+class Block(nn.Module):
+    """Convolutions, their statistics, and a sum, as in residual nets."""
+
+    def __init__(self, last=True):
+        super().__init__()
+        self.first, self.second = convolution(padding=1, bias=False), convolution(padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.norm.running_mean.normal_()
+        self.norm.running_var.uniform_(0.5, 2)
+        self.last = last
+        self.eval()
+
+    def forward(self, x):
+        y = self.second(self.norm(self.first(x)).relu()) + x
+        return y.relu() if self.last else y
+
+
+def forms(model, x):
+    """What follows the convolutions of a frozen model inside their calls."""
+    run, built = watched(model, fullgraph=True, freeze=True)
+    check_inference(run, x, eager=model)
+    return [json.loads(packed.form)["then"] for packed in built[0].program.frozen.packed]
