@@ -67,6 +67,8 @@ def test_bounds_that_are_no_numbers():
     assert forms(lambda x: conv(x).clamp(-0.5, 0.25), x) == [[["clamp", -0.5, 0.25]]]
     run = frozen(lambda x: conv(x).clamp(float("nan"), 1.0))
     assert run(x).isnan().all()
+    with torch.no_grad():
+        assert forms(lambda x: conv(x).clamp(0.5, -0.5), x) == [[]]
 
 
 def test_a_sum_between_activations():

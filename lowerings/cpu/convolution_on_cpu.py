@@ -23,8 +23,8 @@ from xla_dynamo.lowerings.table import Context
 def without_pad(x: Value, window: Window) -> tuple[Value, Window]:
     """The image that x is with zeros around it, and the window that adds them; else x and window.
 
-    Models whose weights come from TensorFlow have such images: a window of their own has as many
-    zeros on both sides.
+    Models whose weights come from TensorFlow have such images: torch's window has as many zeros on
+    both sides. (A weight that is infinite meets those of the image, and not those of the window.)
     """
     if defining_name(x) != "stablehlo.pad" or set(window.image_dilation) != {1}:
         return x, window

@@ -92,7 +92,9 @@ def _activation(found: Epilogue) -> Epilogue:
     for root in _computed_of(found.result):
         for name, expression in ACTIVATIONS.items():
             matching = _Matching(found.result)
-            if matching.is_(root, expression) and matching.is_closed(root):
+            found_it = matching.is_(root, expression) and matching.is_closed(root)
+            # oneDNN refuses a clamp with its bounds the wrong way round.
+            if found_it and (name != "clamp" or matching.numbers == sorted(matching.numbers)):
                 then = (*found.then, (name, *matching.numbers))
                 return found._replace(result=root, then=then)
     return found

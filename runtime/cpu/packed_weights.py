@@ -170,8 +170,8 @@ class Convolution:
 
 def _bounds(then: Sequence[Any]) -> ctypes.Array:
     """The bounds of the clamp that comes last, if one does, as `machine_code` reads them."""
-    last = then[-1] if then else ("",)
-    low, high = last[1:] if last[0] == "clamp" else (0.0, math.inf)
+    clamps = bool(then) and then[-1][0] == "clamp"
+    low, high = (then[-1][1], then[-1][2]) if clamps else (0.0, math.inf)
     return (ctypes.c_float * 8)(*[low] * 4, *[high] * 4)
 
 
