@@ -270,6 +270,17 @@ def test_the_handles_hold_what_the_convolutions_read():
     assert Watched.freed
 
 
+def test_the_plain_weight_is_given_back():
+    Watched.freed = False
+    weight = torch.from_numpy(np.ones((8, 8, 3, 3), np.float32).view(Watched))
+    convolution = Convolution(json.dumps(FORM), weight)
+    assert not Watched.freed
+    del weight
+    gc.collect()
+    assert Watched.freed
+    assert convolution.plan.address
+
+
 def test_what_onednn_refuses_is_told():
     wrong = {**FORM, "result": [2, 8, 9, 9]}
     with pytest.raises(OneDNNError, match="primitive_desc_create of oneDNN failed with status 2"):

@@ -95,6 +95,7 @@ class Convolution:
         parts = parts_of(self._form, threads)
         with onednn.one_thread():
             self.plan = Plan([self._scripts(part) for part in parts], threads - 1)
+        self._weights.give_back()
 
     def _scripts(self, part: Part) -> tuple[Script, Script | None]:
         """The script of a part, and the one for NaN."""
@@ -217,12 +218,14 @@ class _Weights:
     def __init__(self, weight: torch.Tensor, groups: int) -> None:
         out, *others = weight.shape
         self.shape = [groups, out // groups, *others] if groups > 1 else [out, *others]
-        self._plain = weight.contiguous()
+        self._plain: torch.Tensor | None = weight.contiguous()
         self._packed: list[tuple[Any, torch.Tensor, onednn.Object]] = []
 
     def packed(self, wanted: tuple[ctypes.c_void_p, int]) -> onednn.Object:
         """The weight in a layout, as oneDNN describes it."""
         desc, size = wanted
+        if self._plain is None:
+            raise ValueError("the plain weight was given back")
         for known, _, memory in self._packed:
             if onednn.are_equal(known, desc):
                 return memory
@@ -237,6 +240,10 @@ class _Weights:
         onednn.execute(primitive, {_FROM: source, _TO: memory})
         self._packed.append((desc, bytes_, memory))
         return memory
+
+    def give_back(self) -> None:
+        """Hold the plain weight no more: nothing else is to be packed."""
+        self._plain = None
 
 
 def _attributes(then: Sequence[Any], result: onednn.Object) -> onednn.Object:
