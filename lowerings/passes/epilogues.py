@@ -68,13 +68,15 @@ class Epilogue(NamedTuple):
 
 def epilogue_of(x: Value) -> Epilogue:
     """All that follows a value and may be computed with it: activations, and a sum among them."""
-    return _activation(_sum(_activation(Epilogue(x))))
+    found = Epilogue(x)
+    for more in (_activation, _sum, _activation):
+        if not found.then or found.then[-1][0] not in _LAST:
+            found = more(found)
+    return found
 
 
 def _sum(found: Epilogue) -> Epilogue:
     """With a value of the same type that is added to the result and to nothing else of it."""
-    if found.then and found.then[-1][0] in _LAST:
-        return found
     users = _users(found.result)
     if len(users) != 1 or users[0].name != "stablehlo.add":
         return found
@@ -87,8 +89,6 @@ def _sum(found: Epilogue) -> Epilogue:
 
 def _activation(found: Epilogue) -> Epilogue:
     """With an activation of the result, if nothing else reads the result or a part of it."""
-    if found.then and found.then[-1][0] in _LAST:
-        return found
     for root in _computed_of(found.result):
         for name, expression in ACTIVATIONS.items():
             matching = _Matching(found.result)

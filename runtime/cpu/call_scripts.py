@@ -16,7 +16,6 @@ operands and then of its results; the others are free.
 """
 
 import ctypes
-import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -130,20 +129,17 @@ def register(threads: tuple[Any, Any]) -> bool:
         "OTHER": foreign_calls.handler_address(),
     }
     try:
-        functions().update(machine_code.load(addresses))
+        functions.update(machine_code.load(addresses))
     except OSError:
         return False
-    capsule = jax.ffi.pycapsule(functions()["handler"])
+    capsule = jax.ffi.pycapsule(functions["handler"])
     jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
     return True
 
 
-@functools.cache
-def functions() -> dict[str, int]:
-    """The addresses of `forget`, `invalid` and `clamp` (see `machine_code`), once registered."""
-    return {}
-
-
+# The addresses of `forget`, `invalid` and `clamp` (see `machine_code`), once registered.
+functions: dict[str, int] = {}
+# The names of the C functions that scripts call, by their addresses, for messages.
 _names: dict[int, str] = {}
 
 

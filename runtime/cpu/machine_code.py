@@ -328,7 +328,7 @@ def _labels() -> dict[str, int]:
     for line in LISTING.splitlines():
         if line.endswith(":"):
             found[line.strip(" :")] = length
-        length += len(line[4:26].split()[0]) // 2 if line[4:26].strip() else 0
+        length += len(bytes.fromhex(line[4:26]))
     return found
 
 

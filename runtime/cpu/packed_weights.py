@@ -84,11 +84,11 @@ class Convolution:
         self._form = json.loads(form)
         self._weights = _Weights(weight, self._form["groups"])
         self._bias = bias
-        desc = onednn.described([len(bias)], [1]) if bias is not None else None
-        self._bias_desc = desc
-        self._bias_memory = (
-            onednn.memory(desc, bias.data_ptr()) if desc is not None and bias is not None else None
-        )
+        self._bias_desc: onednn.Object | None = None
+        self._bias_memory: onednn.Object | None = None
+        if bias is not None:
+            self._bias_desc = onednn.described([len(bias)], [1])
+            self._bias_memory = onednn.memory(self._bias_desc, bias.data_ptr())
         self._primitives: dict[Any, _Primitive] = {}
         self._bounds = _bounds(self._form["then"])
         threads = os.cpu_count() or 1
@@ -108,7 +108,7 @@ class Convolution:
         other = self._script(part, then[:-1], script=other)
         address = slot(self._result_slot(then), part.result_offset)
         count, bounds = number(math.prod(part.result)), number(ctypes.addressof(self._bounds))
-        other.call(call_scripts.functions()["clamp"], address, count, bounds)
+        other.call(call_scripts.functions["clamp"], address, count, bounds)
         return script, other
 
     @staticmethod
@@ -144,7 +144,7 @@ class Convolution:
             script.call(create, place_of_slot(place), number(desc), engine, address)
             given[name] = slot(place)
         if checks:
-            script.call(call_scripts.functions()["forget"])
+            script.call(call_scripts.functions["forget"])
         words = [word for name, value in given.items() for word in (number(name), value)]
         script.call(
             library.dnnl_primitive_execute,
@@ -157,7 +157,7 @@ class Convolution:
         for place in _MADE[: len(made)]:
             _destroy(script, place)
         if checks:
-            script.call(call_scripts.functions()["invalid"])
+            script.call(call_scripts.functions["invalid"])
         return script
 
     def _primitive(self, part: Part, then: Sequence[Any]) -> "_Primitive":

@@ -1,4 +1,4 @@
-"""Convolutions with packed weights that a program executes, by the addresses of their scripts."""
+"""Convolutions with packed weights that a program executes, by the addresses of their plans."""
 
 from collections.abc import Sequence
 
