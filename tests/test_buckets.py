@@ -50,7 +50,7 @@ def check(f, make, sizes=SIZES, buckets="auto", **how):
     return run
 
 
-W = torch.randn(11, 3)
+W = torch.randn(11, 3, generator=torch.Generator().manual_seed(0))
 BOUNDED = {
     "elementwise": (lambda x: x.exp() + 1, rows),
     "softmax over the free size": (lambda x: x.softmax(0), rows),
@@ -107,7 +107,8 @@ TRAINED = {
         batches,
     ),
     "views of the input": (lambda x: (x.transpose(0, 1) @ W).exp().mean(), batches),
-    "embedding": (lambda x: (F.embedding(x.argmax(-1), W) * x[..., :1]).sum(1).exp(), batches),
+    # Not `exp`: that of a sum over many elements magnifies the sum's own error.
+    "embedding": (lambda x: (F.embedding(x.argmax(-1), W) * x[..., :1]).sum(1).tanh(), batches),
     "rows that are chosen": (lambda x: x[:, torch.tensor([1, 0, 1])].exp(), batches),
     "cross entropy": (
         lambda x: F.cross_entropy((x @ W).flatten(0, 1), x.argmax(-1).flatten() % 3),
