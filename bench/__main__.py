@@ -4,6 +4,7 @@ python -m bench run --suite quick
 python -m bench run --suite standard --backends eager,inductor,openxla --output results.jsonl
 python -m bench run --suite training --mode training --backends eager,inductor,openxla-step
 python -m bench run --suite bfloat16 --dtype bfloat16
+python -m bench run --models $(python -m bench draw --seed 7)
 python -m bench report results.jsonl
 python -m bench compare before.jsonl after.jsonl
 python -m bench peers
@@ -28,6 +29,7 @@ from bench.backends import BACKENDS
 from bench.compare import compare
 from bench.models import MODELS
 from bench.models.suites import SUITES
+from bench.models.timm_models import draw
 from bench.processes import ROOT
 from bench.results import Results, describe_run, failures, note_overhead, where
 from bench.run import TOLERANCES, Limits, measure
@@ -42,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands.add_parser("run", help="measure"))
+    drawn = commands.add_parser("draw", help="names of models of timm, drawn by lot")
+    drawn.add_argument("count", type=positive, nargs="?", default=10)
+    drawn.add_argument("--seed", type=int, default=0)
+    drawn.add_argument("--parameters", type=above_zero, default=30, help="below so many millions")
     shown = commands.add_parser("report", help="table, chart and page of a file of results")
     shown.add_argument("results", type=pathlib.Path)
     two = commands.add_parser("compare", help="two files of results side by side")
@@ -64,6 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     match options.command:
         case "run":
             return run(options, parser, console)
+        case "draw":
+            try:
+                print(",".join(draw(options.count, options.seed, options.parameters * 1e6)))
+            except ModuleNotFoundError as error:
+                parser.error(str(error))
         case "report":
             results = _read(options.results, parser)
             report.show(results, console)
@@ -124,8 +135,8 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser, console: C
         if absent := peers.missing(BACKENDS[name].packages):
             parser.error(f"{name} needs {', '.join(absent)}: pip install '.[peers]'")
     names = _suite(options.suite) if options.models is None else options.models.split(",")
-    if unknown := set(names) - set(MODELS):
-        parser.error(f"unknown models {sorted(unknown)}; known: {', '.join(MODELS)}")
+    if unknown := MODELS.unknown(names):
+        parser.error(f"unknown models {unknown}; known: {', '.join(MODELS)}, timm/NAME")
     day = datetime.date.today().isoformat()
     named = f"{day}-{options.suite}-{options.mode}-{options.dtype}.jsonl"
     path = options.output or ROOT / "bench" / "results" / named

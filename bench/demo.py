@@ -94,8 +94,8 @@ def main() -> None:
     parser.add_argument("--batch", type=positive, default=1)
     options = parser.parse_args()
     names = options.models.split(",")
-    if unknown := set(names) - set(MODELS):
-        parser.error(f"unknown models {sorted(unknown)}; known: {', '.join(MODELS)}")
+    if unknown := MODELS.unknown(names):
+        parser.error(f"unknown models {unknown}; known: {', '.join(MODELS)}, timm/NAME")
     warnings.simplefilter("ignore")
     set_threads(options.threads)
     rows: dict[str, Row] = {}

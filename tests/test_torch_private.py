@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
+from tests.compiling import another_thread_compiles
 from tests.test_structure import SOURCES, by_path
 from xla_dynamo import torch_private
 from xla_dynamo.lowerings import TABLE
@@ -241,3 +242,25 @@ def test_every_rule_is_of_an_operator_that_torch_has():
     known = {n if n.count(".") == 2 else f"{n}.default" for n in known}
     missing = {name for name in TABLE if name.startswith(("aten.", "prims."))} - known
     assert missing <= set(COME_AND_GO), f"{missing} are not in torch {torch.__version__}"
+
+
+def test_a_thread_knows_whether_it_traces():
+    """Dynamo and AOTAutograd do so in their own thread, and torch says it to all."""
+    seen = []
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            seen.append(torch_private.is_tracing_here())
+            return x + 1
+
+    def traced(x):
+        return x + (1 if torch_private.is_tracing_here() else 2)
+
+    x = torch.zeros(2)
+    Model()(x)
+    torch.export.export(Model(), (x,), strict=False)
+    assert (seen[0], seen[-1]) == (False, True), MOVED
+    for backend in ("eager", "aot_eager"):
+        assert torch.compile(traced, backend=backend, fullgraph=True)(x).sum() == 2, MOVED
+    with another_thread_compiles():
+        assert not torch_private.is_tracing_here(), MOVED

@@ -336,6 +336,15 @@ def sizes_seen_to_vary(shape_env: Any) -> set[Any]:
     return found
 
 
+def is_tracing_here() -> bool:
+    """Whether this thread traces for `torch.compile` or `torch.export`; Dynamo traces the call too.
+
+    What `torch.compiler.is_compiling()` says of AOTAutograd and of export holds for all threads,
+    also for one that calls a model meanwhile.
+    """
+    return torch.compiler.is_compiling() and (torch.compiler.is_dynamo_compiling() or in_a_mode())
+
+
 def set_compiling(flag: bool) -> bool:
     """Set what `torch.compiler.is_compiling()` says, and return what it said."""
     before = torch.compiler._is_compiling_flag

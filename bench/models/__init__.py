@@ -9,7 +9,7 @@ says; "tiny" keeps every kind of layer and is for tests.
 
 One file a family, in `text`, `generation`, `vision`, `speech`, `diffusion`, the convolutional
 `convnets`, `mobilenet_v3` and `torchvision_convnets`, and `classics`, `classic_images` and
-`recurrent`; `suites` says which models a benchmark runs.
+`recurrent`; `suites` says which models a benchmark runs. `timm_models` has all those of timm.
 """
 
 import torch

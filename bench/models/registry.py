@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class Model:
     Attributes:
         make: size ("tiny" or "full") to a module with random weights.
         inputs: (size, batch) to keyword arguments of its forward.
-        family: one of `FAMILIES`.
+        family: one of `FAMILIES`, or "timm".
         batch: how many examples the benchmark gives the full size.
         suites: those that it is in: "full", and those of `suites.SUITES`.
         trains: training mode makes sense, and every step does the same work.
@@ -53,7 +53,28 @@ class Model:
     loss: Callable[[Any], torch.Tensor] = squared_distance
 
 
-MODELS: dict[str, Model] = {}
+class Models(dict[str, Model]):
+    """The registered models by name and, though it does not list them, timm's as "timm/NAME"."""
+
+    def __missing__(self, name: str) -> Model:
+        from bench.models import timm_models
+
+        if not name.startswith(timm_models.PREFIX):
+            raise KeyError(name)
+        return timm_models.timm_model(name.removeprefix(timm_models.PREFIX))
+
+    def unknown(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that no model has."""
+        return [name for name in names if not self._has(name)]
+
+    def _has(self, name: str) -> bool:
+        try:
+            return bool(self[name])
+        except KeyError:
+            return False
+
+
+MODELS = Models()
 
 
 def register(

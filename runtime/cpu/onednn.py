@@ -111,13 +111,14 @@ def described_primitive(kind: str, arguments: Sequence[Any], faster: Mapping[str
     first, second = (
         Object("primitive_desc", f"{kind}_primitive_desc_create", *arguments) for _ in range(2)
     )
-    wanted = faster.get(_kernel_of(first))
+    wanted = faster.get(kernel_of(first))
     if wanted is None or library().dnnl_primitive_desc_next_impl(second):
         return first
-    return second if _kernel_of(second) == wanted else first
+    return second if kernel_of(second) == wanted else first
 
 
-def _kernel_of(primitive_desc: Object) -> str:
+def kernel_of(primitive_desc: Object) -> str:
+    """The name of the kernel that a description of a primitive has."""
     name = ctypes.c_char_p()
     check("primitive_desc_query", primitive_desc, _KERNEL, 0, ctypes.byref(name))
     return (name.value or b"").decode()
@@ -137,6 +138,13 @@ def are_equal(one: Any, other: Any) -> bool:
 def memory(desc: Any, address: int) -> Object:
     """What oneDNN calls memory: memory at an address, and its description."""
     return Object("memory", "memory_create", desc, engine(), ctypes.c_void_p(address))
+
+
+def reordering(source: Any, target: Any) -> Object:
+    """The primitive that copies memory of one description into memory of another."""
+    made = (source, engine(), target, engine(), None)
+    desc = Object("primitive_desc", "reorder_primitive_desc_create", *made)
+    return Object("primitive", "primitive_create", desc)
 
 
 @contextlib.contextmanager

@@ -232,12 +232,8 @@ class _Weights:
         bytes_ = torch.empty(size, dtype=torch.uint8)
         memory = onednn.memory(desc, bytes_.data_ptr())
         layout = onednn.described(self.shape, torch.empty(self.shape, device="meta").stride())
-        source, engine = onednn.memory(layout, self._plain.data_ptr()), onednn.engine()
-        reorder = onednn.Object(
-            "primitive_desc", "reorder_primitive_desc_create", layout, engine, desc, engine, None
-        )
-        primitive = onednn.Object("primitive", "primitive_create", reorder)
-        onednn.execute(primitive, {_FROM: source, _TO: memory})
+        source = onednn.memory(layout, self._plain.data_ptr())
+        onednn.execute(onednn.reordering(layout, desc), {_FROM: source, _TO: memory})
         self._packed.append((desc, bytes_, memory))
         return memory
 

@@ -1,11 +1,16 @@
-"""The call of torch's kernel for weight gradients of convolutions from programs for the CPU."""
+"""The call for weight gradients of convolutions from programs for the CPU.
 
+oneDNN's own library computes it, where it is installed and has a kernel, and else torch's.
+"""
+
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from xla_dynamo.runtime.cpu import onednn, onednn_weight_gradients
 from xla_dynamo.runtime.cpu.foreign_calls import Kernel, kernel
 from xla_dynamo.runtime.cpu.torch_kernels import alone, ranges_of, tensor_at
 
@@ -28,6 +33,7 @@ class WeightGradient(Kernel):
         self._image, self._grad, self._kernel = (given[n] for n in ("image", "grad", "kernel"))
         self._window, self._groups, self._parts = (given[n] for n in ("window", "groups", "parts"))
         self._dtype = getattr(torch, given["dtype"])
+        self._by_onednn: dict[Any, onednn_weight_gradients.WeightGradient | None] = {}
 
     def shares(self, threads: int) -> Sequence[Any]:
         """Parts of the batch, ranges of groups, or ranges of the result's channels."""
@@ -52,11 +58,31 @@ class WeightGradient(Kernel):
                 if groups > 1:
                     image = _channels(image, some, groups)
                     groups = some.stop - some.start
+            if compute := self._kernel_of(share, image, grad, out):
+                compute(image, grad, out)
+                return
             no = [0] * (rank - 2)
             _, gradient, _ = aten.convolution_backward(
                 grad, image, out, None, *self._window, False, no, groups, [False, True, False]
             )
             out.copy_(gradient)
+
+    def _kernel_of(
+        self, share: Any, image: torch.Tensor, grad: torch.Tensor, out: torch.Tensor
+    ) -> onednn_weight_gradients.WeightGradient | None:
+        """OneDNN's kernel for a share, if it has one. Threads that ask at once may make two.
+
+        None for groups: most have one channel, and torch's kernel is as fast for these.
+        """
+        _, some = share
+        key = some.start, some.stop
+        if key not in self._by_onednn:
+            found = None
+            if self._dtype is torch.float32 and self._groups == 1 and onednn.library() is not None:
+                with contextlib.suppress(onednn.OneDNNError):
+                    found = onednn_weight_gradients.WeightGradient(image, grad, out, self._window)
+            self._by_onednn[key] = found
+        return self._by_onednn[key]
 
 
 def _channels(tensor: torch.Tensor, some: slice, groups: int, dim: int = 1) -> torch.Tensor:

@@ -127,6 +127,8 @@ def test_training(tmp_path):
     [
         (["run", "--models", "bart,nothing"], "unknown models"),
         (["run", "--models", ""], "unknown models"),
+        (["run", "--models", "timm/nothing"], "unknown models"),
+        (["draw", "0"], "must be at least 1"),
         (["run", "--backends", "eager,magic"], "unknown backends"),
         (["run", "--backends", "eager,torchax"], "python -m bench peers pytorch_xla"),
         (["run", "--rounds", "0"], "must be at least 1"),

@@ -6,6 +6,7 @@ from torch._higher_order_ops.scan import scan
 from torch.utils.checkpoint import checkpoint
 
 import xla_dynamo
+from tests.compiling import another_thread_compiles
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
@@ -63,6 +64,8 @@ def test_it_compiles_itself():
         lambda x: spmd.all_reduce(x, axis="model"), WIDE, [BOTH], ("data", None)
     )
     close(mapped(x), summed_model(x))
+    with another_thread_compiles():
+        close(mapped(x), summed_model(x))
 
 
 def test_trees():

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import xla_dynamo
+from tests.compiling import another_thread_compiles
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided, kept_pieces, mlp
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
-from xla_dynamo.torch_private import set_compiling
 
 
 def close(actual, wanted):
@@ -382,11 +382,7 @@ def test_operators_along_the_divided_dimension(name):
 
 
 def test_a_mark_while_another_thread_compiles():
-    """What torch says of a compilation then holds for all threads."""
     x = torch.randn(16, 32)
-    before = set_compiling(True)
-    try:
+    with another_thread_compiles():
         assert spmd.mark_sharding(x, WIDE, ("data", None)) is x
-    finally:
-        set_compiling(before)
     assert spmd.sharding_of(x).axes == (("data",), ())

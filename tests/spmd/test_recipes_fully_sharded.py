@@ -8,6 +8,7 @@ import torch
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
 
 import xla_dynamo
+from tests.compiling import another_thread_compiles
 from tests.spmd.dividing import ONE_AXIS, WIDE, collectives, divided, kept_pieces, mlp, moved
 from tests.spmd.small_transformer import (
     MESHES,
@@ -140,6 +141,10 @@ def test_eager_and_names_are_those_of_the_module():
     assert plain.load_state_dict(state) == ([], [])
     tokens = torch.randint(64, (2, 8))
     assert wrapped(tokens).equal(plain(tokens))
+    with another_thread_compiles():
+        result = wrapped(tokens)
+    assert result.equal(plain(tokens))
+    assert spmd.sharding_of(result) is None
     assert wrapped.note == "kept"
     assert wrapped.module is model
     assert SpmdFullyShardedDataParallel(mlp(), mesh=ONE_AXIS, axis="x")[0].out_features == 64

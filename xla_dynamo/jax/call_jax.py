@@ -16,7 +16,7 @@ from xla_dynamo.jax.flat_functions import find, register
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
 from xla_dynamo.lowerings.builders.from_jax import call_jax as inline
 from xla_dynamo.lowerings.table import Context, lowers
-from xla_dynamo.torch_private import in_forward_mode, in_function_transform
+from xla_dynamo.torch_private import in_forward_mode, in_function_transform, is_tracing_here
 
 # Lives as long as the process: torch forgets what a Library registered when it dies.
 _library = torch.library.Library("xla", "FRAGMENT")
@@ -153,7 +153,7 @@ def _gradients(ctx: Any, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor
 
 
 def _call(function: str, *operands: torch.Tensor) -> Sequence[torch.Tensor]:
-    if not torch.compiler.is_compiling():
+    if not is_tracing_here():
         if in_function_transform():
             return _Differentiable.apply(function, *operands)
         if in_forward_mode() and any(unpack_dual(x).tangent is not None for x in operands):

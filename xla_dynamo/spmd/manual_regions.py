@@ -14,6 +14,7 @@ from xla_dynamo.spmd.current_mesh import enter, leave, mesh_or_current
 from xla_dynamo.spmd.forward_mode import refuse_forward_mode
 from xla_dynamo.spmd.marking import expect_marks
 from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
+from xla_dynamo.torch_private import is_tracing_here
 
 _numbers = itertools.count()
 # How a tree of tensors is divided: a spec for each tensor.
@@ -50,7 +51,7 @@ def shard_map(
     >>> f = shard_map(lambda x, w: spmd.all_reduce(x @ w, axis="model"), mesh,
     ...               [("data", "model"), ("model", None)], ("data", None))
     """
-    if not torch.compiler.is_compiling():
+    if not is_tracing_here():
         expect_marks()  # of the device 'xla': the results
 
     @functools.wraps(fn, updated=())
@@ -70,7 +71,7 @@ def shard_map(
 
     @functools.wraps(fn, updated=())
     def call(*args: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_tracing_here():
             return mapped(*args)
         if not compiled:
             # Dynamo counts what it compiled by the code: each function has code of its own.

@@ -10,7 +10,7 @@ from xla_dynamo.runtime.clients import tensors_on
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 from xla_dynamo.spmd.operators import mark_in_graph
 from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of, check_spec
-from xla_dynamo.torch_private import in_a_mode, is_function_wrapper
+from xla_dynamo.torch_private import is_function_wrapper, is_tracing_here
 
 
 def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
@@ -76,8 +76,7 @@ def expect_marks() -> None:
 
 
 def _marked(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bool) -> torch.Tensor:
-    # What is_compiling() says of AOTAutograd holds for all threads, also for one that uploads.
-    traced = torch.compiler.is_compiling() and (torch.compiler.is_dynamo_compiling() or in_a_mode())
+    traced = is_tracing_here()
     if not traced:
         check_spec(t, mesh, spec)
     axes = axes_of(mesh, spec)

@@ -12,6 +12,7 @@ import torch
 from xla_dynamo.runtime.mesh import UNCONSTRAINED, Mesh
 from xla_dynamo.spmd.operators import mark_in_graph
 from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
+from xla_dynamo.torch_private import is_tracing_here
 
 
 def mark_activation(
@@ -25,7 +26,7 @@ def mark_activation(
         spec: as for `mark_sharding`.
         replicated_axes: axes of the mesh that divide no dimension, as those that are UNCONSTRAINED.
     """
-    if not torch.compiler.is_compiling():
+    if not is_tracing_here():
         return x
     return mark_in_graph(x, mesh, axes_of(mesh, spec), x.is_floating_point(), replicated_axes)
 

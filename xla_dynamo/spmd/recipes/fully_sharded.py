@@ -14,7 +14,7 @@ from xla_dynamo.spmd.recipes.activations import map_tensors
 from xla_dynamo.spmd.recipes.axes import checked_axes
 from xla_dynamo.spmd.recipes.data_parallel import batch_divider
 from xla_dynamo.spmd.recipes.parameters import shard_largest_dimension
-from xla_dynamo.torch_private import recursive_wrap
+from xla_dynamo.torch_private import is_tracing_here, recursive_wrap
 
 _WRAPPED = "_orig_module."
 
@@ -97,7 +97,7 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns, divided in compiled regions."""
-        if not torch.compiler.is_compiling():
+        if not is_tracing_here():
             return self._orig_module(*args, **kwargs)
         for name, p in self._own_parameters().items():
             axes = self._shardings.get(name, [])
