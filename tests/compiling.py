@@ -1,8 +1,7 @@
 """Compile for XLA and compare with eager torch: the words that the tests share."""
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +11,6 @@ from tests.comparison import compare, copied
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.events import BuiltExecutable
 from xla_dynamo.options import Options
-from xla_dynamo.torch_private import set_compiling
 
 # Tolerances of results that must be eager's to the last bit.
 EXACT = {"rtol": 0, "atol": 0, "equal_nan": True}
@@ -70,16 +68,6 @@ def watched(
         return compile_torch_graph(gm, inputs, Options.parse(options), observer=observe)
 
     return torch.compile(f, backend=backend, fullgraph=fullgraph, dynamic=dynamic), built
-
-
-@contextlib.contextmanager
-def another_thread_compiles() -> Iterator[None]:
-    """As while AOTAutograd works in another thread: torch then says "compiling" to all threads."""
-    before = set_compiling(True)
-    try:
-        yield
-    finally:
-        set_compiling(before)
 
 
 def leaf(*shape: int, **kwargs: Any) -> torch.Tensor:

@@ -64,6 +64,17 @@ def test_an_image_with_gaps():
     assert_packed(convolution(padding=1), torch.randn(2, 16, 12, 6)[:, ::2, ::2], 1)
 
 
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_default_device(device):
+    """It is that of the caller's new tensors, and not of packed weights."""
+    conv, x = convolution(padding=1), torch.randn(2, 8, 6, 6)
+    run = frozen(conv)
+    with torch.no_grad():
+        expected = conv(x)
+        with torch.device(device):
+            torch.testing.assert_close(run(x), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_what_has_other_weights_is_left_alone():
     assert_packed(nn.ConvTranspose2d(8, 8, 3), torch.randn(2, 8, 6, 6), 0)
     assert_packed(nn.Conv1d(8, 8, 3), torch.randn(2, 8, 6), 0)

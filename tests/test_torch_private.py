@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from tests.compiling import another_thread_compiles
 from tests.test_structure import SOURCES, by_path
 from xla_dynamo import torch_private
 from xla_dynamo.lowerings import TABLE
@@ -156,12 +155,12 @@ def test_sizes_that_dynamo_has_seen_to_vary_are_known():
 
 
 def test_switches_are_put_back():
-    before = torch_private.set_compiling(True)
-    try:
-        assert not before, MOVED
+    assert not torch.compiler.is_compiling()
+    with torch_private.as_if_compiling():
         assert torch.compiler.is_compiling(), MOVED
-    finally:
-        assert torch_private.set_compiling(before)
+        with torch_private.as_if_compiling():
+            assert torch.compiler.is_compiling()
+        assert torch.compiler.is_compiling()
     assert not torch.compiler.is_compiling()
     enabled = torch_private.set_mkldnn(False)
     try:
@@ -262,5 +261,5 @@ def test_a_thread_knows_whether_it_traces():
     assert (seen[0], seen[-1]) == (False, True), MOVED
     for backend in ("eager", "aot_eager"):
         assert torch.compile(traced, backend=backend, fullgraph=True)(x).sum() == 2, MOVED
-    with another_thread_compiles():
+    with torch_private.as_if_compiling():
         assert not torch_private.is_tracing_here(), MOVED

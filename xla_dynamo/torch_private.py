@@ -5,10 +5,11 @@ A function here wraps each use of a private attribute of one of torch's objects.
 `tests/test_torch_private.py` fails with a clear message when one of these moves.
 """
 
+import contextlib
 import importlib
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -337,19 +338,22 @@ def sizes_seen_to_vary(shape_env: Any) -> set[Any]:
 
 
 def is_tracing_here() -> bool:
-    """Whether this thread traces for `torch.compile` or `torch.export`; Dynamo traces the call too.
+    """Whether this thread traces; what `is_compiling()` says of AOTAutograd holds for all threads.
 
-    What `torch.compiler.is_compiling()` says of AOTAutograd and of export holds for all threads,
-    also for one that calls a model meanwhile.
+    Dynamo traces the call of this function, too.
     """
     return torch.compiler.is_compiling() and (torch.compiler.is_dynamo_compiling() or in_a_mode())
 
 
-def set_compiling(flag: bool) -> bool:
-    """Set what `torch.compiler.is_compiling()` says, and return what it said."""
+@contextlib.contextmanager
+def as_if_compiling() -> Iterator[None]:
+    """Let `is_compiling()` say so, to all threads, as while AOTAutograd works in one."""
     before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = flag
-    return before
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
 
 
 def set_mkldnn(enabled: bool) -> bool:

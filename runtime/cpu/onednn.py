@@ -12,9 +12,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 _NAME = "libdnnl.so.3"
 _OPENMP = 2  # how a library's threads are made
-_CPU, _IN_ORDER, _FLOAT32, _ANY_LAYOUT, _KERNEL = 1, 1, 3, 1, 8
+_CPU, _IN_ORDER, _FLOAT32, _ANY_LAYOUT, _KERNEL, _FROM, _TO = 1, 1, 3, 1, 8, 1, 17
+_USERS_SCRATCHPAD = 1
+# What the scratchpad's memory is to a primitive, what asks for its description, and the algorithm
+# of convolutions.
+SCRATCHPAD, SCRATCHPAD_DESC, DIRECT = 80, 136, 1
 
 
 class OneDNNError(RuntimeError):
@@ -140,11 +146,28 @@ def memory(desc: Any, address: int) -> Object:
     return Object("memory", "memory_create", desc, engine(), ctypes.c_void_p(address))
 
 
+def empty(size: int) -> torch.Tensor:
+    """Bytes on the CPU, whatever the caller's default device."""
+    return torch.empty(size, dtype=torch.uint8, device="cpu")
+
+
+def attributes() -> Object:
+    """Attributes of a primitive whose scratchpad comes with each call: threads may share it."""
+    made = Object("primitive_attr", "primitive_attr_create")
+    check("primitive_attr_set_scratchpad_mode", made, _USERS_SCRATCHPAD)
+    return made
+
+
 def reordering(source: Any, target: Any) -> Object:
-    """The primitive that copies memory of one description into memory of another."""
+    """The primitive that copies memory of one description into memory of another (`reorder`)."""
     made = (source, engine(), target, engine(), None)
     desc = Object("primitive_desc", "reorder_primitive_desc_create", *made)
     return Object("primitive", "primitive_create", desc)
+
+
+def reorder(primitive: Object, source: Object, target: Object) -> None:
+    """Copy memory into other memory."""
+    execute(primitive, {_FROM: source, _TO: target})
 
 
 @contextlib.contextmanager

@@ -12,9 +12,8 @@ import torch
 from xla_dynamo.runtime.cpu import onednn
 
 # Numbers of oneapi/dnnl/dnnl_types.h: what memory is to a primitive, and what may be asked of one.
-_IMAGE, _GRADIENT, _WEIGHT, _SCRATCHPAD, _FROM, _TO = 1, 145, 161, 80, 1, 17
-_IMAGE_DESC, _WEIGHT_DESC, _GRADIENT_DESC, _SCRATCHPAD_DESC = 129, 132, 134, 136
-_TRAINING, _DIRECT, _USERS_SCRATCHPAD = 64, 1, 1
+_IMAGE, _GRADIENT, _WEIGHT = 1, 145, 161
+_IMAGE_DESC, _WEIGHT_DESC, _GRADIENT_DESC, _TRAINING = 129, 132, 134, 64
 # Beginnings of the names of kernels that are slow: for what the others do not take.
 _SLOW = ("ref", "gemm")
 
@@ -47,7 +46,7 @@ class WeightGradient:
                 raise onednn.OneDNNError(f"oneDNN has only {onednn.kernel_of(desc)}")
             self._primitive = onednn.Object("primitive", "primitive_create", desc)
             self._desc = desc  # owns the descriptions of memory below
-            self._scratchpad = onednn.chosen(desc, _SCRATCHPAD_DESC)
+            self._scratchpad = onednn.chosen(desc, onednn.SCRATCHPAD_DESC)
             self._sides = [
                 _Side(tensor, *onednn.chosen(desc, query), into)
                 for tensor, query, into in (
@@ -60,7 +59,7 @@ class WeightGradient:
     def __call__(self, image: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor) -> None:
         """Write the gradient into `weight`, in this thread alone."""
         desc, size = self._scratchpad
-        scratch = _bytes(max(size, 1))
+        scratch = onednn.empty(max(size, 1))
         with onednn.one_thread():
             # `held` is the memory of what is read and written.
             memories, held = zip(
@@ -68,7 +67,7 @@ class WeightGradient:
                 strict=True,
             )
             given = dict(zip((_IMAGE, _GRADIENT, _WEIGHT), memories, strict=True))
-            given[_SCRATCHPAD] = onednn.memory(desc, scratch.data_ptr())
+            given[onednn.SCRATCHPAD] = onednn.memory(desc, scratch.data_ptr())
             onednn.execute(self._primitive, given)
             self._sides[-1].write_back(memories[-1], weight)
         del held
@@ -89,23 +88,18 @@ class _Side:
         """The tensor in the kernel's layout, or where that is to be written; and what holds it."""
         if self._reorder is None:
             return onednn.memory(self._own, tensor.data_ptr()), tensor
-        held = _bytes(self._size)
+        held = onednn.empty(self._size)
         blocks = onednn.memory(self._chosen, held.data_ptr())
         if self._into:
             own = onednn.memory(self._own, tensor.data_ptr())
-            onednn.execute(self._reorder, {_FROM: own, _TO: blocks})
+            onednn.reorder(self._reorder, own, blocks)
         return blocks, held
 
     def write_back(self, blocks: onednn.Object, tensor: torch.Tensor) -> None:
         """Bring what the kernel has written into the tensor's own layout."""
         if self._reorder is not None:
             own = onednn.memory(self._own, tensor.data_ptr())
-            onednn.execute(self._reorder, {_FROM: blocks, _TO: own})
-
-
-def _bytes(count: int) -> torch.Tensor:
-    """Memory on the CPU, whatever the caller's default device."""
-    return torch.empty(count, dtype=torch.uint8, device="cpu")
+            onednn.reorder(self._reorder, blocks, own)
 
 
 def _described(
@@ -118,11 +112,10 @@ def _described(
     strides, low, dilations = window
     sizes = zip(image.shape[2:], grad.shape[2:], weight.shape[2:], *window, strict=True)
     high = [(o - 1) * s + (k - 1) * d + 1 - n - p for n, o, k, s, p, d in sizes]
-    attributes = onednn.Object("primitive_attr", "primitive_attr_create")
-    onednn.check("primitive_attr_set_scratchpad_mode", attributes, _USERS_SCRATCHPAD)
+    attributes = onednn.attributes()
     tensors = [onednn.described(t.shape, None) for t in (image, weight, grad)]
     common = (
-        _DIRECT,
+        onednn.DIRECT,
         *tensors[:2],
         None,
         tensors[2],

@@ -32,10 +32,9 @@ from xla_dynamo.runtime.cpu.convolution_parts import Part, parts_of
 
 _ALIGNMENT = 64  # XLA:CPU copies what is not aligned so
 # Numbers of oneapi/dnnl/dnnl_types.h: what memory is to a primitive, and what may be asked of one.
-_SOURCE, _RESULT, _WEIGHT, _BIAS, _SCRATCHPAD, _FROM, _TO = 1, 17, 33, 41, 80, 1, 17
+_SOURCE, _RESULT, _WEIGHT, _BIAS = 1, 17, 33, 41
 _POST_OP, _SECOND = 32768, 2  # what is the second operand of a post-op
-_WEIGHT_DESC, _SCRATCHPAD_DESC = 131, 136
-_INFERENCE, _DIRECT, _ADD, _USERS_SCRATCHPAD = 96, 1, 0x1FFF0, 1
+_WEIGHT_DESC, _INFERENCE, _ADD = 131, 96, 0x1FFF0
 _ALLOCATED = -1  # an address: oneDNN has memory of its own
 # Activations: their number, and their two parameters where a form has none.
 _ACTIVATIONS: dict[str, tuple[int, float, float]] = {
@@ -132,9 +131,9 @@ class Convolution:
             if one[0] == "add":
                 made[_POST_OP * index | _SECOND] = (result, slot(2, offset))
         made[_RESULT] = (result, slot(self._result_slot(then), offset))
-        scratchpad, size = onednn.chosen(primitive.desc, _SCRATCHPAD_DESC)
+        scratchpad, size = onednn.chosen(primitive.desc, onednn.SCRATCHPAD_DESC)
         if size:
-            made[_SCRATCHPAD] = (scratchpad.value or 0, number(_ALLOCATED))
+            made[onednn.SCRATCHPAD] = (scratchpad.value or 0, number(_ALLOCATED))
         given = {_WEIGHT: number(primitive.weight.handle)}
         if self._bias_memory is not None:
             given[_BIAS] = number(self._bias_memory.handle)
@@ -196,7 +195,7 @@ class _Primitive:
         arguments = (
             onednn.engine(),
             _INFERENCE,
-            _DIRECT,
+            onednn.DIRECT,
             self.source,
             onednn.described(weights.shape, None),
             bias,
@@ -229,11 +228,11 @@ class _Weights:
         for known, _, memory in self._packed:
             if onednn.are_equal(known, desc):
                 return memory
-        bytes_ = torch.empty(size, dtype=torch.uint8)
+        bytes_ = onednn.empty(size)
         memory = onednn.memory(desc, bytes_.data_ptr())
         layout = onednn.described(self.shape, torch.empty(self.shape, device="meta").stride())
         source = onednn.memory(layout, self._plain.data_ptr())
-        onednn.execute(onednn.reordering(layout, desc), {_FROM: source, _TO: memory})
+        onednn.reorder(onednn.reordering(layout, desc), source, memory)
         self._packed.append((desc, bytes_, memory))
         return memory
 
@@ -253,8 +252,7 @@ def _attributes(then: Sequence[Any], result: onednn.Object) -> onednn.Object:
             alpha, beta = parameters + known[len(parameters) :]
             numbers = ctypes.c_float(alpha), ctypes.c_float(beta)
             onednn.check("post_ops_append_eltwise", operations, kind, *numbers)
-    attributes = onednn.Object("primitive_attr", "primitive_attr_create")
-    onednn.check("primitive_attr_set_scratchpad_mode", attributes, _USERS_SCRATCHPAD)
+    attributes = onednn.attributes()
     onednn.check("primitive_attr_set_post_ops", attributes, operations)
     return attributes
 
@@ -275,7 +273,8 @@ def handles_of(convolutions: Sequence[Convolution]) -> torch.Tensor:
     offset = -ctypes.addressof(ctypes.c_char.from_buffer(holder)) % _ALIGNMENT
     holder.held = tuple(convolutions)
     memory = torch.frombuffer(holder, dtype=torch.int64, count=len(convolutions), offset=offset)
-    memory.copy_(torch.tensor([one.plan.address for one in convolutions]))
+    addresses = [one.plan.address for one in convolutions]
+    memory.copy_(torch.tensor(addresses, device="cpu"))
     return memory
 
 

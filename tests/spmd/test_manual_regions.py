@@ -6,10 +6,10 @@ from torch._higher_order_ops.scan import scan
 from torch.utils.checkpoint import checkpoint
 
 import xla_dynamo
-from tests.compiling import another_thread_compiles
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
+from xla_dynamo.torch_private import as_if_compiling
 
 PERMUTED = spmd.Mesh([5, 2, 7, 0, 3, 6, 1, 4], (2, 4), ("data", "model"))
 BOTH = ("data", "model")
@@ -64,7 +64,7 @@ def test_it_compiles_itself():
         lambda x: spmd.all_reduce(x, axis="model"), WIDE, [BOTH], ("data", None)
     )
     close(mapped(x), summed_model(x))
-    with another_thread_compiles():
+    with as_if_compiling():
         close(mapped(x), summed_model(x))
 
 

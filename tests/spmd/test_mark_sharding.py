@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import xla_dynamo
-from tests.compiling import another_thread_compiles
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided, kept_pieces, mlp
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
+from xla_dynamo.torch_private import as_if_compiling
 
 
 def close(actual, wanted):
@@ -383,6 +383,6 @@ def test_operators_along_the_divided_dimension(name):
 
 def test_a_mark_while_another_thread_compiles():
     x = torch.randn(16, 32)
-    with another_thread_compiles():
+    with as_if_compiling():
         assert spmd.mark_sharding(x, WIDE, ("data", None)) is x
     assert spmd.sharding_of(x).axes == (("data",), ())

@@ -8,7 +8,6 @@ import torch
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
 
 import xla_dynamo
-from tests.compiling import another_thread_compiles
 from tests.spmd.dividing import ONE_AXIS, WIDE, collectives, divided, kept_pieces, mlp, moved
 from tests.spmd.small_transformer import (
     MESHES,
@@ -26,6 +25,7 @@ from xla_dynamo.spmd.recipes import (
     checkpoint_module,
     parallelize_module,
 )
+from xla_dynamo.torch_private import as_if_compiling
 
 BY_LAYER = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Layer})
 
@@ -141,7 +141,7 @@ def test_eager_and_names_are_those_of_the_module():
     assert plain.load_state_dict(state) == ([], [])
     tokens = torch.randint(64, (2, 8))
     assert wrapped(tokens).equal(plain(tokens))
-    with another_thread_compiles():
+    with as_if_compiling():
         result = wrapped(tokens)
     assert result.equal(plain(tokens))
     assert spmd.sharding_of(result) is None

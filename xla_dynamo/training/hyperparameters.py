@@ -5,15 +5,12 @@ tensor, as precise as the number. The few functions of torch that insist on numb
 functions of tensors.
 """
 
-import contextlib
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
 from torch.overrides import TorchFunctionMode
-
-from xla_dynamo.torch_private import set_compiling
 
 Tensor: TypeAlias = torch.Tensor
 # The group's index, the hyperparameter's name, and its place where it is one of several (betas).
@@ -44,16 +41,6 @@ def with_values(index: int, group: dict[str, Any], values: Mapping[Name, Any]) -
             entries = [*group[name][:place], value, *group[name][place + 1 :]]
             group[name] = type(group[name])(entries)
     return group
-
-
-@contextlib.contextmanager
-def as_if_compiling() -> Iterator[None]:
-    """Make torch's optimizers take no number out of a tensor."""
-    before = set_compiling(True)
-    try:
-        yield
-    finally:
-        set_compiling(before)
 
 
 class NumbersAsTensors(TorchFunctionMode):

@@ -14,8 +14,14 @@ import torch
 
 from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.execution.changes import note_step
-from xla_dynamo.torch_private import has_gradient_hooks, init_group, step_hooks, storage_id
-from xla_dynamo.training.hyperparameters import Name, NumbersAsTensors, as_if_compiling, with_values
+from xla_dynamo.torch_private import (
+    as_if_compiling,
+    has_gradient_hooks,
+    init_group,
+    step_hooks,
+    storage_id,
+)
+from xla_dynamo.training.hyperparameters import Name, NumbersAsTensors, with_values
 
 Optimizer: TypeAlias = torch.optim.Optimizer
 Tensor: TypeAlias = torch.Tensor
