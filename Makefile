@@ -18,7 +18,7 @@ define environment
 test -d $(1) || $(PYTHON) -m venv $(1)
 endef
 
-.PHONY: demo test test-all test-latest test-oldest lint format bench examples docs constraints dist clean
+.PHONY: demo check test test-all test-latest test-oldest lint format bench examples docs constraints dist clean
 
 # setuptools first, and no environment of its own to build in: pip would take the newest there.
 $(READY): pyproject.toml constraints.txt
@@ -31,8 +31,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## six real models: checked against eager, timed against eager and Inductor
 	$(BIN)/python -m bench.demo
 
+check: $(READY)  ## two minutes, while one writes: lint, and the tests nearest to what has changed
+	$(BIN)/python -m tests.check
+
 test: $(READY)  ## the test suite without the exhaustive sweeps
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -n 2 -m 'not slow' -p tests.reached
 
 # A sweep may take its time: what writes the stacks of a hanging test may crash one that goes on.
 test-all: $(READY)  ## everything, the exhaustive sweeps included (hours)

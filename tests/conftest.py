@@ -1,6 +1,6 @@
 """Every test starts cold: no graph that Dynamo compiled for another test is left."""
 
-import collections
+import gc
 import os
 import pathlib
 import sys
@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import bench  # noqa: F401  (before transformers is imported, see bench/torchvision_operators.py)
+from tests import drawing, lean_torch  # noqa: F401
 from tests.older_releases import fault_of
 from xla_dynamo.execution import split_graph
 from xla_dynamo.execution.frozen_inputs import FrozenProgram
@@ -26,20 +27,44 @@ os.environ["XLA_DYNAMO_CACHE_DIR"] = ""
 torch.set_num_threads(1)
 
 
+LAZY = pathlib.Path(__file__).parent / "lazy"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--draw", metavar="SEED", help="which cases of sweeps run (the commit)")
+
+
+def pytest_configure(config):
+    if config.option.draw is None:
+        config.option.draw = drawing.seed_of_commit()
+
+
+def pytest_report_header(config):
+    return f"cases of sweeps drawn by --draw {config.option.draw}"
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Of a test marked `every(n)`, the cases between every n-th and the next are slow ones."""
-    seen: collections.Counter = collections.Counter()
+def pytest_collection_modifyitems(config, items):
+    drawing.mark_slow(items, config.option.draw)
     for item in items:
-        mark = item.get_closest_marker("every")
-        if mark and not item.get_closest_marker("slow"):
-            group = (item.nodeid.partition("[")[0], mark.args)
-            if seen[group] % mark.args[0]:
-                item.add_marker(pytest.mark.slow)
-            seen[group] += 1
         if fault := fault_of(item.nodeid.removeprefix("tests/")):
             reason = f"{fault.library} {fault.until} and older: {fault.reason}"
             item.add_marker(pytest.mark.skip(reason=reason))
+    # The lazy device changes the process for good, see tests/lazy/conftest.py. Each process gets
+    # its tests in their order, so none of the others follows one of these.
+    items.sort(key=lambda item: LAZY in item.path.parents)
+
+
+def pytest_collection_finish(session):
+    """Modules and tests stay: the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def drawn(request):
+    """A number that differs from test to test and from commit to commit, for random programs."""
+    return drawing.number(request.config.option.draw, request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)

@@ -36,18 +36,23 @@ PAIRS = [
 ]
 
 
+def pytest_generate_tests(metafunc):
+    """The cases, without those that nobody asks for: 20,000 of them take long to collect."""
+    if "op" not in metafunc.fixturenames:
+        return
+    pairs = PAIRS
+    if metafunc.definition.get_closest_marker("limited"):
+        pairs = [p for p in pairs if limitation(full_name(p[1]), p[2], p[0])]
+    if metafunc.config.option.markexpr == "not slow":
+        pairs = [(form, op, dtype) for form, op, dtype in pairs if (form, dtype) in QUICK]
+    metafunc.parametrize(("form", "op", "dtype"), [_case(*pair) for pair in pairs])
+
+
 def _case(form, op, dtype):
     name = f"{form}-{full_name(op)}-{str(dtype).removeprefix('torch.')}"
     quick = (form, dtype) in QUICK
     mark = pytest.mark.every(QUICK[form, dtype][0], form, dtype) if quick else pytest.mark.slow
     return pytest.param(form, op, dtype, id=name, marks=mark)
-
-
-every = pytest.mark.parametrize(("form", "op", "dtype"), [_case(*pair) for pair in PAIRS])
-limited = pytest.mark.parametrize(
-    ("form", "op", "dtype"),
-    [_case(*pair) for pair in PAIRS if limitation(full_name(pair[1]), pair[2], pair[0])],
-)
 
 
 def sweep(form, op, dtype, limit):
@@ -73,25 +78,23 @@ def sweep(form, op, dtype, limit):
     assert outcome.status in expected, outcome.detail or "limitations.py is not true"
 
 
-@every
 def test_a_few_samples(form, op, dtype):
     sweep(form, op, dtype, QUICK.get((form, dtype), (1, 1))[1])
 
 
 @pytest.mark.slow
-@every
 def test_every_sample(form, op, dtype):
     sweep(form, op, dtype, None)
 
 
-@limited
+@pytest.mark.limited
 def test_limited_operators_run_eagerly(form, op, dtype):
     outcome = check(op, dtype, 4, form=form, fallback="eager")
     assert outcome.status == "pass", outcome.detail
 
 
 @pytest.mark.slow
-@limited
+@pytest.mark.limited
 def test_limited_operators_run_eagerly_on_every_sample(form, op, dtype):
     outcome = check(op, dtype, None, form=form, fallback="eager")
     assert outcome.status == "pass", outcome.detail
