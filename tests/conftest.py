@@ -34,9 +34,12 @@ def pytest_addoption(parser):
     parser.addoption("--draw", metavar="SEED", help="which cases of sweeps run (the commit)")
 
 
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its own option
 def pytest_configure(config):
     if config.option.draw is None:
         config.option.draw = drawing.seed_of_commit()
+    if config.getoption("--hypothesis-seed", None) is None:
+        config.option.hypothesis_seed = str(drawing.number(config.option.draw))
 
 
 def pytest_report_header(config):

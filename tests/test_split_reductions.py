@@ -35,9 +35,9 @@ REDUCTIONS = {
 
 
 @settings(
-    max_examples=80,
+    max_examples=25,
     deadline=None,
-    derandomize=True,
+    database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # it is the same for all
 )
 @given(st.data())

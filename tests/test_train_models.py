@@ -116,7 +116,7 @@ def one_thread():
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 @pytest.mark.parametrize(
     "name",

@@ -1,13 +1,12 @@
 """Steps: where they end, what runs at once, and what is told of them. PyTorch/XLA's names."""
 
-import subprocess
-import sys
 import threading
 
 import pytest
 import torch
 
 import xla_dynamo
+from tests import fresh_process
 from xla_dynamo import metrics
 from xla_dynamo.lazy import contents, growth
 
@@ -228,16 +227,9 @@ def depth(record):
     return len(found)
 
 
-def run(script, **environment):
-    import os
-
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def told_by(script, **environment):
+    """What a program of its own, without warnings, writes to stderr."""
+    done = fresh_process.run(script, **environment)
     assert not done.returncode, done.stderr
     return done.stderr
 
@@ -255,7 +247,7 @@ torch.ones(3, device="xla").nonzero()
 
 
 def test_the_summary_at_the_end():
-    told = run(LOOP, PT_XLA_DEBUG_LEVEL="1")
+    told = told_by(LOOP, PT_XLA_DEBUG_LEVEL="1")
     assert "pt-xla-profiler: CompileTime too frequent: " in told
     assert "counts during 12 steps" in told
     assert "pt-xla-profiler: TransferFromDeviceTime too frequent: 12 counts" in told
@@ -268,7 +260,7 @@ def test_the_summary_at_the_end():
 def test_every_execution_is_told(tmp_path):
     path, script = tmp_path / "told", tmp_path / "script.py"
     script.write_text(LOOP)
-    told = run(
+    told = told_by(
         f"import runpy; runpy.run_path({str(script)!r})",
         PT_XLA_DEBUG_LEVEL="2",
         PT_XLA_DEBUG_FILE=str(path),
@@ -282,7 +274,7 @@ def test_every_execution_is_told(tmp_path):
 
 
 def test_nothing_is_told_unasked():
-    assert not run(LOOP)
+    assert not told_by(LOOP)
 
 
 def test_two_threads_in_one_compiled_function():
@@ -369,7 +361,7 @@ def test_a_closure_that_fails_keeps_none_from_being_run():
 
 
 def test_what_the_closures_of_the_last_step_raise_is_told_at_the_end():
-    told = run("""
+    told = told_by("""
 import time
 import xla_dynamo
 def late():
@@ -390,6 +382,6 @@ def test_a_closure_that_waits():
 
 
 def test_a_file_that_cannot_be_written():
-    told = run(LOOP, PT_XLA_DEBUG_LEVEL="1", PT_XLA_DEBUG_FILE="/nonexistent/file")
+    told = told_by(LOOP, PT_XLA_DEBUG_LEVEL="1", PT_XLA_DEBUG_FILE="/nonexistent/file")
     assert "PT_XLA_DEBUG_FILE: " in told
     assert "Compilation Analysis" in told

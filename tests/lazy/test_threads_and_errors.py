@@ -1,13 +1,12 @@
 """The lazy device after an error, in several threads, and in other processes."""
 
-import subprocess
-import sys
 import threading
 
 import pytest
 import torch
 
 import xla_dynamo
+from tests.fresh_process import run
 from xla_dynamo.lazy import contents, execution
 
 XLA = xla_dynamo.device()
@@ -106,12 +105,8 @@ def test_what_nobody_reads_is_never_computed_and_freed():
     assert len(contents.live_cells()) == before
 
 
-def process(program):
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-
-
 def test_nothing_is_claimed_before_the_device_is_asked_for():
-    run = process(
+    done = run(
         "import torch, xla_dynamo\n"
         "assert torch.utils.backend_registration._privateuse1_backend_name == 'privateuseone'\n"
         "torch.compile(lambda x: x + 1, backend='openxla')(torch.ones(2))\n"
@@ -119,11 +114,11 @@ def test_nothing_is_claimed_before_the_device_is_asked_for():
         "print(xla_dynamo.device(), torch.ones(2, device='xla').sum().item())\n"
         "xla_dynamo.sync()\n"
     )
-    assert run.stdout == "xla:0 2.0\n", run.stderr
+    assert done.stdout == "xla:0 2.0\n", done.stderr
 
 
 def test_autograd_that_ran_before_is_a_warning():
-    run = process(
+    done = run(
         "import torch, warnings\n"
         "torch.ones(1, requires_grad=True).backward()\n"
         "with warnings.catch_warnings(record=True) as caught:\n"
@@ -132,19 +127,19 @@ def test_autograd_that_ran_before_is_a_warning():
         "print(*(w.message for w in caught))\n"
         "print(torch.ones(2, device='xla').tolist())\n"
     )
-    assert "call xla_dynamo.device() before the first backward()" in run.stdout, run.stderr
-    assert "[1.0, 1.0]" in run.stdout
+    assert "call xla_dynamo.device() before the first backward()" in done.stdout, done.stderr
+    assert "[1.0, 1.0]" in done.stdout
 
 
 def test_a_place_that_is_taken_is_an_error():
-    run = process(
+    done = run(
         "import torch\n"
         "torch.utils.rename_privateuse1_backend('npu')\n"
         "import xla_dynamo\n"
         "xla_dynamo.device()\n"
     )
-    assert "XlaDynamoError: cannot make the 'xla' device: another package" in run.stderr
-    assert "'npu'" in run.stderr
+    assert "XlaDynamoError: cannot make the 'xla' device: another package" in done.stderr
+    assert "'npu'" in done.stderr
 
 
 def test_checks_raise_at_once():

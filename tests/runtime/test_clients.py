@@ -1,31 +1,14 @@
 """Clients of PJRT are made as they were configured, once a process."""
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
 
+from tests.fresh_process import python
 from xla_dynamo.errors import OptionError, UnsupportedTensor
 from xla_dynamo.runtime import clients
 from xla_dynamo.runtime.clients import ClientConfiguration, placement_at, placement_of
-
-
-def run(code, **environment):
-    """Run code in a fresh process, where there is no client yet; returns what it prints."""
-    import os
-
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert not done.returncode, done.stderr
-    return done.stdout.split()
-
 
 COUNT = """
     import torch, xla_dynamo
@@ -37,11 +20,11 @@ COUNT = """
 
 
 def test_the_cpu_is_one_device():
-    assert run(COUNT, CPU_NUM_DEVICES="1") == ["1"]
+    assert python(COUNT, CPU_NUM_DEVICES="1") == "1"
 
 
 def test_the_cpu_as_several_devices():
-    assert run(COUNT, CPU_NUM_DEVICES="3") == ["3"]
+    assert python(COUNT, CPU_NUM_DEVICES="3") == "3"
 
 
 def test_configured_in_the_program():
@@ -49,7 +32,7 @@ def test_configured_in_the_program():
     from xla_dynamo.runtime.clients import ClientConfiguration, configure
     configure(ClientConfiguration(cpu_devices=2))
     """
-    assert run(textwrap.dedent(configure) + textwrap.dedent(COUNT)) == ["2"]
+    assert python(textwrap.dedent(configure) + textwrap.dedent(COUNT)) == "2"
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "two", "1.5", "", "100000"])

@@ -1,6 +1,5 @@
 """What the job consists of, under PyTorch/XLA's names. Fresh processes where a client is made."""
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -8,23 +7,10 @@ import textwrap
 import pytest
 
 import xla_dynamo
+from tests.fresh_process import python
 from xla_dynamo import runtime as xr
 from xla_dynamo.errors import OptionError
 from xla_dynamo.runtime import topology
-
-
-def python(code, **environment):
-    """Run code in a fresh process, on one CPU device unless told; returns what it prints."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("CPU_NUM_DEVICES", "PJRT_DEVICE")}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**kept, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert not done.returncode, done.stderr
-    return done.stdout.strip()
 
 
 def test_as_in_pytorch_xla_under_spmd():
@@ -118,12 +104,14 @@ def test_no_such_platform():
 
 
 def test_nothing_is_imported_before_a_name_is_asked_for():
-    out = python("""
+    code = """
         import sys, xla_dynamo
         runtime = xla_dynamo.runtime
         print(sorted(n for n in ("jax", "jaxlib", "rich", "numpy") if n in sys.modules))
         print("set_device_count" in dir(runtime), "world_size" in dir(runtime))
-    """)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[0] == "[]"
     assert out.splitlines()[1] == "True True"
 

@@ -149,6 +149,7 @@ UNMASKED = [(case, None) for case in CASES]
 MASKED = [(c, m) for c in CASES for m in MASKS if "is_causal" not in CASES[c][2]]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("case", "mask"), UNMASKED + MASKED)
 def test_few_keys_in_bfloat16_are_left_to_xla(case, mask):
     query, keys, settings = CASES[case]

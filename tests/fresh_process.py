@@ -1,0 +1,86 @@
+"""Run code in a process that has imported torch and the package, and has made no client yet.
+
+Importing takes seconds. A server does it once (multiprocessing's "forkserver"), and each process is
+a fork of it, made before PJRT has started a thread. Tests of what is imported, and when, start an
+interpreter of their own instead.
+"""
+
+import atexit
+import dataclasses
+import multiprocessing
+import os
+import sys
+import tempfile
+import textwrap
+import traceback
+import warnings
+
+_IMPORTED = ["torch", "torch._dynamo", "jax", "xla_dynamo.backend", "xla_dynamo.spmd"]
+# Our own tests' settings, which are not the user's.
+_SETTINGS = ("CPU_NUM_DEVICES", "PJRT_DEVICE")
+
+
+@dataclasses.dataclass
+class Finished:
+    """A process that has ended: its exit status, and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(code: str, *, seconds: float = 300, **environment: str) -> Finished:
+    """Run code as a program of its own, with our tests' environment but for one CPU device.
+
+    Raises:
+        TimeoutError: it does not end; it is killed.
+    """
+    kept = {k: v for k, v in os.environ.items() if k not in _SETTINGS}
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, name) for name in ("stdout", "stderr")]
+        arguments = (textwrap.dedent(code), {**kept, **environment}, os.getcwd(), paths)
+        process = context.Process(target=_execute, args=arguments)
+        process.start()
+        process.join(seconds)
+        if process.exitcode is None:
+            process.kill()
+            raise TimeoutError(f"the process did not end in {seconds} s")
+        written = []
+        for path in paths:
+            with open(path) as file:
+                written.append(file.read())
+        return Finished(process.exitcode, *written)
+
+
+def python(code: str, **environment: str) -> str:
+    """Run code that must succeed, and return what it prints."""
+    done = run(code, **environment)
+    assert not done.returncode, done.stderr
+    return done.stdout.strip()
+
+
+def _execute(code: str, environment: dict[str, str], folder: str, paths: list[str]) -> None:
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, path in enumerate(paths, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    sys.argv = ["-c"]
+    warnings.resetwarnings()
+    warnings.simplefilter("ignore")
+    status = 0
+    try:
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else bool(error.code)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    atexit._run_exitfuncs()  # a child of the server would leave them out
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
