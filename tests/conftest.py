@@ -14,7 +14,7 @@ from tests import drawing, lean_torch  # noqa: F401
 from tests.older_releases import fault_of
 from xla_dynamo.execution import split_graph
 from xla_dynamo.execution.frozen_inputs import FrozenProgram
-from xla_dynamo.runtime import marks, metrics
+from xla_dynamo.runtime import marks, metrics, xla_options
 
 # The CPU appears as eight devices, over which some tests divide programs; the others use the first.
 os.environ.setdefault("CPU_NUM_DEVICES", "8")
@@ -79,6 +79,13 @@ def cold(monkeypatch):
     monkeypatch.setattr(marks, "_ever", False)
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture(autouse=True)
+def code_generation(request, monkeypatch):
+    """LLVM's optimizations are half of the time of a compilation: not every file has them."""
+    if not drawing.is_optimized(request.path, request.config.option.draw):
+        monkeypatch.setitem(xla_options.OF_PLATFORM["cpu"], "xla_backend_optimization_level", 0)
 
 
 @pytest.fixture

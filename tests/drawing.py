@@ -25,6 +25,19 @@ FOUND = (
 )
 
 
+# What these files test may depend on LLVM: exact arithmetic, what it makes of NaN, options, and
+# programs that run for long.
+OPTIMIZED = (
+    "test_contraction_barriers",
+    "test_exact_arithmetic",
+    "test_examples",
+    "test_op_sweep",
+    "test_random_edges",
+    "test_train_models",
+    "test_xla_options",
+)
+
+
 def seed_of_commit() -> str:
     """The commit that is checked out, or "0" where there is no git."""
     command = ["git", "rev-parse", "--short=12", "HEAD"]
@@ -35,6 +48,11 @@ def seed_of_commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "0"
     return run.stdout.strip()
+
+
+def is_optimized(path: Path, seed: str) -> bool:
+    """Whether LLVM optimizes the programs of a file of tests: of three files, those of one."""
+    return path.stem in OPTIMIZED or number(seed, path.stem) % 3 == 0
 
 
 def number(seed: str, *names: object) -> int:
