@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None, root: pathlib.Path = ROOT) -> i
     given, for_pytest = _parse(sys.argv[1:] if arguments is None else list(arguments))
     console = Console()
     if given.command == "reach":
-        marks = ["-n", "2", "-m", given.marks]
+        # Coverage.py keeps its file open while warnings are errors.
+        marks = ["-n", "2", "-m", given.marks, "-W", "ignore:unclosed database:ResourceWarning"]
         status, percent = reach.record(root, given.out, [*marks, *for_pytest])
         console.print(f"{percent:.1f} % of the lines are run; {given.out} says by which test")
         return status

@@ -34,7 +34,6 @@ class Run:
     at: str | None  # the test that failed, or that was running when the process ended
     at_seconds: float  # for how long it ran
     ran: int  # how many tests ended
-    unknown: tuple[str, ...]  # tests that pytest does not find
     seconds: float
     output: str
 
@@ -83,11 +82,18 @@ class Copy:
         assert run is not None, "no tests"
         return run
 
-    def collects(self, tests: Sequence[str], more: Sequence[str], limit: float) -> Run:
-        """Whether pytest finds the tests, without running them."""
+    def collected(
+        self, tests: Sequence[str], more: Sequence[str], limit: float
+    ) -> tuple[Run, set[str]]:
+        """All the tests in the files of some tests, found without running them."""
+        files = {test.partition("::")[0] for test in tests}
         if any(_APART.match(t) for t in tests):
-            tests = [*tests, _SOMETHING_ELSE]
-        return self._pytest(tests, ["--collect-only", *more], limit)
+            files.add(_SOMETHING_ELSE)
+        run = self._pytest(sorted(files), ["--collect-only", *more], limit)
+        return run, {name for entry in self._log() for name in entry.get("items", ())}
+
+    def _log(self) -> list[dict]:
+        return read_log(self._folder / "log")
 
     def _pytest(self, tests: Sequence[str], more: Sequence[str], limit: float) -> Run:
         log, named = self._folder / "log", self._folder / "tests"
@@ -119,11 +125,8 @@ class Copy:
             output.seek(0)
             text = output.read().decode(errors="replace")
         seconds = time.monotonic() - begun
-        unknown = tuple(t for t in tests if f"/{t}\n" in text and "ERROR: not found" in text)
-        return Run(
-            status in (0, 5), late, *_last_test(read_log(log), at_begin + seconds), unknown,
-            seconds, text[-4000:],
-        )  # fmt: skip
+        at = _last_test(self._log(), at_begin + seconds)
+        return Run(status in (0, 5), late, *at, seconds, text[-4000:])
 
     def stop(self) -> None:
         """End the tests, and whatever they have started."""

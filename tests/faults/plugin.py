@@ -43,5 +43,9 @@ class _Log:
         if report.failed:
             self._write(collected=report.nodeid)
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if session.config.option.collectonly:
+            self._write(items=[item.nodeid for item in session.items])
+
     def pytest_unconfigure(self) -> None:
         self._file.close()

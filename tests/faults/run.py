@@ -40,18 +40,25 @@ class Outcome:
     output: str = ""  # the end of pytest's
 
 
+@dataclasses.dataclass
+class WithoutFault:
+    """Tests that were run in a copy without a fault, or are not there."""
+
+    right: set[str] = dataclasses.field(default_factory=set)
+    wrong: set[str] = dataclasses.field(default_factory=set)
+
+
 class Examiner:
     """Runs tests in a copy. Only a test that passes without the fault can find it."""
 
-    def __init__(self, copy: Copy, reach: Reach, settings: Settings) -> None:
+    def __init__(self, copy: Copy, reach: Reach, settings: Settings, without: WithoutFault) -> None:
         self._copy, self._reach, self._settings = copy, reach, settings
-        self._right: set[str] = set()  # tests that are known to pass in the copy
-        self._wrong: set[str] = set()
+        self._without = without
 
     def examine(self, fault: Fault, reaching: Sequence[str]) -> Outcome:
         """Run the tests that reach a fault, in turn up to the first that finds it."""
         for _ in range(5):
-            usable = [test for test in reaching if test not in self._wrong]
+            usable = [test for test in reaching if test not in self._without.wrong]
             if not usable:
                 return Outcome(NOT_REACHED, reaching=len(reaching))
             # The times that are known were taken in a slower run. The rest of the limit is for the
@@ -74,14 +81,16 @@ class Examiner:
         if run.late and not self._hangs(run):
             return NOT_FOUND  # within the limit
         if run.at in tests:
-            right = run.at in self._right or self._passes([run.at])
-            (self._right if right else self._wrong).add(run.at)
+            right = run.at in self._without.right or self._passes([run.at])
+            (self._without.right if right else self._without.wrong).add(run.at)
         else:  # the package, or a file of tests, cannot be imported
-            collected = self._copy.collects(tests, self._settings.arguments, self._settings.limit)
-            right = collected.passed
-            self._wrong |= {*collected.unknown}
-            if not right and not collected.unknown:
+            given = self._settings
+            collecting, known = self._copy.collected(tests, given.arguments, given.limit)
+            unknown = set(tests) - known
+            if not collecting.passed:
                 return UNCLEAR
+            self._without.wrong |= unknown
+            right = not unknown
         if not right:
             return None
         return HANG if run.late else FOUND
@@ -118,9 +127,10 @@ def examine_all(
         tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder,
         futures.ThreadPoolExecutor(jobs) as pool,
     ):
+        without = WithoutFault()
         copies = [Copy(root, pathlib.Path(folder, str(job))) for job in range(jobs)]
         for copy in copies:
-            free.put(Examiner(copy, reach, settings))
+            free.put(Examiner(copy, reach, settings, without))
         work = {pool.submit(examine, fault): fault for fault in faults}
         try:
             for done in futures.as_completed(work):

@@ -108,8 +108,9 @@ class _Finder(ast.NodeVisitor):
         after += "\n" * (before.count("\n") - after.count("\n"))
         line = self.text.source[: span[0]].count(b"\n") + 1
         lines = lines or (line, line + before.count("\n"))
-        place = (self.path, kind, line, *span)
-        self.found.append(Fault(*place, before, after, lines, self._statement))
+        # Where a statement is passed by, it does not matter whether what it guards is left out.
+        statement = lines if kind == "guard" else self._statement
+        self.found.append(Fault(self.path, kind, line, *span, before, after, lines, statement))
 
     # What is left out, and what is gone through.
 
