@@ -46,6 +46,7 @@ class Copy:
         shutil.copytree(root, self.root, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
         (folder / "home").mkdir()
         self._process: subprocess.Popen | None = None
+        self._ended = False
 
     @contextlib.contextmanager
     def with_fault(self, fault: Fault) -> Iterator[None]:
@@ -96,6 +97,7 @@ class Copy:
         return read_log(self._folder / "log")
 
     def _pytest(self, tests: Sequence[str], more: Sequence[str], limit: float) -> Run:
+        self._check()
         log, named = self._folder / "log", self._folder / "tests"
         log.unlink(missing_ok=True)
         named.write_text("\n".join(tests) + "\n")
@@ -121,14 +123,24 @@ class Copy:
             except subprocess.TimeoutExpired:
                 late, status = True, None
             finally:
-                self.stop()
+                self._stop()
+            self._check()
             output.seek(0)
             text = output.read().decode(errors="replace")
         seconds = time.monotonic() - begun
         at = _last_test(self._log(), at_begin + seconds)
         return Run(status in (0, 5), late, *at, seconds, text[-4000:])
 
-    def stop(self) -> None:
+    def end(self) -> None:
+        """Run no more tests, and end those that run."""
+        self._ended = True
+        self._stop()
+
+    def _check(self) -> None:
+        if self._ended:
+            raise InterruptedError
+
+    def _stop(self) -> None:
         """End the tests, and whatever they have started."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):

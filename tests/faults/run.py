@@ -138,7 +138,7 @@ def examine_all(
         finally:  # also when the user interrupts
             pool.shutdown(wait=False, cancel_futures=True)
             for copy in copies:
-                copy.stop()
+                copy.end()
 
 
 class Outcomes:
