@@ -239,7 +239,7 @@ def test_faults_are_found_or_not(root, reached):
     }
     chosen = [f for f in faults() if (f.kind, f.before) in wanted]
     assert len(chosen) == len(wanted) + 1  # there are two keys
-    settings = Settings(limit=10, patience=4)
+    settings = Settings(limit=10)
     chosen.reverse()  # the one that hangs takes the longest
     for fault, outcome in examine_all(root, chosen, reached, settings, jobs=2):
         result, test = wanted[fault.kind, fault.before]

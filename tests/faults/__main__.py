@@ -77,6 +77,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     given = parser.parse_args(arguments[:cut])
     if getattr(given, "only", None) and not 1 <= given.only <= given.count:
         running.error(f"--only must be a number from 1 to {given.count}")
+    if given.command == "run" and not given.reach.exists():
+        running.error(f"{given.reach} is not there: `python -m tests.faults reach` makes it")
     return given, arguments[cut + 1 :]
 
 
@@ -96,10 +98,14 @@ def _run(
     settings = Settings(
         limit=given.limit, tests=given.tests, marks=given.marks, arguments=tuple(for_pytest)
     )
-    for fault, outcome in examine_all(root, missing, given.reach, settings, given.jobs):
-        outcomes.add(fault, outcome)
-        told = f"{numbers[fault]}. {fault}: {outcome.result}, {outcome.seconds:.0f} s"
-        console.print(escape(told), highlight=False, soft_wrap=True)
+    try:
+        for fault, outcome in examine_all(root, missing, given.reach, settings, given.jobs):
+            outcomes.add(fault, outcome)
+            told = f"{numbers[fault]}. {fault}: {outcome.result}, {outcome.seconds:.0f} s"
+            console.print(escape(told), highlight=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        console.print(f"{given.out} has the outcomes until here; --resume goes on")
+        return 130
     console.print(_table({n: (f, outcomes.known[f]) for f, n in numbers.items()}))
     return 0
 

@@ -22,7 +22,6 @@ class Settings:
 
     limit: float = 240  # seconds a fault
     tests: int = 300  # at most
-    patience: float = 30  # a test that takes so many seconds more than it should hangs
     marks: str = "not slow"
     arguments: tuple[str, ...] = ()  # more of pytest's
 
@@ -100,7 +99,7 @@ class Examiner:
         if run.at is None:
             return not run.ran
         usual = self._reach.seconds.get(run.at, 0.0)
-        return run.at_seconds > self._settings.patience + 3 * usual
+        return run.at_seconds > min(30, self._settings.limit / 4) + 3 * usual
 
     def _passes(self, tests: Sequence[str]) -> bool:
         given = self._settings
