@@ -5,7 +5,6 @@ import dataclasses
 import importlib.util
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
@@ -14,14 +13,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tests.faults.plugin import LOG
-from tests.faults.reach import PLUGIN, environment, read_log
+from tests.faults.reach import APART, PLUGIN, environment, read_log
 from tests.faults.sites import Fault
 
 _LEFT_OUT = (".git", ".venv*", ".*_cache", ".hypothesis", ".faults", ".peers", "__pycache__")
 
-# A file of the lazy device is one test, run in a process of its own, if pytest is given something
-# else too (tests/lazy/conftest.py). Pytest's marks reach the tests in that process.
-_APART = re.compile("^tests/lazy/[^:]*::(in_a_process_of_its_own|without_shared_memory)$")
+# What makes pytest run a file of the lazy device apart. Its marks reach the tests there.
 _SOMETHING_ELSE = "tests/test_release.py::test_the_changelog_has_the_version"
 
 
@@ -71,7 +68,7 @@ class Copy:
         No marks are asked for where tests are named one by one: `every` in tests/conftest.py would
         count anew, and take others for slow.
         """
-        apart = [t for t in tests if _APART.match(t)]
+        apart = [t for t in tests if APART.match(t)]
         here = [t for t in tests if t not in set(apart)]
         begun = time.monotonic()
         run = self._pytest(here, more, limit) if here else None
@@ -88,7 +85,7 @@ class Copy:
     ) -> tuple[Run, set[str]]:
         """All the tests in the files of some tests, found without running them."""
         files = {test.partition("::")[0] for test in tests}
-        if any(_APART.match(t) for t in tests):
+        if any(APART.match(t) for t in tests):
             files.add(_SOMETHING_ELSE)
         run = self._pytest(sorted(files), ["--collect-only", *more], limit)
         return run, {name for entry in self._log() for name in entry.get("items", ())}

@@ -22,6 +22,10 @@ from tests.faults.sites import Fault
 TOOL = import_floors.ROOT  # where this package of tests is
 PLUGIN = "tests.faults.plugin"
 
+# A file of the lazy device is one test, run in a process of its own, if pytest is given something
+# else too (tests/lazy/conftest.py).
+APART = re.compile("^(tests/lazy/[^:]*)::(in_a_process_of_its_own|without_shared_memory)$")
+
 # Coverage's `patch = subprocess` hands the settings of the parent down to child processes as they
 # are. With COVERAGE_PROCESS_START each child reads this file, and has in its environment the test
 # that started it. Nothing that coverage.py warns of is a reason for a test to fail.
@@ -126,8 +130,13 @@ class Reach:
             if found == {""}:
                 found = set().union(*reached.values())
             if found:
-                return sorted(found & self.seconds.keys())
+                return sorted(found & self.seconds.keys() | self._above(found))
         return []
+
+    def _above(self, tests: Iterable[str]) -> set[str]:
+        """The tests that ran the files of some tests in other processes."""
+        files = {test.partition("::")[0] for test in tests if test not in self.seconds}
+        return {t for t in self.seconds if (apart := APART.match(t)) and apart[1] in files}
 
     def _by_line(self, path: str) -> dict[int, set[str]]:
         ours = [known for known in self._files if f"/{known}".endswith(f"/{path}")]
