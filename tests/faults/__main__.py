@@ -113,7 +113,9 @@ def _run(
 def _table(rows: dict[int, tuple[Fault, Outcome]]) -> Table:
     counts = collections.Counter(outcome.result for _, outcome in rows.values())
     title = ", ".join(f"{count} {result}" for result, count in counts.most_common())
-    table = Table("", "place", "kind", "fault", "outcome", "s", "tests", "found by", title=title)
+    table = Table(title=title)
+    for name in ("", "place", "kind", "fault", "outcome", "s", "tests", "found by"):
+        table.add_column(name, overflow="fold")
     for number, (fault, outcome) in sorted(rows.items()):
         before, after = (" ".join(text.split()) for text in (fault.before, fault.after))
         by = "" if outcome.result == NOT_FOUND else outcome.test or ""

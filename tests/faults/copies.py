@@ -150,6 +150,8 @@ def _last_test(log: Sequence[dict], now: float) -> tuple[str | None, float, int]
     begun: dict[str, float] = {}
     ended = []
     for entry in log:
+        if _SOMETHING_ELSE in (entry.get("begun"), entry.get("test")):
+            continue
         if name := entry.get("begun"):
             begun[name] = entry["time"]
         elif name := entry.get("test"):
