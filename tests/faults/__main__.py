@@ -20,7 +20,7 @@ from rich.table import Table
 from docs import import_floors
 from tests.faults import reach
 from tests.faults.draw import draw
-from tests.faults.run import NOT_FOUND, Outcome, Outcomes, Settings, examine_all
+from tests.faults.run import FOUND, HANG, Outcome, Outcomes, Settings, examine_all
 from tests.faults.sites import Fault
 
 ROOT = import_floors.ROOT
@@ -117,19 +117,13 @@ def _table(rows: dict[int, tuple[Fault, Outcome]]) -> Table:
     for name in ("", "place", "kind", "fault", "outcome", "s", "tests", "found by"):
         table.add_column(name, overflow="fold")
     for number, (fault, outcome) in sorted(rows.items()):
-        before, after = (" ".join(text.split()) for text in (fault.before, fault.after))
-        by = "" if outcome.result == NOT_FOUND else outcome.test or ""
+        by = outcome.test or "an import"
         tests = f"{outcome.ran} of {outcome.chosen}, {outcome.reaching} reach it"
         place = f"{fault.path}:{fault.line}"
-        change = escape(f"{_cut(before)} → {_cut(after)}")
-        seconds = f"{outcome.seconds:.0f}"
-        row = (str(number), place, fault.kind, change, outcome.result, seconds, tests, escape(by))
-        table.add_row(*row)
+        found = escape(by) if outcome.result in (FOUND, HANG) else ""
+        seconds, change = f"{outcome.seconds:.0f}", escape(fault.change())
+        table.add_row(str(number), place, fault.kind, change, outcome.result, seconds, tests, found)
     return table
-
-
-def _cut(text: str, most: int = 80) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 if __name__ == "__main__":

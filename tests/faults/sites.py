@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import functools
 import itertools
+import os
 import re
 from collections.abc import Iterator, Sequence
 
@@ -56,9 +57,18 @@ class Fault:
         assert source[self.start : self.end].decode() == self.before, f"{self.path} has changed"
         return source[: self.start] + self.after.encode() + source[self.end :]
 
+    def change(self) -> str:
+        """Both texts on one line, each without most of a long beginning or end that they share."""
+        texts = [" ".join(text.split()) for text in (self.before, self.after)]
+        if len(texts[0]) > 80:
+            same = max(len(os.path.commonprefix(texts)) - 20, 0)
+            texts = ["…" * (same > 0) + text[same:] for text in texts]
+            same = max(len(os.path.commonprefix([text[::-1] for text in texts])) - 20, 0)
+            texts = [text[: len(text) - same] + "…" * (same > 0) for text in texts]
+        return f"{texts[0]} → {texts[1] or '(nothing)'}"
+
     def __str__(self) -> str:
-        before, after = (" ".join(t.split()) for t in (self.before, self.after))
-        return f"{self.path}:{self.line}: {self.kind}: {before} → {after or '(nothing)'}"
+        return f"{self.path}:{self.line}: {self.kind}: {self.change()}"
 
 
 @functools.cache
