@@ -200,6 +200,13 @@ def test_operands_keep_their_parentheses():
     assert less == "(a) <= (b)"
 
 
+def test_a_long_fault_is_shown_by_what_changes():
+    arguments = ", ".join(f"argument_{n}" for n in range(30))
+    source = f"def f():\n    return call({arguments}, one=1, two=2)\n"
+    shown = [f.change() for f in faults_of("f.py", source.encode())]
+    assert "…, argument_29, one=1, two=2) → …, argument_29, one=1)" in shown
+
+
 def test_the_seed_draws():
     drawn = draw(ROOT, 60, 1)
     assert drawn == draw(ROOT, 60, 1) != draw(ROOT, 60, 2)

@@ -4,7 +4,6 @@ import ast
 import dataclasses
 import functools
 import itertools
-import os
 import re
 from collections.abc import Iterator, Sequence
 
@@ -61,14 +60,20 @@ class Fault:
         """Both texts on one line, each without most of a long beginning or end that they share."""
         texts = [" ".join(text.split()) for text in (self.before, self.after)]
         if len(texts[0]) > 80:
-            same = max(len(os.path.commonprefix(texts)) - 20, 0)
+            same = max(_shared(*texts) - 20, 0)
             texts = ["…" * (same > 0) + text[same:] for text in texts]
-            same = max(len(os.path.commonprefix([text[::-1] for text in texts])) - 20, 0)
+            same = max(_shared(*(text[::-1] for text in texts)) - 20, 0)
             texts = [text[: len(text) - same] + "…" * (same > 0) for text in texts]
         return f"{texts[0]} → {texts[1] or '(nothing)'}"
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.kind}: {self.change()}"
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 @functools.cache
