@@ -80,8 +80,8 @@ def record(root: pathlib.Path, out: pathlib.Path, arguments: Sequence[str]) -> t
         measured = coverage.Coverage(config_file=str(settings))
         measured.combine()
         measured.save()
-        percent = measured.report(file=io.StringIO(), ignore_errors=True)
         _add_tests(out, read_log(log))
+        percent = measured.report(file=io.StringIO(), ignore_errors=True)
     return status, percent
 
 
