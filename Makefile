@@ -94,4 +94,4 @@ dist: $(READY)  ## a source distribution, and a wheel built from it, in dist/
 	$(BIN)/python -m build --no-isolation
 
 clean:
-	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .faults
