@@ -7,6 +7,7 @@ import what imports it, and so on, as far as the time allows by tests/durations.
 
 import argparse
 import collections
+import functools
 import json
 import pathlib
 import subprocess
@@ -58,6 +59,7 @@ def distances(
     return {files[module]: distance for module, distance in near.items()}
 
 
+@functools.cache
 def graph() -> tuple[dict[str, set[str]], dict[str, str]]:
     """By each module of the package, the tests, the benchmark and the docs: imports and path."""
     paths = {**import_floors.sources()}
@@ -78,9 +80,9 @@ def nearest(paths: set[str]) -> list[str]:
     rows = []
     for path in sorted(ROOT.glob("tests/**/test_*.py")):
         name, stem = str(path.relative_to(ROOT)), path.stem.removeprefix("test_")
-        distance = 1 if stem in stems else near.get(name)
-        if distance is not None:
-            rows.append((0 if name in paths else distance, name))
+        if name in paths or stem in stems or name in near:
+            rank = 0 if name in paths else 1 if stem in stems else 1 + near[name]
+            rows.append((rank, name))
     return [name for _, name in sorted(rows)]
 
 

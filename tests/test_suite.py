@@ -69,7 +69,7 @@ def test_cases_that_found_a_fault_exist(request):
         ("xla_dynamo/lazy/growth.py", "tests/lazy/"),
         ("runtime/cache_folder.py", "tests/runtime/test_cache_folder.py"),
         ("bench/serve.py", "tests/bench/test_serve.py"),
-        ("tests/spmd/dividing.py", "tests/spmd/"),
+        ("tests/spmd/small_transformer.py", "tests/spmd/test_recipes_"),
     ],
 )
 def test_the_nearest_tests_come_first(changed, nearest):

@@ -62,8 +62,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for command in (drawing, running):
         command.add_argument("--count", type=int, default=40, help="how many faults")
         command.add_argument("--seed", type=int, default=0, help="what they are drawn by")
-    for command in (reaching, running):
-        command.add_argument("--marks", default="not slow", help="pytest's -m")
+    reaching.add_argument("--marks", default="not slow", help="pytest's -m")
     place = FOLDER / "reach.sqlite"
     reaching.add_argument("--out", type=pathlib.Path, default=place, help="the file to write")
     running.add_argument("--reach", type=pathlib.Path, default=place, help="what `reach` wrote")
@@ -95,9 +94,7 @@ def _run(
     known = {} if given.only else outcomes.known
     numbers = {fault: number for number, fault in faults.items()}
     missing = [fault for fault in numbers if fault not in known]
-    settings = Settings(
-        limit=given.limit, tests=given.tests, marks=given.marks, arguments=tuple(for_pytest)
-    )
+    settings = Settings(given.limit, given.tests, tuple(for_pytest))
     try:
         for fault, outcome in examine_all(root, missing, given.reach, settings, given.jobs):
             outcomes.add(fault, outcome)

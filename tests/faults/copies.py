@@ -13,13 +13,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tests.faults.plugin import LOG
-from tests.faults.reach import APART, PLUGIN, environment, read_log
+from tests.faults.reach import PLUGIN, environment, read_log
 from tests.faults.sites import Fault
 
 _LEFT_OUT = (".git", ".venv*", ".*_cache", ".hypothesis", ".faults", ".peers", "__pycache__")
-
-# What makes pytest run a file of the lazy device apart. Its marks reach the tests there.
-_SOMETHING_ELSE = "tests/test_release.py::test_the_changelog_has_the_version"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,31 +59,19 @@ class Copy:
         path.write_bytes(source)
         pathlib.Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
 
-    def run(self, tests: Sequence[str], marks: str, more: Sequence[str], limit: float) -> Run:
-        """Tests in their order, up to the first that fails.
+    def run(self, tests: Sequence[str], more: Sequence[str], limit: float) -> Run:
+        """Tests up to the first that fails, in their order; those of the lazy device are last.
 
-        No marks are asked for where tests are named one by one: `every` in tests/conftest.py would
+        No marks are asked for, as tests are named one by one: `every` (tests/drawing.py) would
         count anew, and take others for slow.
         """
-        apart = [t for t in tests if APART.match(t)]
-        here = [t for t in tests if t not in set(apart)]
-        begun = time.monotonic()
-        run = self._pytest(here, more, limit) if here else None
-        if apart and (run is None or run.passed):
-            left = limit - (time.monotonic() - begun)
-            then = self._pytest([*apart, _SOMETHING_ELSE], ["-m", marks, *more], left)
-            ran = then.ran + (run.ran if run else 0)
-            run = dataclasses.replace(then, ran=ran, seconds=time.monotonic() - begun)
-        assert run is not None, "no tests"
-        return run
+        return self._pytest(tests, more, limit)
 
     def collected(
         self, tests: Sequence[str], more: Sequence[str], limit: float
     ) -> tuple[Run, set[str]]:
         """All the tests in the files of some tests, found without running them."""
         files = {test.partition("::")[0] for test in tests}
-        if any(APART.match(t) for t in tests):
-            files.add(_SOMETHING_ELSE)
         run = self._pytest(sorted(files), ["--collect-only", *more], limit)
         return run, {name for entry in self._log() for name in entry.get("items", ())}
 
@@ -150,8 +135,6 @@ def _last_test(log: Sequence[dict], now: float) -> tuple[str | None, float, int]
     begun: dict[str, float] = {}
     ended = []
     for entry in log:
-        if _SOMETHING_ELSE in (entry.get("begun"), entry.get("test")):
-            continue
         if name := entry.get("begun"):
             begun[name] = entry["time"]
         elif name := entry.get("test"):

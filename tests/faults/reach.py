@@ -16,15 +16,12 @@ import coverage
 from coverage.numbits import numbits_to_nums
 
 from docs import import_floors
+from tests import drawing
 from tests.faults.plugin import LOG
 from tests.faults.sites import Fault
 
 TOOL = import_floors.ROOT  # where this package of tests is
 PLUGIN = "tests.faults.plugin"
-
-# A file of the lazy device is one test, run in a process of its own, if pytest is given something
-# else too (tests/lazy/conftest.py).
-APART = re.compile("^(tests/lazy/[^:]*)::(in_a_process_of_its_own|without_shared_memory)$")
 
 # Coverage's `patch = subprocess` hands the settings of the parent down to child processes as they
 # are. With COVERAGE_PROCESS_START each child reads this file, and has in its environment the test
@@ -54,7 +51,8 @@ def environment(root: pathlib.Path) -> dict[str, str]:
     ours = ("COVERAGE_", "FAULTS_", "PYTEST_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     paths = [str(root), str(TOOL), *filter(None, [kept.get("PYTHONPATH")])]
-    return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+    drawn = {drawing.DRAW: drawing.seed_of_commit()}  # the copies of a checkout have no git
+    return {**kept, **drawn, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 def record(root: pathlib.Path, out: pathlib.Path, arguments: Sequence[str]) -> tuple[int, float]:
@@ -130,13 +128,8 @@ class Reach:
             if found == {""}:
                 found = set().union(*reached.values())
             if found:
-                return sorted(found & self.seconds.keys() | self._above(found))
+                return sorted(found & self.seconds.keys())
         return []
-
-    def _above(self, tests: Iterable[str]) -> set[str]:
-        """The tests that ran the files of some tests in other processes."""
-        files = {test.partition("::")[0] for test in tests if test not in self.seconds}
-        return {t for t in self.seconds if (apart := APART.match(t)) and apart[1] in files}
 
     def _by_line(self, path: str) -> dict[int, set[str]]:
         ours = [known for known in self._files if f"/{known}".endswith(f"/{path}")]

@@ -22,7 +22,6 @@ class Settings:
 
     limit: float = 240  # seconds a fault
     tests: int = 300  # at most
-    marks: str = "not slow"
     arguments: tuple[str, ...] = ()  # more of pytest's
 
 
@@ -65,7 +64,7 @@ class Examiner:
             given = self._settings
             tests = choose(usable, self._reach, fault.path, given.limit / 2, given.tests)
             with self._copy.with_fault(fault):
-                run = self._copy.run(tests, given.marks, given.arguments, given.limit)
+                run = self._copy.run(tests, given.arguments, given.limit)
             result = self._result(run, tests)
             if result is not None:
                 outcome = Outcome(result, run.at, run.seconds, run.ran, len(tests), len(reaching))
@@ -103,7 +102,7 @@ class Examiner:
 
     def _passes(self, tests: Sequence[str]) -> bool:
         given = self._settings
-        return self._copy.run(tests, given.marks, given.arguments, given.limit).passed
+        return self._copy.run(tests, given.arguments, given.limit).passed
 
 
 def examine_all(
