@@ -1,6 +1,7 @@
 # Everything sets itself up in .venv: `make demo` and `make test` need only Python 3.11+.
 
 PYTHON ?= python3
+GPU_PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -18,7 +19,7 @@ define environment
 test -d $(1) || $(PYTHON) -m venv $(1)
 endef
 
-.PHONY: demo check test test-all test-latest test-oldest lint format bench examples docs constraints dist clean
+.PHONY: demo check test test-all gpu-check test-latest test-oldest lint format bench examples docs constraints dist clean
 
 # setuptools first, and no environment of its own to build in: pip would take the newest there.
 $(READY): pyproject.toml constraints.txt
@@ -40,6 +41,10 @@ test: $(READY)  ## the test suite without the exhaustive sweeps
 # A sweep may take its time: what writes the stacks of a hanging test may crash one that goes on.
 test-all: $(READY)  ## everything, the exhaustive sweeps included (hours)
 	$(BIN)/python -m pytest -n 2 -o faulthandler_timeout=7200
+
+# On the Python that has torch and jax with the plugin for CUDA: nothing is installed.
+gpu-check:  ## eight minutes on a GPU: what works there, how fast, in gpu-check/report.md
+	$(GPU_PYTHON) -m bench.gpu_check
 
 # Never up to date: the index may have something newer since the last time.
 test-latest:  ## the tests that are not slow, on the newest releases that our ranges allow
