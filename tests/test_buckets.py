@@ -91,6 +91,7 @@ BOUNDED = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", BOUNDED)
 def test_one_executable_for_a_bucket(name, executables):
     # Sums of other lengths are added in another order.

@@ -125,7 +125,7 @@ def assert_as_near_to_exact(names, factor=2):
         compare_with_exact(exact[0], expected, actual, factor)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", BLOCKS)
 def test_between_convolutions(name):
     assert_as_near_to_exact([name])

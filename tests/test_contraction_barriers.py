@@ -38,6 +38,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_differences_of_products_are_those_of_eager(name, dtype):

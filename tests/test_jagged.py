@@ -39,6 +39,7 @@ JAGGED = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", JAGGED)
 def test_jagged(name):
     """Forward and backward, at several lengths."""

@@ -73,11 +73,13 @@ EVERY = [
 ]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", WHOLE)
 def test_one_by_one(name):
     assert_steps_as_eager(name, configurations(name)[-1])
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", FOREACH)
 def test_foreach(name):
     assert_steps_as_eager(name, {**configurations(name)[-1], "foreach": True})

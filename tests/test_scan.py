@@ -21,6 +21,7 @@ def test_gradient_of_a_scan_that_drops():
     assert y.unique(dim=0).shape[0] == 20
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", [1, 2, 7])
 @pytest.mark.parametrize("make", [torch.randn, leaf])

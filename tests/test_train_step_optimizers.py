@@ -21,7 +21,7 @@ from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.runtime import metrics
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name):
     # ASGD keeps its step sizes in float32. RAdam leaves its warm-up at the sixth step.

@@ -62,7 +62,7 @@ def assert_views_lie_as_in_eager(f, x, place=lambda x: x.clone(), dynamic=True):
     assert views_of(compiled_anew(f, dynamic=dynamic), place(x)) == expected
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("view", VIEWS)

@@ -173,6 +173,7 @@ def train(recipe=None, steps=20):
     return torch.tensor(found), optimizer
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("recipe", [data_parallel, tensor_parallel, fully_sharded])
 def test_twenty_steps_have_the_losses_of_one_device(recipe, executables):
     alone, _ = train()

@@ -80,6 +80,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_losses_are_eagers_and_two_programs_suffice(model, optimizer):

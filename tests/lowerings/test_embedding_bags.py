@@ -68,7 +68,7 @@ def bags(kind, mode, padding_idx, weighted):
     return f
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("padding_idx", [None, 3])
 @pytest.mark.parametrize("mode", ["sum", "mean", "max", "weighted"])
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,9 +14,13 @@ from xla_dynamo import spmd
 from xla_dynamo.spmd.recipes import shard_batch
 
 MESHES = {"8": ONE_AXIS, "2x4": WIDE, "4x2": TALL}
-on_meshes = pytest.mark.parametrize(
-    "name", ["8", "2x4", pytest.param("4x2", marks=pytest.mark.slow)]
-)
+
+
+def on_meshes(test):
+    """The test on one of the meshes, by its name."""
+    return pytest.mark.every(3)(pytest.mark.parametrize("name", MESHES)(test))
+
+
 # LLVM is most of the time otherwise; what XLA's partitioner does is the same.
 QUICK = {"xla_options": {"xla_backend_optimization_level": 0}}
 VOCABULARY, WIDTH, HEADS, HIDDEN = 64, 32, 8, 48

@@ -86,7 +86,8 @@ def test_twenty_steps(name):
     assert moved(run.executable, "all-reduce").count(activations) >= 5 + 4
 
 
-@pytest.mark.parametrize("name", [pytest.param("8", marks=pytest.mark.slow), "2x4"])
+@pytest.mark.every(2)
+@pytest.mark.parametrize("name", ["8", "2x4"])
 def test_twenty_steps_by_sequence(name):
     """Between layers each device has a part of the sequence: activations are gathered there."""
     mesh = MESHES[name]
