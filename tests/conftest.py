@@ -53,9 +53,8 @@ def pytest_collection_modifyitems(config, items):
         if fault := fault_of(item.nodeid.removeprefix("tests/")):
             reason = f"{fault.library} {fault.until} and older: {fault.reason}"
             item.add_marker(pytest.mark.skip(reason=reason))
-    # The lazy device changes the process for good, see tests/lazy/conftest.py. Each process gets
-    # its tests in their order, so none of the others follows one of these.
-    items.sort(key=lambda item: LAZY in item.path.parents)
+    # What takes minutes begins first: at the end the other process would wait for it.
+    items.sort(key=lambda item: item.path.name != "test_lazy_device.py")
 
 
 def pytest_collection_finish(session):
@@ -79,6 +78,14 @@ def cold(monkeypatch):
     monkeypatch.setattr(marks, "_ever", False)
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture(autouse=True)
+def no_lazy_device(request):
+    """No test claims torch's place for further devices, but those of the lazy device."""
+    yield
+    if LAZY not in request.path.parents:
+        assert not hasattr(torch, "xla"), "the lazy device was claimed: move the test to tests/lazy"
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,9 @@
-"""A pytest plugin that fails a run of the suite which leaves some of the package untried.
+"""A pytest plugin that tells what no test of a run has tried: `pytest -p tests.reached`.
 
-`python -m pytest -p tests.reached ...`, as `make test` does. Tried must be: each rule of the
-lowering table, by a graph that it lowers; each pass, by a module that it changes; each class of
-errors, by one that is raised. What only a process of a test's own reaches does not count.
+A pass is tried by a module that it changes, a class of errors by one that a test expects, a rule of
+the lowering table by a graph that it lowers. A run that leaves out a pass or a class of errors
+fails. Rules are told: `make test` draws its cases, so not each run sends the same operators. What
+only a process of a test's own reaches does not count.
 """
 
 import dataclasses
@@ -11,14 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+from _pytest.raises import RaisesExc
 
 from xla_dynamo import errors
 from xla_dynamo.lowerings import TABLE, passes
 from xla_dynamo.programs import lower_nodes
 from xla_dynamo.torch_private import OpOverload
 
-# What cannot be reached here, and why.
-EXCUSED: dict[str, str] = {}
+# Passes that have nothing to do on the CPU.
+ELSEWHERE = {"set_matmul_precision"}
 
 
 class Reached:
@@ -26,22 +28,28 @@ class Reached:
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        self.expected = expected()  # before tests add rules and classes of their own
+        # Before tests add some of their own.
+        self.rules = {op for op in TABLE if _exists(op)}
+        self.errors = _error_classes()
 
     def watch(self) -> None:
-        """Put watchers in the places where rules are found, passes run and errors are made."""
-        find_rule, init = lower_nodes.find_rule, errors.XlaDynamoError.__init__
+        """Put watchers in the places where rules are found, passes run and errors are expected."""
+        find_rule, exit_ = lower_nodes.find_rule, RaisesExc.__exit__
 
         def found(op: OpOverload) -> Any:
             self.names.add(str(op))
             return find_rule(op)
 
-        def made(error: Exception, *args: Any) -> None:
-            self.names.add(type(error).__name__)
-            init(error, *args)
+        def expected(block: RaisesExc, kind: Any, error: BaseException | None, trace: Any) -> bool:
+            chained = error
+            while chained is not None:
+                told = f"{type(chained).__name__} {chained}"  # Dynamo's error quotes ours
+                self.names |= {name for name in self.errors if name in told}
+                chained = chained.__cause__ or chained.__context__
+            return exit_(block, kind, error, trace)
 
         lower_nodes.find_rule = found
-        errors.XlaDynamoError.__init__ = made  # type: ignore[method-assign]
+        RaisesExc.__exit__ = expected  # type: ignore[method-assign]
         passes.PASSES = tuple(
             dataclasses.replace(p, rewrite=self._watched(p.rewrite)) for p in passes.PASSES
         )
@@ -60,8 +68,9 @@ class Reached:
         return rewritten
 
     def left(self) -> list[str]:
-        """What none of the tests has reached."""
-        return sorted(self.expected - self.names - EXCUSED.keys())
+        """The passes and errors that no test has reached."""
+        names = {p.name for p in passes.PASSES} - ELSEWHERE | self.errors
+        return sorted(names - self.names)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         output = getattr(session.config, "workeroutput", None)
@@ -76,15 +85,18 @@ class Reached:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for name in self.left():
             terminalreporter.write_line(f"NOT REACHED by any test: {name}", red=True)
+        rules = sorted(self.rules - self.names)
+        reached = len(self.rules) - len(rules)
+        terminalreporter.write_line(f"{reached} of {len(self.rules)} rules were reached")
+        if terminalreporter.verbosity > 0:
+            terminalreporter.write_line(f"not these: {' '.join(rules)}")
 
 
-def expected() -> set[str]:
-    """The operators of our rules that this torch has, our passes, and our classes of errors."""
+def _error_classes() -> set[str]:
     classes: list[type] = [errors.XlaDynamoError]
     for c in classes:
         classes += c.__subclasses__()
-    raised = {c.__name__ for c in classes[1:]}
-    return {*filter(_exists, TABLE), *(p.name for p in passes.PASSES), *raised}
+    return {c.__name__ for c in classes[1:]}
 
 
 def _exists(op: str) -> bool:

@@ -60,7 +60,7 @@ class Copy:
         pathlib.Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
 
     def run(self, tests: Sequence[str], more: Sequence[str], limit: float) -> Run:
-        """Tests up to the first that fails, in their order; those of the lazy device are last.
+        """Tests up to the first that fails, in their order.
 
         No marks are asked for, as tests are named one by one: `every` (tests/drawing.py) would
         count anew, and take others for slow.

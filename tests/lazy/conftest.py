@@ -1,15 +1,25 @@
-"""The lazy device takes torch's one place for further devices.
+"""The tests of the lazy device run in processes of their own: see tests/test_lazy_device.py.
 
-That changes `torch.accelerator` and what autograd does for as long as the process lives, so these
-tests come last in their process (tests/conftest.py). With LAZY_TESTS_COPY set, buffers and tensors
-share no memory, as on platforms that torch has no device for.
+The device takes torch's one place for further devices, before autograd runs for the first time.
+That changes `torch.accelerator`, and what autograd does, for as long as the process lives. So where
+pytest is given more than this folder, it leaves the folder to `tests/test_lazy_device.py`. With
+LAZY_TESTS_COPY set, buffers and tensors share no memory, as on platforms unknown to torch.
 """
 
 import os
+import pathlib
 
 import pytest
 
+HERE = pathlib.Path(__file__).parent
 COPIES = "LAZY_TESTS_COPY"
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Whether a file here is left out, since other tests run in this process."""
+    start = config.invocation_params.dir
+    given = [(start / a.partition("::")[0]).resolve() for a in config.args]
+    return None if all(p.is_relative_to(HERE) for p in given) else True
 
 
 def pytest_configure(config):
