@@ -36,6 +36,15 @@ dlpack_from_buffer: Callable[[Buffer, Any], Any] = _jax.buffer_to_dlpack_managed
 LoadedExecutable: TypeAlias = _jax.LoadedExecutable
 
 
+def platform_of(device: Any) -> str:
+    """The PJRT platform of a device: "cpu", "cuda", "tpu".
+
+    The device itself says "gpu" for CUDA, and so may its client's `platform`.
+    """
+    client = device.client
+    return getattr(client, "_raw_platform", client.platform)
+
+
 def make_cpu_client(devices: int = 1) -> _jax.Client:
     """A PJRT client for the CPU, as so many devices.
 

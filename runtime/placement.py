@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 
-from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.jaxlib_private import Buffer, platform_of
 from xla_dynamo.runtime.mesh import Sharding
 
 if TYPE_CHECKING:  # exported programs run in processes that have no torch
@@ -72,7 +72,7 @@ class Placement:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", self.devices[0])
-        object.__setattr__(self, "platform", self.devices[0].platform)
+        object.__setattr__(self, "platform", platform_of(self.devices[0]))
 
     @property
     def has_streams(self) -> bool:

@@ -106,8 +106,8 @@ def saved_executable(
     first = placement.devices[0]
     parts = [
         KIND,
-        *_versions(first.client.platform),
-        first.client.platform,
+        *_versions(placement.platform),
+        placement.platform,
         first.client.platform_version,
         str(first.client.device_count()),
         *(device.device_kind for device in placement.devices),

@@ -40,10 +40,17 @@ def examine(item: str, device: str, folder: pathlib.Path, limit: float) -> Outco
     lines, log = folder / f"{item}.jsonl", folder / f"{item}.log"
     lines.unlink(missing_ok=True)
     command = [sys.executable, "-m", "bench.gpu_check.items", item, device, str(lines)]
+    # NVIDIA's libraries read it as they are loaded, torch's and XLA's alike.
+    environment = {**os.environ, "NVIDIA_TF32_OVERRIDE": "0"}
     start = time.monotonic()
     with open(log, "w") as output:
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
         try:
             status = process.wait(limit)

@@ -1,6 +1,7 @@
 """Clients of PJRT are made as they were configured, once a process."""
 
 import textwrap
+import types
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from tests.fresh_process import python
 from xla_dynamo.errors import OptionError, UnsupportedTensor
 from xla_dynamo.runtime import clients
 from xla_dynamo.runtime.clients import ClientConfiguration, placement_at, placement_of
+from xla_dynamo.runtime.placement import Placement
 
 COUNT = """
     import torch, xla_dynamo
@@ -64,3 +66,9 @@ def test_placements():
     assert not placement.has_streams
     with pytest.raises(UnsupportedTensor, match="no PJRT platform for tensors on 'mps'"):
         placement_of(torch.device("mps", 0))
+
+
+def test_the_platform_of_a_gpu():
+    client = types.SimpleNamespace(platform="gpu", _raw_platform="cuda")
+    device = types.SimpleNamespace(platform="gpu", client=client)
+    assert Placement(torch.device("cuda", 0), (device,)).platform == "cuda"

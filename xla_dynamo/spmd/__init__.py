@@ -26,20 +26,19 @@ from xla_dynamo.spmd.marking import (
 )
 from xla_dynamo.spmd.meshes import HybridMesh, get_1d_mesh, get_global_mesh, set_global_mesh
 from xla_dynamo.spmd.sharding_spec import ShardingSpec
-from xla_dynamo.spmd.visualize import (
-    get_sharding_text,
-    visualize_sharding,
-    visualize_tensor_sharding,
-)
 
-# Looked up at first use: torch.distributed.tensor takes two seconds to import.
+# Looked up at first use: torch.distributed.tensor takes two seconds to import, and pictures need
+# rich, which programs do without.
 _LAZY = {
     "convert_partition_spec_to_placements": "xla_dynamo.spmd.placements",
     "convert_placements_to_partition_spec": "xla_dynamo.spmd.placements",
     "from_dtensor": "xla_dynamo.spmd.dtensors",
+    "get_sharding_text": "xla_dynamo.spmd.visualize",
     "mesh_from_device_mesh": "xla_dynamo.spmd.placements",
     "to_device_mesh": "xla_dynamo.spmd.placements",
     "to_dtensor": "xla_dynamo.spmd.dtensors",
+    "visualize_sharding": "xla_dynamo.spmd.visualize",
+    "visualize_tensor_sharding": "xla_dynamo.spmd.visualize",
     "xla_distribute_module": "xla_dynamo.spmd.dtensors",
     "xla_distribute_tensor": "xla_dynamo.spmd.dtensors",
 }
