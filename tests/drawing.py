@@ -37,6 +37,7 @@ OPTIMIZED = (
     "test_op_sweep",
     "test_random_edges",
     "test_split_reductions",
+    "test_storage",
     "test_train_models",
     "test_xla_options",
 )

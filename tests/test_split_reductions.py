@@ -34,6 +34,7 @@ REDUCTIONS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")  # of one element
 @settings(
     max_examples=25,
     deadline=None,
