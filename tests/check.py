@@ -20,6 +20,7 @@ from docs import import_floors
 ROOT = import_floors.ROOT
 DURATIONS = pathlib.Path(__file__).with_name("durations.json")
 ALWAYS = ("tests/test_tiny.py", "tests/test_structure.py")
+LAZY = "tests/test_lazy_device.py"  # runs the folder tests/lazy, whose tests need their own process
 # Seconds that a file takes of which nobody knows, and those that no test spends: lint, imports.
 UNKNOWN, BESIDE = 5.0, 45
 PROCESSES = 2
@@ -83,7 +84,8 @@ def nearest(paths: set[str]) -> list[str]:
         if name in paths or stem in stems or name in near:
             rank = 0 if name in paths else 1 if stem in stems else 1 + near[name]
             rows.append((rank, name))
-    return [name for _, name in sorted(rows)]
+    ordered = (name for _, name in sorted(rows))
+    return list(dict.fromkeys(LAZY if n.startswith("tests/lazy/") else n for n in ordered))
 
 
 def affordable(files: Iterable[str], seconds: float) -> tuple[list[str], list[str]]:

@@ -66,7 +66,7 @@ def test_cases_that_found_a_fault_exist(request):
     [
         ("tests/test_tiny.py", "tests/test_tiny.py"),
         ("lowerings/passes/outline.py", "tests/lowerings/passes/test_outline.py"),
-        ("xla_dynamo/lazy/growth.py", "tests/lazy/"),
+        ("xla_dynamo/lazy/growth.py", "tests/test_lazy_device.py"),
         ("runtime/cache_folder.py", "tests/runtime/test_cache_folder.py"),
         ("bench/serve.py", "tests/bench/test_serve.py"),
         ("tests/spmd/small_transformer.py", "tests/spmd/test_recipes_"),
