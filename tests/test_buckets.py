@@ -24,6 +24,7 @@ from xla_dynamo.options import Options
 ENDS = (2, 1 << 24)
 # The first, which is compiled as it is; within a bucket, at its edge, one beyond; the last two are
 # of the next one.
+BUCKETS = (4, 8, 16, 32, 48, 64)
 SIZES = (6, 5, 7, 8, 9, 16)
 
 
@@ -41,7 +42,7 @@ def batches(n):
     return [torch.randn(n + 17, n, 11)]
 
 
-def check(f, make, sizes=SIZES, buckets="auto", **how):
+def check(f, make, sizes=SIZES, buckets=BUCKETS, **how):
     """Compare with eager at each size; returns the compiled function."""
     run = compiled_whole(f, dynamic=True, buckets=buckets)
     for n in sizes:
@@ -123,7 +124,7 @@ TRAINED = {
 def test_gradients(name, executables):
     """Forward and backward in buckets; the saved tensors cross as they are in eager."""
     f, make = TRAINED[name]
-    run = compiled_whole(f, dynamic=True, buckets="auto")
+    run = compiled_whole(f, dynamic=True, buckets=BUCKETS)
     for n in SIZES:
         given = [x.requires_grad_() for x in make(n)]
         twins = [x.detach().clone().requires_grad_() for x in given]
@@ -155,7 +156,7 @@ REFUSED = {
 def test_what_cannot_be_bounded_is_compiled_for_each_size(name, executables):
     f, make, reason = REFUSED[name]
     sizes = (5, 7, 8)
-    run = xla_dynamo.explain(f, dynamic=True, options={"buckets": "auto"})
+    run = xla_dynamo.explain(f, dynamic=True, options={"buckets": BUCKETS})
     run(*make(5))
     report = run(*make(7))
     assert reason in report.not_bucketed[0].reason
@@ -170,7 +171,7 @@ def test_explain_names_the_operator_and_its_line():
         y = x + 1
         return y.flip(0)
 
-    run = xla_dynamo.explain(f, dynamic=True, options={"buckets": "auto"})
+    run = xla_dynamo.explain(f, dynamic=True, options={"buckets": BUCKETS})
     run(*rows(5))
     report = run(*rows(6))
     (event,) = report.not_bucketed
@@ -180,7 +181,7 @@ def test_explain_names_the_operator_and_its_line():
 
 
 def test_inputs_as_outputs_are_the_inputs(executables):
-    run = compiled_whole(lambda x: (x, x.view(-1), x[0], x + 1), dynamic=True, buckets="auto")
+    run = compiled_whole(lambda x: (x, x.view(-1), x[0], x + 1), dynamic=True, buckets=BUCKETS)
     for n in SIZES:
         x = torch.randn(n, 11)
         same, flat, first, _ = run(x)
@@ -194,7 +195,7 @@ def test_an_input_of_a_static_size_changes_in_place(executables):
     def f(total, x):
         return total.add_(x.sum(0)) * 1
 
-    run = compiled_whole(f, buckets="auto")
+    run = compiled_whole(f, buckets=BUCKETS)
     for n in SIZES:
         x, (total, expected) = torch.randn(n, 11), torch.ones(2, 11)
         torch._dynamo.mark_dynamic(x, 0)
@@ -203,7 +204,7 @@ def test_an_input_of_a_static_size_changes_in_place(executables):
 
 
 def test_what_does_not_change_is_not_padded(executables):
-    run = xla_dynamo.explain(lambda x: x @ x.mT, dynamic=True, options={"buckets": "auto"})
+    run = xla_dynamo.explain(lambda x: x @ x.mT, dynamic=True, options={"buckets": BUCKETS})
     for batch, length in ((3, 5), (3, 6), (3, 7), (2, 5)):
         report = run(torch.randn(batch, length, 11))
     sizes = [list(built.sizes.values()) for built in report.executables]
@@ -212,7 +213,7 @@ def test_what_does_not_change_is_not_padded(executables):
 
 
 def test_a_batch_is_not_padded_before_it_changes():
-    run = xla_dynamo.explain(lambda x: x.softmax(1), options={"buckets": "auto"})
+    run = xla_dynamo.explain(lambda x: x.softmax(1), options={"buckets": BUCKETS})
     for batch in (3, 2):
         x = torch.randn(batch, 5, 11)
         torch._dynamo.mark_dynamic(x, (0, 1))
@@ -227,7 +228,7 @@ def test_sizes_that_are_always_equal_are_one(executables):
     def f(q, k, v):
         return F.scaled_dot_product_attention(q, k, v)
 
-    run = compiled_whole(f, buckets="auto")
+    run = compiled_whole(f, buckets=BUCKETS)
     for n, m in ((5, 5), (6, 6), (8, 8)):
         k, v = torch.randn(2, 3, n, 16), torch.randn(2, 3, m, 16)
         torch._dynamo.mark_dynamic(k, 2)
@@ -238,7 +239,7 @@ def test_sizes_that_are_always_equal_are_one(executables):
 
 
 def test_sizes_that_were_equal_and_are_not_any_more(executables):
-    run = compiled_whole(lambda x, y: (x.softmax(0), y.sum(0)), buckets="auto")
+    run = compiled_whole(lambda x, y: (x.softmax(0), y.sum(0)), buckets=BUCKETS)
     for n, m in ((5, 5), (6, 6), (5, 7), (7, 5), (8, 8), (5, 9)):
         x, y = torch.randn(n, 3), torch.randn(m, 3)
         torch._dynamo.mark_dynamic(x, 0)
@@ -250,7 +251,7 @@ def test_sizes_that_were_equal_and_are_not_any_more(executables):
 @pytest.mark.parametrize("f", [lambda x: x[1:].mean(), lambda x: x * (x.shape[1] * 2)])
 def test_what_depends_on_two_sizes_is_not_taken_for_one(f):
     """(n - 1) * m is 52 * n - 192 at the ends of these buckets and at sizes between."""
-    run = compiled_whole(f, buckets="auto")
+    run = compiled_whole(f, buckets=BUCKETS)
     for n, m in ((7, 31), (5, 18), (6, 20)):
         x = torch.randn(n, m) + 3
         torch._dynamo.mark_dynamic(x, (0, 1))
@@ -295,7 +296,7 @@ def test_sizes_that_depend_on_values():
         return y.exp().sum(0), y * 2
 
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        run = compiled(f, fullgraph=True, dynamic=True, buckets="auto")
+        run = compiled(f, fullgraph=True, dynamic=True, buckets=BUCKETS)
         for n in SIZES:
             x = torch.randn(n, 11)
             mask = torch.arange(n) % 3 != 0
@@ -308,7 +309,7 @@ def test_attention(executables):
     def f(q):
         return F.scaled_dot_product_attention(q, q, q, is_causal=True)
 
-    run = compiled_whole(f, buckets="auto")
+    run = compiled_whole(f, buckets=BUCKETS)
     for n in SIZES:
         q = torch.randn(2, 3, n, 16)
         torch._dynamo.mark_dynamic(q, 2)
@@ -324,7 +325,7 @@ def test_given_bounds(executables):
 
 
 def test_the_range_of_a_size_bounds_its_bucket(executables):
-    explained = xla_dynamo.explain(lambda x: x.softmax(0), options={"buckets": "auto"})
+    explained = xla_dynamo.explain(lambda x: x.softmax(0), options={"buckets": BUCKETS})
     for n in (9, 12):
         x = torch.randn(n, 11)
         torch._dynamo.mark_dynamic(x, 0, min=3, max=12)
@@ -334,8 +335,8 @@ def test_the_range_of_a_size_bounds_its_bucket(executables):
     assert executables() == 1
 
 
-def test_exact_is_the_default(executables):
-    run = compiled_whole(torch.sin, dynamic=True)
+def test_exact_sizes(executables):
+    run = compiled_whole(torch.sin, dynamic=True, buckets="exact")
     for n in (5, 6):
         run(torch.randn(n))
     assert executables() == 2
@@ -348,14 +349,22 @@ def test_other_values_of_the_option_are_errors(value):
 
 
 @pytest.mark.parametrize(
-    ("size", "bucket"),
+    ("size", "length", "batch"),
     [
-        *((2, (2, 4)), (4, (2, 4)), (5, (5, 8)), (32, (17, 32)), (33, (33, 48)), (49, (49, 64))),
-        *((96, (65, 96)), (97, (97, 128)), (1000, (769, 1024))),
+        (2, (2, 32), (2, 4)),
+        (4, (2, 32), (2, 4)),
+        (5, (2, 32), (5, 8)),
+        (32, (2, 32), (17, 32)),
+        (33, (33, 64), (33, 48)),
+        (49, (33, 64), (49, 64)),
+        (96, (65, 128), (65, 96)),
+        (97, (65, 128), (97, 128)),
+        (1000, (513, 1024), (769, 1024)),
     ],
 )
-def test_automatic_buckets(size, bucket):
-    assert bucket_of(size, "auto", ENDS) == Bucket(*bucket)
+def test_automatic_buckets(size, length, batch):
+    assert bucket_of(size, "auto", ENDS) == Bucket(*length)
+    assert bucket_of(size, "auto", ENDS, is_batch=True) == Bucket(*batch)
 
 
 @pytest.mark.parametrize("high", [4, 5, 9, 64, 100])

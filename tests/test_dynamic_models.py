@@ -1,4 +1,4 @@
-"""Serving loops with `dynamic=True`: one trace by Dynamo, one executable for each size that comes.
+"""Serving loops with exact sizes: one trace by Dynamo, one executable for each size that comes.
 
 Cold: nothing is cached on disk, and Dynamo starts anew in each test.
 """
@@ -20,7 +20,9 @@ def test_bert_at_many_lengths(count, traces, executables):
     )
     model = transformers.BertModel(config).eval()
     run = compiled_whole(
-        lambda ids, mask: model(input_ids=ids, attention_mask=mask).last_hidden_state, dynamic=True
+        lambda ids, mask: model(input_ids=ids, attention_mask=mask).last_hidden_state,
+        dynamic=True,
+        buckets="exact",
     )
     for _ in range(2):  # the second time, nothing is compiled
         for length in range(5, 5 + count):
@@ -36,7 +38,7 @@ def test_bert_at_many_lengths(count, traces, executables):
 @pytest.mark.parametrize("count", LENGTHS)
 def test_gpt2_with_past_keys(count, traces, executables):
     step = gpt2_step()
-    run = compiled_whole(step, dynamic=True)
+    run = compiled_whole(step, dynamic=True, buckets="exact")
     with torch.no_grad():
         prompt = step(torch.randint(0, 1000, (3, 5)), None)[1]
         for _ in range(2):

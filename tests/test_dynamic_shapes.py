@@ -16,7 +16,7 @@ def test_mark_dynamic(traces, executables):
     def f(x):
         return (x @ x.mT).softmax(-1)
 
-    run = compiled_whole(f)
+    run = compiled_whole(f, buckets="exact")
     for n in (5, 6, 7):
         x = torch.randn(2, n, 4)
         torch._dynamo.mark_dynamic(x, 1)
@@ -37,7 +37,7 @@ def test_automatic_dynamic(traces, executables):
     def f(x):
         return x.cumsum(0) * x.shape[0]
 
-    run = compiled_whole(f)
+    run = compiled_whole(f, buckets="exact")
     for n in (3, 4, 5, 6, 4, 3):
         x = torch.randn(n, 2)
         assert_matches_eager(run, x)
@@ -59,7 +59,7 @@ def test_sizes_0_and_1_are_traced_by_themselves(traces, executables):
 
 def test_backward_at_many_sizes(traces, executables):
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
-    run = compiled_whole(model, dynamic=True)
+    run = compiled_whole(model, dynamic=True, buckets="exact")
     for _ in range(2):
         for n in (3, 5, 7):
             x = torch.randn(n, 4, requires_grad=True)
@@ -132,7 +132,7 @@ def test_a_model_mutates_a_cache_of_any_size():
 
 
 def test_the_least_recently_used_executable_goes(executables):
-    run = compiled_whole(torch.sin, dynamic=True, max_executables=2)
+    run = compiled_whole(torch.sin, dynamic=True, buckets="exact", max_executables=2)
     for n in (3, 4, 3, 5, 3):  # 5 drops 4
         run(torch.randn(n))
     assert executables() == 3
@@ -169,7 +169,7 @@ def test_two_threads_want_the_same_size(executables):
     def f(x):
         return x.exp().cumsum(0)
 
-    run = compiled_whole(f, dynamic=True)
+    run = compiled_whole(f, dynamic=True, buckets="exact")
     run(torch.randn(3))
     inputs = [torch.randn(n) for n in (4, 5, 6, 4, 5, 6, 4, 5)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:

@@ -177,7 +177,8 @@ def test_a_module_of_torchs_own_is_named():
 
 
 def test_sizes_that_come_again_after_they_were_dropped():
-    explained = xla_dynamo.explain(lambda x: x.sin(), dynamic=True, options={"max_executables": 1})
+    options = {"buckets": "exact", "max_executables": 1}
+    explained = xla_dynamo.explain(lambda x: x.sin(), dynamic=True, options=options)
     for n in (3, 4, 4, 3):
         report = explained(torch.randn(n))
     reasons = [built.reason for built in report.executables]

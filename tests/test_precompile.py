@@ -65,7 +65,7 @@ def test_a_batch_that_changes_is_open_from_the_first_executable_on(
 
 @pytest.mark.parametrize("dynamic", [None, True, False])
 def test_exact_sizes(dynamic, executables, traces):
-    run = compiled(MODEL, dynamic=dynamic)
+    run = compiled(MODEL, dynamic=dynamic, buckets="exact")
     sizes = (4, 5, 6)
     assert xla_dynamo.precompile(run, shapes=[[(n, 11)] for n in sizes]).executables == 3
     inputs = [[torch.randn(n, 11)] for n in sizes]

@@ -75,7 +75,7 @@ class Options:
     rng: str = "xla"
     libraries: tuple[str, ...] = LIBRARIES
     freeze: bool = False
-    buckets: str | tuple[int, ...] = "exact"
+    buckets: str | tuple[int, ...] = "auto"
     while_compiling: str = "wait"
 
     @classmethod

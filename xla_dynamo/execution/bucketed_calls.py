@@ -15,11 +15,18 @@ from xla_dynamo.execution.meanwhile import Meanwhile, only_looks
 from xla_dynamo.graphs.bucket_choice import BucketChoice, Choice
 from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
 from xla_dynamo.graphs.request import Request
+from xla_dynamo.graphs.sizes import has_symbols
+from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.target import Target
+from xla_dynamo.options import Options
 from xla_dynamo.programs.lower_bounded import BoundedProgram, lower_bounded
+from xla_dynamo.runtime.libraries import libraries_of
 
+aten = torch.ops.aten
 # A choice of sizes, then the numbers that are constants of the program.
 Key: TypeAlias = tuple[Any, ...]
+# A graph of which so many buckets were refused, and none was compiled, is not tried again.
+_TRIALS = 2
 
 
 class BucketedCalls:
@@ -48,8 +55,11 @@ class BucketedCalls:
         try:
             if device.type != "cpu" or request.placement is not None:
                 raise NotBounded("buckets are for the tensors of the CPU")
-            self._sizes = OpenSizes(gm)
-            self._choice = BucketChoice(self._sizes, request.options.buckets)
+            sizes = OpenSizes(gm)
+            if request.options.buckets == "auto":
+                _refuse_slow(gm, request.options)
+            self._choice = BucketChoice(sizes, request.options.buckets)
+            self._sizes = sizes
         except NotBounded as refusal:
             tell({}, str(refusal))
 
@@ -65,7 +75,7 @@ class BucketedCalls:
             if only_looks():
                 self._choice.open_all_that_vary()
             choice = self._choice.choose(values)
-        if choice is None:
+        if choice is None or (len(self._refused) >= _TRIALS and not self._known.items()):
             return None
         key = (choice, *(repr(a) for a in args if isinstance(a, float | complex)))
         if key in self._refused:
@@ -137,3 +147,16 @@ class BucketedCalls:
                 raise NotBounded(f"at the bounds: {type(error).__name__}: {error}") from error
 
         return lower
+
+
+def _refuse_slow(gm: torch.fx.GraphModule, options: Options) -> None:
+    """Raise NotBounded if a graph is much faster at sizes that are known.
+
+    Bounded programs call no libraries. XLA's own convolutions on the CPU take several times as long
+    as oneDNN's, so a program for each size pays after few calls.
+    """
+    if "onednn" not in options.libraries or "onednn" not in libraries_of("cpu"):
+        return
+    for node in gm.graph.find_nodes(op="call_function", target=aten.convolution.default):
+        if has_symbols(node.meta.get("val")):
+            raise NotBounded(f"convolutions by oneDNN are for sizes that are known{describe(node)}")

@@ -101,7 +101,8 @@ class BucketChoice:
                 continue
             alike = self._sizes.traced[number], value
             if alike not in known:
-                bucket = bucket_of(value, self._buckets, self._range(alike, values))
+                ends, is_batch = self._range(alike, values), self._sizes.are_batches[number]
+                bucket = bucket_of(value, self._buckets, ends, is_batch=is_batch)
                 if bucket is None:
                     return None
                 known[alike] = symbol(len(buckets))

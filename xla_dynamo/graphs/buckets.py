@@ -29,20 +29,25 @@ class Bucket:
         return fit[number % len(fit)]
 
 
-def bucket_of(size: int, buckets: Buckets, ends: tuple[int, int]) -> Bucket | None:
+def bucket_of(
+    size: int, buckets: Buckets, ends: tuple[int, int], *, is_batch: bool = False
+) -> Bucket | None:
     """The bucket of a size between these ends; None if it has none.
 
-    "auto" takes powers of two, and from 32 on also those times 1.5.
+    "auto" takes powers of two. For lengths they begin with 32, below which a program is hardly
+    faster. The time of a program grows with its batch from the beginning: there they begin with 4,
+    and from 32 on those times 1.5 come between.
     """
     least, most = ends
     if not least <= size <= most:
         return None
     if isinstance(buckets, str):
-        power = 1 << max(size - 1, 3).bit_length()
-        finer = power * 3 // 4
-        high = finer if finer >= 48 and size <= finer else power
-        low = (power // 2 if high == finer else finer if finer >= 48 else power // 2) + 1
-        low = 2 if power == 4 else low
+        first = 4 if is_batch else 32
+        high = max(1 << (size - 1).bit_length(), first)
+        low = 2 if high == first else high // 2 + 1
+        if is_batch and high > 32:
+            between = high * 3 // 4
+            high, low = (between, low) if size <= between else (high, between + 1)
     else:
         place = bisect.bisect_left(buckets, size)
         if place == len(buckets):

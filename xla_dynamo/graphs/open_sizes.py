@@ -52,6 +52,7 @@ class OpenSizes:
     Attributes:
         names: the name of each symbol.
         dims: which dimension of an input has it first; None where inputs are the number alone.
+        are_batches: whether it is the first dimension of some input, beside others.
         seen_to_vary: whether it is known to vary, not only allowed to.
         traced: its value where the graph was traced; another negative number for each that had
             none, as how many elements a mask takes.
@@ -73,6 +74,7 @@ class OpenSizes:
         self._extents: Sequence[Extent] | None = None
         self.names: list[str] = []
         self.dims: list[int | None] = []
+        self.are_batches: list[bool] = []
         self.seen_to_vary: list[bool] = []
         self.traced: list[int] = []
         self.ranges: list[tuple[int, int]] = []
@@ -103,11 +105,13 @@ class OpenSizes:
                     self.seen_to_vary.append(symbol in sizes_seen_to_vary(environment))
                     self._sources.append((index, dim))
                     self.dims.append(dim)
+                    self.are_batches.append(False)
                     known = getattr(environment, "var_to_range", {}).get(symbol)
                     self.ranges.append(_range(known))
                 number = self._symbols.index(symbol)
                 if self.dims[number] is None:
                     self.dims[number] = dim
+                self.are_batches[number] |= dim == 0 and fake.dim() > 1
 
     def where(self, extents: Sequence[Extent]) -> "OpenSizes":
         """The sizes with extents of other symbols in place of the symbols, one for each.
