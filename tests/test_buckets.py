@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch._higher_order_ops import while_loop
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 import xla_dynamo
 from tests.comparison import compare
@@ -138,11 +139,44 @@ def test_gradients(name, executables):
     assert executables() == 2 * (1 + 3)
 
 
+def test_random_numbers(executables):
+    """Forward and backward have the same, in each bucket, and they are spread over all elements."""
+
+    def f(x):
+        kept = F.dropout(x, 0.25)
+        return kept, torch.rand_like(x), kept.square().sum(1)
+
+    run = compiled_whole(f, dynamic=True, buckets=BUCKETS)
+    for n in SIZES:
+        x = torch.rand(n, 11).requires_grad_()
+        kept, drawn, _ = results = run(x)
+        torch.autograd.backward((results[0], results[2]), [torch.ones_like(r) for r in results[::2]])
+        where = kept != 0
+        compare(kept.detach(), torch.where(where, x.detach() / 0.75, 0.0), values=True)
+        compare(x.grad, where / 0.75 * (1 + 2 * kept.detach()), values=True)
+        assert drawn.unique().numel() == drawn.numel()
+        assert 0 <= drawn.min() and drawn.max() < 1
+        assert 0.5 < where.float().mean() < 1
+    assert executables() == 2 * 3
+
+
+def test_random_numbers_that_are_drawn_again_are_compiled_for_each_size():
+    def f(x):
+        return checkpoint(lambda x: F.dropout(x, 0.25).sin(), x, use_reentrant=False)
+
+    run = xla_dynamo.explain(f, dynamic=True)
+    for n in (6, 5):
+        x = torch.rand(n, 11).requires_grad_()
+        report = run(x)
+        report.result.sum().backward()
+        compare(x.grad != 0, report.result != 0, values=True)
+    assert "draws random numbers again" in report.not_bucketed[0].reason
+
+
 REFUSED = {
     "half a size": (lambda x: x * (x.shape[0] // 2), rows, "not a polynomial"),
     "turned": (lambda x: x.flip(0), rows, "reverse: it turns an open size"),
     "sorted": (lambda x: x.sort(0), rows, "sort: it sorts along an open size"),
-    "drawn": (lambda x: x + torch.rand_like(x) * 0, rows, "draws random numbers"),
     "changed in place": (lambda x: x.mul_(2), rows, "changes in place"),
     "a table": (
         lambda x: F.interpolate(x, scale_factor=2.0, mode="linear"),

@@ -63,6 +63,17 @@ def iota(ctx: BoundedContext, row: Row) -> None:
     ctx.dims[row.op.results[0]] = tuple(dims)
 
 
+@bounds("stablehlo.rng_bit_generator")
+def random_bits(ctx: BoundedContext, row: Row) -> None:
+    """Each place has a number of its own; which numbers they are depends on the bounds."""
+    state, bits = row.op.results
+    ctx.dims[state] = ctx.operand(row, 0)
+    ctx.dims[bits] = tuple(
+        (Atom(sizes, ctx.symbols.wanted(sizes)),) if is_open(sizes) else static_dim(sizes)
+        for sizes in row.result(1)
+    )
+
+
 @bounds("stablehlo.broadcast_in_dim")
 def broadcast(ctx: BoundedContext, row: Row) -> None:
     """Dimensions that are new, or of size 1 before, are uniform."""

@@ -8,6 +8,7 @@ import torch
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
+from xla_dynamo.graphs.nodes import run_and_save_rng_state, run_with_rng_state
 from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes, TensorSizes
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.source_lines import describe
@@ -127,6 +128,7 @@ def _lower(
                 lowering.write()
         first = lowerings[0]
         views = _views(lowerings, open_sizes)
+        _check_draws(gm)
         check_bindings(lowerings, open_sizes, views)
         try:
             dims_of = bound_sizes(
@@ -187,8 +189,6 @@ def check_bindings(
 ) -> None:
     """Raise NotBounded unless the programs bind to a call in one way, but for sizes."""
     first = lowerings[0]
-    if first.builder.uses_rng:
-        raise NotBounded("it draws random numbers, as many as the sizes say")
     if first.effects:
         raise NotBounded("it has effects behind the program")
     changed = [given.index for given in first.donations] + [m.index for m in first.mutations]
@@ -217,6 +217,16 @@ def check_bindings(
             raise NotBounded("inputs, outputs or views of them are bound in another way")
 
 
+def _check_draws(gm: torch.fx.GraphModule) -> None:
+    """Raise NotBounded if a backward draws again what its forward drew.
+
+    The numbers depend on the bounds, and the two may have different ones.
+    """
+    for node in gm.graph.nodes:
+        if node.target in (run_and_save_rng_state, run_with_rng_state):
+            raise NotBounded(f"it draws random numbers again{describe(node)}")
+
+
 def _without_number(output: Output) -> Output:
     is_size = isinstance(output.number, int) and not isinstance(output.number, bool)
     return dataclasses.replace(output, number=None) if is_size else output
@@ -233,7 +243,7 @@ def _parts_of_arguments(
             found.append([known.shape[d].factors(number_first) for d in given.layout.permutation])
         else:
             found.append(None)
-    return found + [None] * len(lowering.builder.constants)
+    return found + [None] * (len(lowering.builder.constants) + lowering.builder.uses_rng)
 
 
 def _outputs(

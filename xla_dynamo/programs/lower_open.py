@@ -64,6 +64,8 @@ def lower_open(
                 _lowered(gm, sizes, values, ModuleBuilder(target, request), custom_ops)
                 for values in (at[0], *at)
             ]
+        if main.builder.uses_rng:
+            raise NotBounded("it draws random numbers, as many as the sizes say")
         check_bindings([main, *variants], sizes)
         try:
             open_sizes(
