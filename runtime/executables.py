@@ -27,13 +27,13 @@ from xla_dynamo.runtime.xla_options import refused, with_defaults
 
 
 def _compile(
-    module: ir.Module, placement: Placement, given: Mapping[str, Any]
+    module: ir.Module, placement: Placement, given: Mapping[str, Any], written_as: str
 ) -> tuple[LoadedExecutable, bool]:
     """The executable of a module, and whether the disk cache had it."""
     platform, devices = placement.platform, placement.devices
     while True:
         debug_options = with_defaults(platform, given, len(devices))
-        saved = saved_executable(module, placement, debug_options)
+        saved = saved_executable(module, placement, debug_options, written_as)
         if saved is not None and (loaded := saved.load()) is not None:
             return loaded, True
         options = compile_options(debug_options, devices)
@@ -106,8 +106,11 @@ class Executable:
         module: ir.Module,
         placement: Placement,
         xla_options: Mapping[str, Any] | None = None,
+        written_as: str = "",
     ) -> None:
         """Compile a module whose public function is `main`.
+
+        `written_as` is its digest, if it was read from a file and had another text before.
 
         Raises:
             CompileError: PJRT refused the module or an XLA option.
@@ -115,7 +118,7 @@ class Executable:
         if forks.forked:
             raise CompileError(forks.MESSAGE)
         start = time.perf_counter()
-        self._loaded, self.was_saved = _compile(module, placement, xla_options or {})
+        self._loaded, self.was_saved = _compile(module, placement, xla_options or {}, written_as)
         self.placement = placement
         self.compile_seconds = time.perf_counter() - start
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)

@@ -82,15 +82,21 @@ class SavedExecutable:
         self._folder.write(KIND, self._key, payload)
 
 
+def digest_of_module(module: ir.Module) -> str:
+    """A digest of a module's text, in which the user's lines make no difference."""
+    return digest([module.operation.get_asm(enable_debug_info=False)])
+
+
 def saved_executable(
-    module: ir.Module, placement: Placement, options: Mapping[str, Any]
+    module: ir.Module, placement: Placement, options: Mapping[str, Any], written_as: str = ""
 ) -> SavedExecutable | None:
     """The place of the executable of a module; None if there is to be none.
 
     Args:
-        module: the program. The user's lines in it make no difference.
+        module: the program.
         placement: where it runs.
         options: XLA's debug options, the defaults included.
+        written_as: the module's digest, if it was read from a file and had another text before.
     """
     folder, cpu = disk_cache(), processor()
     if folder is None or cpu is None:
@@ -114,7 +120,7 @@ def saved_executable(
         cpu,
         *(f"{name}={type(v).__name__}:{v!r}" for name, v in sorted(options.items())),
         base,
-        text,
+        written_as or digest([text]),
     ]
     key = digest(parts)
     return SavedExecutable(folder, key, compile_options(options, placement.devices), placement)

@@ -11,18 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch._higher_order_ops import while_loop
 from torch.utils import _pytree as pytree
-from torch.utils.checkpoint import checkpoint
 
 import xla_dynamo
 from tests.comparison import compare
 from tests.compiling import compiled, compiled_whole
 from tests.padding import harmful_padding
 from xla_dynamo.errors import OptionError
-from xla_dynamo.graphs.buckets import Bucket, bucket_of, variants_of
+from xla_dynamo.graphs.buckets import Bucket, variants_of
 from xla_dynamo.lowerings.bounded.extents import Extent, Symbols
 from xla_dynamo.options import Options
 
-ENDS = (2, 1 << 24)
 # The first, which is compiled as it is; within a bucket, at its edge, one beyond; the last two are
 # of the next one.
 BUCKETS = (4, 8, 16, 32, 48, 64)
@@ -137,40 +135,6 @@ def test_gradients(name, executables):
         compare(results[:half], results[half:], values=True, atol=2e-5, rtol=2e-5)
         compare([x.grad for x in given], [x.grad for x in twins], values=True, atol=2e-5, rtol=2e-5)
     assert executables() == 2 * (1 + 3)
-
-
-def test_random_numbers(executables):
-    """Forward and backward have the same, in each bucket, and they are spread over all elements."""
-
-    def f(x):
-        kept = F.dropout(x, 0.25)
-        return kept, torch.rand_like(x), kept.square().sum(1)
-
-    run = compiled_whole(f, dynamic=True, buckets=BUCKETS)
-    for n in SIZES:
-        x = torch.rand(n, 11).requires_grad_()
-        kept, drawn, _ = results = run(x)
-        torch.autograd.backward((results[0], results[2]), [torch.ones_like(r) for r in results[::2]])
-        where = kept != 0
-        compare(kept.detach(), torch.where(where, x.detach() / 0.75, 0.0), values=True)
-        compare(x.grad, where / 0.75 * (1 + 2 * kept.detach()), values=True)
-        assert drawn.unique().numel() == drawn.numel()
-        assert 0 <= drawn.min() and drawn.max() < 1
-        assert 0.5 < where.float().mean() < 1
-    assert executables() == 2 * 3
-
-
-def test_random_numbers_that_are_drawn_again_are_compiled_for_each_size():
-    def f(x):
-        return checkpoint(lambda x: F.dropout(x, 0.25).sin(), x, use_reentrant=False)
-
-    run = xla_dynamo.explain(f, dynamic=True)
-    for n in (6, 5):
-        x = torch.rand(n, 11).requires_grad_()
-        report = run(x)
-        report.result.sum().backward()
-        compare(x.grad != 0, report.result != 0, values=True)
-    assert "draws random numbers again" in report.not_bucketed[0].reason
 
 
 REFUSED = {
@@ -380,25 +344,6 @@ def test_exact_sizes(executables):
 def test_other_values_of_the_option_are_errors(value):
     with pytest.raises(OptionError, match="'auto', 'exact' or a list of sizes"):
         Options.parse({"buckets": value})
-
-
-@pytest.mark.parametrize(
-    ("size", "length", "batch"),
-    [
-        (2, (2, 32), (2, 4)),
-        (4, (2, 32), (2, 4)),
-        (5, (2, 32), (5, 8)),
-        (32, (2, 32), (17, 32)),
-        (33, (33, 64), (33, 48)),
-        (49, (33, 64), (49, 64)),
-        (96, (65, 128), (65, 96)),
-        (97, (65, 128), (97, 128)),
-        (1000, (513, 1024), (769, 1024)),
-    ],
-)
-def test_automatic_buckets(size, length, batch):
-    assert bucket_of(size, "auto", ENDS) == Bucket(*length)
-    assert bucket_of(size, "auto", ENDS, is_batch=True) == Bucket(*batch)
 
 
 @pytest.mark.parametrize("high", [4, 5, 9, 64, 100])

@@ -140,9 +140,7 @@ def test_tensors_of_the_graph(stored, dtype):
 
 def test_open_sizes(stored):
     exact = {"buckets": "exact"}
-    f = torch.compile(
-        lambda x: x.softmax(-1)[1:], backend="openxla", dynamic=True, options=exact
-    )
+    f = torch.compile(lambda x: x.softmax(-1)[1:], backend="openxla", dynamic=True, options=exact)
     for n in (3, 5):
         x = torch.randn(n, n)
         torch.testing.assert_close(f(x), x.softmax(-1)[1:])

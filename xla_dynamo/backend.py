@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -25,12 +26,14 @@ from xla_dynamo.dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.dynamo.joint_partitioner import forward_backward
 from xla_dynamo.dynamo.marks_in_place import read_marked_values
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
+from xla_dynamo.dynamo.size_guards import guards_on_sizes, has_open_sizes, take_guards
 from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.events import Observer, log_event
-from xla_dynamo.execution import saved_graphs
+from xla_dynamo.execution import saved_graphs, saved_open_graphs
 from xla_dynamo.execution.calls import BoxedGraph
-from xla_dynamo.execution.compiled_graph import compile_graph
+from xla_dynamo.execution.compiled_graph import CompiledGraph, compile_graph
 from xla_dynamo.execution.graph_keys import NoKey, graph_key
+from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import offset_inputs
 from xla_dynamo.options import Options
@@ -86,12 +89,21 @@ def _saved_or_compiled(
     except (NoKey, UnsupportedTensor) as reason:
         log.info("disk cache: no place for the program of a graph: %s", reason)
         return compile_torch_graph(gm, example_inputs, options)
-    call = saved_graphs.load(folder, key, options, placement)
+    if is_open := has_open_sizes(gm):
+        guard = functools.partial(take_guards, gm)
+        fakes = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
+        graph = saved_open_graphs.load(folder, key, options, fakes, guard)
+        call = None if graph is None else saved_graphs.as_aot_autograd_calls(graph)
+    else:
+        call = saved_graphs.load(folder, key, options, placement)
     if call is not None:
         return torch.compiler.disable(call, reason="a compiled graph")
     watch = saved_graphs.Watch(log_event)
-    compiled = compile_torch_graph(gm, example_inputs, options, observer=watch)
+    saved = SavedPrograms(folder, key) if is_open else None
+    compiled = compile_torch_graph(gm, example_inputs, options, observer=watch, saved=saved)
     watch.close(lambda program: saved_graphs.save(folder, key, program))
+    if watch.open_graph is not None:
+        saved_open_graphs.save(folder, key, watch.open_graph, guards_on_sizes(gm))
     return compiled
 
 
@@ -119,6 +131,7 @@ def compile_torch_graph(
     shardings: Mapping[int, Sharding] = MappingProxyType({}),
     compiled: Callable[[BoxedGraph], None] | None = None,
     observer: Observer = log_event,
+    saved: SavedPrograms | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch's functions: the work behind `openxla`.
 
@@ -134,6 +147,7 @@ def compile_torch_graph(
             looks at the marks of its tensors.
         compiled: is given each graph of AOTAutograd's when it is compiled.
         observer: is told of every graph and executable, of later ones too.
+        saved: where programs at open sizes are saved, of a graph to which AOTAutograd adds nothing.
     """
     log_what_dynamo_does()
     check_inputs(gm, example_inputs, of_host)
@@ -169,10 +183,13 @@ def compile_torch_graph(
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-            graph = compile_graph(gm, inputs, request_of(kind, gm, inputs))
+            is_plain = kind == "inference" and adds_nothing() and not offset_inputs(gm)
+            request = request_of(kind, gm, inputs)
+            graph = compile_graph(gm, inputs, request, saved if is_plain else None)
             if isinstance(observer, saved_graphs.Watch):
-                is_plain = kind == "inference" and adds_nothing()
-                observer.is_plain = is_plain and not offset_inputs(gm)
+                observer.is_plain = is_plain
+                if is_plain and saved is not None and isinstance(graph, CompiledGraph):
+                    observer.open_graph = graph
             report_strides(gm, graph.chosen_strides)
             if compiled is not None:
                 compiled(graph)

@@ -104,14 +104,16 @@ class CompilationRecord:
         seconds: how long it took; executables for sizes that came later not included.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule, kind: str, observer: "Observer") -> None:
-        """Begin a graph whose events `observer` is told."""
+    def __init__(
+        self, graph: Callable[[], torch.fx.GraphModule], kind: str, observer: "Observer"
+    ) -> None:
+        """Begin a graph, which may have to be read first, whose events `observer` is told."""
         self.number, self.kind, self.tell = next(_numbers), kind, observer
         current = CompileContext.current_compile_id()
         self.compile_id = None if current is None else str(current)
         self.is_split = False
         self.parts, self.start, self.seconds = 1, time.perf_counter(), 0.0
-        self._gm, self._eager = gm, dict[torch.fx.Node, str]()
+        self._graph, self._eager = graph, dict[torch.fx.Node, str]()
 
     def note_split(self, eager: dict[torch.fx.Node, str], parts: int) -> None:
         """Note what torch runs, with the reasons, and how many parts are left for XLA."""
@@ -120,7 +122,7 @@ class CompilationRecord:
     @functools.cached_property
     def operators(self) -> list[Operator]:
         """The operators of the graph, in their order; sizes are left out."""
-        calls = [node for node in self._gm.graph.nodes if node.op == "call_function"]
+        calls = [node for node in self._graph().graph.nodes if node.op == "call_function"]
         return [
             Operator(
                 str(operator_of(node)),

@@ -39,6 +39,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "ForceDispatchKeys": ("torch._C:_ForceDispatchKeyGuard", "sets both for a block"),
     "disable_current_modes": ("torch.utils._python_dispatch:_disable_current_modes", "for a block"),
     "DisableTorchFunction": ("torch._C:DisableTorchFunction", "sets aside __torch_function__"),
+    "log_api_usage": ("torch._C:_log_api_usage_once", "a call in graphs that computes nothing"),
     "DisableAutocast": ("torch._C:_DisableAutocast", "sets aside autocast"),
     "is_any_autocast_enabled": ("torch._C:_is_any_autocast_enabled", "on whatever device"),
     "resolve_process_group": (

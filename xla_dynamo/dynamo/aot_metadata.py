@@ -14,6 +14,8 @@ from xla_dynamo.programs.program import Strides
 from xla_dynamo.torch_private import OutputType, TracingContext
 
 Node: TypeAlias = torch.fx.Node
+# What an inference graph gives as it is: tensors, and sizes.
+_PLAIN = torch.Tensor | torch.SymInt | int
 
 
 def _metadata() -> Any:
@@ -37,7 +39,7 @@ def adds_nothing() -> bool:
     return not (
         any(info.mutates_data or info.mutates_metadata for info in metadata.input_info)
         or any(info.output_type is not OutputType.non_alias for info in metadata.output_info)
-        or any(not issubclass(info.raw_type, torch.Tensor) for info in metadata.output_info)
+        or any(not issubclass(info.raw_type, _PLAIN) for info in metadata.output_info)
         or any(info.requires_grad for info in metadata.output_info)
         or any(type(m).__name__ != "PlainTensorMeta" for m in metadata.subclass_inp_meta)
         or any(type(m).__name__ != "PlainTensorMeta" for m in metadata.subclass_fw_graph_out_meta)

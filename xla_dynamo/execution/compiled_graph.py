@@ -19,6 +19,7 @@ from xla_dynamo.execution.calls import BoxedGraph, Call, bind
 from xla_dynamo.execution.executable_cache import ExecutableCache
 from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.meanwhile import Meanwhile
+from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.execution.split_graph import Part, SplitGraph
 from xla_dynamo.execution.steps import Steps, steps_of
 from xla_dynamo.execution.traced_strides import taking_strides, with_strides
@@ -26,17 +27,11 @@ from xla_dynamo.graphs.bucket_choice import Choice
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
 from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
 from xla_dynamo.graphs.manual_regions import check_eager
-from xla_dynamo.graphs.marked import on_one_mesh, specs_in
+from xla_dynamo.graphs.marked import on_one_mesh
 from xla_dynamo.graphs.preparation import prepare
 from xla_dynamo.graphs.request import Request
-from xla_dynamo.graphs.sizes import (
-    is_symbolic,
-    offset_inputs,
-    size_key,
-    static_values,
-    symbol_values,
-    values_at,
-)
+from xla_dynamo.graphs.sizes import size_key, static_values, values_at
+from xla_dynamo.graphs.source_graph import SourceGraph, source_of
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower import lower
@@ -56,6 +51,10 @@ log = logging.getLogger("xla_dynamo")
 class CompiledGraph(BoxedGraph):
     """A graph and its executables.
 
+    Attributes:
+        source: the graph.
+        request: what it is compiled with.
+
     A graph of static sizes is compiled at once. A symbolic one is compiled for each tuple of sizes
     that it is called with, without being traced again; `Options.max_executables` of them are kept.
     Likewise one that is divided over a mesh, for each set of shardings that its inputs have.
@@ -66,49 +65,46 @@ class CompiledGraph(BoxedGraph):
 
     def __init__(
         self,
-        gm: torch.fx.GraphModule,
-        example_inputs: Sequence[Any],
+        source: SourceGraph,
         request: Request,
         record: CompilationRecord,
         part: int = 1,
+        saved: SavedPrograms | None = None,
     ) -> None:
-        self._offset_inputs = offset_inputs(gm)
-        self._is_static = not is_symbolic(gm) and not self._offset_inputs
+        facts = source.facts
+        self._offset_inputs, self._is_static = facts.offset_inputs, facts.is_static
         # A feeder that says where the program runs passes other tensors than the user's.
         self._may_be_marked = request.placement is None
-        self._device = _device_of(gm, example_inputs)
-        is_marked = self._any_marks() or any(True for _ in specs_in(gm))
+        self.source, self._device = source, facts.device
+        self._saved = saved or SavedPrograms(None, "")
+        is_marked = self._any_marks() or facts.has_marks
         asked = request
-        if is_marked or is_symbolic(gm):
+        if is_marked or facts.is_symbolic:
             request = dataclasses.replace(request, results_for_backward=frozenset())
-        self._gm, self._request = gm, request
+        self.request = request
         self._record, self._part = record, part
         self._sizes: dict[str, Any] | None = None
         self._sharding_of = _sharding_of_tensors(self._device)
         freezes = request.options.freeze and request.keeps_inputs and not request.trains
         self._frozen = FrozenValues() if freezes else None
         self._lowering = threading.Lock()
-        self._meanwhile = Meanwhile(gm, request, self._device)
+        self._meanwhile = Meanwhile(source, request)
         waits = (is_marked and self._may_be_marked) or not self._is_static
         # Of a forward that trains, AOTAutograd asks for the strides of results now.
         waits |= not request.trains and self._meanwhile.ahead() is not None
-        may_be_bounded = not (self._is_static or is_marked or freezes or self._offset_inputs)
         self._buckets = None
-        if may_be_bounded and request.options.buckets != "exact":
+        if facts.refusal and not is_marked and not freezes:
+            self._tell_not_bucketed({}, facts.refusal)
+        if facts.sizes is not None and not (is_marked or freezes or self._offset_inputs):
             self._buckets = BucketedCalls(
-                gm,
-                asked,
-                self._device,
-                self._compile_bounded,
-                self._tell_not_bucketed,
-                self._meanwhile,
+                source, asked, self._compile_bounded, self._tell_not_bucketed, self._meanwhile
             )
         self._by_size: ExecutableCache[Call] = ExecutableCache(request.options.max_executables)
         if waits:
             super().__init__(lambda args: self._for(args, self._shardings(args))(args))
             return
         call, strides, steps = self._compile(
-            lambda: static_values(gm), dict(request.shardings), "the graph is new", {}
+            lambda: static_values(source.gm), dict(request.shardings), "the graph is new", {}
         )
         # Else the graph is not needed any more, and is free to go: the first mark of a process lets
         # Dynamo compile everything anew.
@@ -134,7 +130,7 @@ class CompiledGraph(BoxedGraph):
     def _shardings(self, args: Sequence[Any]) -> dict[int, Sharding]:
         """The shardings that inputs are marked with, by number."""
         if not self._may_be_marked:
-            return dict(self._request.shardings)
+            return dict(self.request.shardings)
         if not self._any_marks():
             return {}
         found = ((i, self._sharding_of(a)) for i, a in enumerate(args) if torch.is_tensor(a))
@@ -164,12 +160,18 @@ class CompiledGraph(BoxedGraph):
         self._meanwhile.start(self._by_size, key, lambda: self._compile_at(key, kept, shardings))
         return stand_in
 
+    @property
+    def _gm(self) -> torch.fx.GraphModule:
+        return self.source.gm
+
     def _compile_at(self, key: Any, args: list[Any], shardings: dict[int, Sharding]) -> Call:
         """Compile for the sizes of these inputs."""
         with self._lowering:
-            sizes = symbol_values(self._gm, args)
+            sizes = self.source.facts.values_of_symbols(args)
             reason = self._why_now(key, sizes)
-        call, *_ = self._compile(lambda: self._values_at(args), shardings, reason, sizes)
+        call, *_ = self._compile(
+            lambda: self._values_at(args), shardings, reason, sizes, None if shardings else key
+        )
         return call
 
     def _values_at(self, args: Sequence[Any]) -> dict[torch.fx.Node, Any]:
@@ -179,7 +181,7 @@ class CompiledGraph(BoxedGraph):
         """Why there is no executable for these sizes, which become the present ones."""
         before, self._sizes = self._sizes, sizes
         if self._by_size.was_dropped(key):
-            limit = self._request.options.max_executables
+            limit = self.request.options.max_executables
             return f"dropped before, since max_executables is {limit}"
         if before is None:
             return "the first call"
@@ -198,11 +200,16 @@ class CompiledGraph(BoxedGraph):
         shardings: dict[int, Sharding],
         reason: str,
         sizes: Mapping[str, Any],
+        key: Any = None,
     ) -> tuple[Call, Strides, Steps | None]:
-        """The callable for these sizes, the strides chosen for results, and the steps of a call."""
-        request = self._request
+        """The callable for these sizes, the strides chosen for results, and the steps of a call.
+
+        `key` is what the program is known by among the saved ones, if it may be one.
+        """
+        request = self.request
         placement = request.placement or placement_of(self._device)
-        mesh, given = on_one_mesh(self._gm, shardings)
+        has_marks = shardings or self.source.facts.has_marks
+        mesh, given = on_one_mesh(self._gm, shardings) if has_marks else (None, shardings)
         if mesh is not None:
             placement_of_mesh = placement_over(mesh, placement)
             if mesh.size() > 1:
@@ -213,7 +220,9 @@ class CompiledGraph(BoxedGraph):
             start = time.perf_counter()
             # Frozen values would be whole on one device.
             known = self._frozen.keys if self._frozen and mesh is None else None
-            program = lower(self._gm, fake_values(), target, request, known)
+            program = self._saved.find_or_make(
+                key, Program, lambda: lower(self._gm, fake_values(), target, request, known)
+            )
             lowering = time.perf_counter() - start
             frozen = self._compile_frozen(program, placement)
         return self._build(program, placement, sizes, reason, (lowering, frozen))
@@ -251,26 +260,26 @@ class CompiledGraph(BoxedGraph):
         )
         steps = None
         if executable is not None:
-            keeps_inputs = self._request.keeps_inputs
+            keeps_inputs = self.request.keeps_inputs
             steps = steps_of(program, executable, keeps_inputs, self._frozen)
         return bind(program, steps, placement), program.chosen_strides, steps
 
     @unset_fake_temporarily()
     def _compile_bounded(
         self,
-        choice: Choice,
+        key: tuple[Choice, Any],
         lower: Callable[[Target], BoundedProgram],
         sizes: Mapping[str, Any],
     ) -> BoundedCall:
         """The call of a program for these sizes, which `lower` makes for a target."""
         placement = placement_of(self._device)
-        target = target_of(placement.platform, self._request.options, bounded=True)
+        target = target_of(placement.platform, self.request.options, bounded=True)
         with self._lowering:
             start = time.perf_counter()
-            bounded = lower(target)
+            bounded = self._saved.find_or_make(key, BoundedProgram, lambda: lower(target))
             seconds = time.perf_counter() - start, 0.0
         call, *_ = self._build(bounded.program, placement, sizes, "a new bucket", seconds)
-        return BoundedCall(bounded, call, choice)
+        return BoundedCall(bounded, call, key[0])
 
     def _tell_not_bucketed(self, bounds: Mapping[str, Any], reason: str) -> None:
         self._record.tell(NotBucketed(self._record, self._part, bounds, reason))
@@ -280,14 +289,15 @@ class CompiledGraph(BoxedGraph):
         if self._frozen is None or program.frozen is None:
             return 0.0
         with self._naming_the_line():
-            return self._frozen.compile(program.frozen, placement, self._request.options)
+            return self._frozen.compile(program.frozen, placement, self.request.options)
 
     def _executable(self, program: Program, placement: Placement) -> Executable | None:
         """The executable of a program; None if it computes nothing."""
         if not program.results:
             return None
         with self._naming_the_line():
-            return Executable(program.module, placement, self._request.options.xla_options)
+            xla_options = self.request.options.xla_options
+            return Executable(program.module, placement, xla_options, program.written_as)
 
     @contextlib.contextmanager
     def _naming_the_line(self) -> Iterator[None]:
@@ -300,7 +310,10 @@ class CompiledGraph(BoxedGraph):
 
 
 def compile_graph(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], request: Request | None = None
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    request: Request | None = None,
+    saved: SavedPrograms | None = None,
 ) -> BoxedGraph:
     """Compile an ATen graph whose nodes carry fake values in `meta["val"]`.
 
@@ -308,15 +321,17 @@ def compile_graph(
         gm: the graph: functional ATen overloads, with at most closing `copy_` into its inputs.
         example_inputs: what it is called with: tensors (fake ones will do), numbers, sizes.
         request: the options, and what else the caller knows about the graph (see `Request`).
+        saved: where its programs at open sizes are saved, if they may be.
 
     Raises:
         UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
     """
     request = request or Request()
     options = request.options
-    record = CompilationRecord(gm, request.kind, request.observer or log_event)
+    record = CompilationRecord(lambda: gm, request.kind, request.observer or log_event)
     prepare(gm)
-    if options.freeze and not request.trains and _device_of(gm, example_inputs).type == "cpu":
+    device = _device_of(gm, example_inputs)
+    if options.freeze and not request.trains and device.type == "cpu":
         fold_batch_norms(gm, request.static_inputs)
     schedule = split(gm, options)
     if schedule is not None:
@@ -336,7 +351,9 @@ def compile_graph(
             input_strides={},
             shardings={},
         )
-        return CompiledGraph(part.gm, _promised_inputs(part.gm), asked, record, next(numbers)).call
+        part_device = _device_of(part.gm, _promised_inputs(part.gm))
+        source = source_of(part.gm, part_device, asked)
+        return CompiledGraph(source, asked, record, next(numbers)).call
 
     def compile_loop(gm: torch.fx.GraphModule) -> Call:
         kind, where = "steps of a loop", request.placement
@@ -345,7 +362,7 @@ def compile_graph(
 
     compiled: BoxedGraph
     if schedule is None:
-        compiled = CompiledGraph(gm, example_inputs, request, record)
+        compiled = CompiledGraph(source_of(gm, device, request), request, record, saved=saved)
     else:
         compiled = SplitGraph(gm, schedule, request, compile_part, compile_loop)
         fakes = _promised_inputs(gm)

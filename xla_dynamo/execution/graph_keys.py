@@ -1,7 +1,10 @@
 """A key for one of Dynamo's graphs: all that decides which program it is lowered to, as a digest.
 
 Two graphs of one key have one program. What a key cannot tell apart has none: functions of the
-user's, tensors that the graph holds, graphs inside the graph, sizes that are open.
+user's, tensors that the graph holds, graphs inside the graph.
+
+Open sizes are known by where they stand and what they may be, not by what they are. What a trace
+decides by their values stands in guards, which whoever takes a program puts on the present sizes.
 """
 
 import functools
@@ -12,6 +15,7 @@ from typing import Any
 
 import jax
 import jaxlib.version
+import sympy
 import torch
 
 from xla_dynamo.lowerings.table import REGISTERED_IN
@@ -26,6 +30,7 @@ from xla_dynamo.torch_private import (
     in_a_mode,
     is_conjugated_or_negated,
     library_kernels,
+    log_api_usage,
     public_name,
     storage_id,
 )
@@ -136,7 +141,7 @@ def _function(target: Any) -> str:
         if target.namespace not in _OF_TORCH:
             raise NoKey(f"the graph calls {target}, whose code is not torch's")
         return f"op {target}"
-    name = public_name(target)
+    name = "log_api_usage" if target is log_api_usage else public_name(target)
     if name is None:
         raise NoKey(f"the graph calls {target}, whose code is not torch's")
     return f"function {name}"
@@ -152,23 +157,43 @@ def _check_method(node: torch.fx.Node) -> None:
 def _inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[str]:
     """The inputs without their elements, and which of them have one memory."""
     memories: dict[int, int] = {}
+    symbols: dict[Any, str] = {}
     placeholders = gm.graph.find_nodes(op="placeholder")
     for index, (node, x) in enumerate(zip(placeholders, inputs, strict=True)):
         fake = node.meta.get("example_value")
+        if isinstance(fake, torch.SymInt):
+            yield f"{_open(fake, symbols)} {getattr(node, '_dynamo_source', None)}"
+            continue
         if type(x) not in _PLAIN or not isinstance(fake, torch.Tensor):
             raise NoKey(f"input {index} is no plain tensor: {type(x).__name__}")
         if x.layout is not torch.strided or is_conjugated_or_negated(x) or x.is_quantized:
             raise NoKey(f"input {index} is no strided tensor")
-        if any(type(n) is not int for n in (*fake.shape, *fake.stride(), fake.storage_offset())):
-            raise NoKey(f"input {index} has open sizes")
+        if type(fake.storage_offset()) is not int:
+            raise NoKey(f"input {index} begins at an open place of its memory")
         kind = node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")
         described = [type(x).__name__, kind, x.is_inference(), x.requires_grad, fake.requires_grad]
-        for each in (x, fake):
-            sizes = (tuple(each.shape), tuple(each.stride()), each.storage_offset())
-            described += [each.dtype, each.device, sizes]
+        is_open = any(type(n) is not int for n in (*fake.shape, *fake.stride()))
+        for each in (fake,) if is_open else (x, fake):
+            sizes = (*each.shape, *each.stride())
+            described += [each.dtype, each.device, len(each.shape), each.storage_offset()]
+            described += [n if type(n) is int else _open(n, symbols) for n in sizes]
         described.append(memories.setdefault(storage_id(x), index))
         described.append(str(getattr(node, "_dynamo_source", None)))
         yield _encoded(described)
+
+
+def _open(size: Any, symbols: dict[Any, str]) -> str:
+    """A text of an open size: which of the graph's symbols it is made of, and how."""
+    if not isinstance(size, torch.SymInt):
+        raise NoKey(f"the graph has an open number {size!r}")
+    expression, environment = size.node.expr, size.node.shape_env
+    for symbol in sorted(expression.free_symbols - symbols.keys(), key=str):
+        if symbol not in environment.var_to_range or not expression.is_symbol:
+            raise NoKey(f"the graph has an open size {expression} of none of its inputs")
+        known = environment.var_to_range[symbol]
+        symbols[symbol] = f"s{len(symbols)}({known.lower}..{known.upper})"
+    names = {symbol: sympy.Symbol(symbols[symbol]) for symbol in expression.free_symbols}
+    return f"open:{expression.xreplace(names)}"
 
 
 def _encoded(value: Any, numbers: dict[torch.fx.Node, int] | None = None) -> str:

@@ -2,17 +2,17 @@
 
 import concurrent.futures
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar
-
-import torch
 
 from xla_dynamo.execution.calls import Call
 from xla_dynamo.execution.eager_graph import eager_call
 from xla_dynamo.execution.executable_cache import ExecutableCache
 from xla_dynamo.execution.result_placeholders import placeholder_call
 from xla_dynamo.graphs.request import Request
+from xla_dynamo.graphs.source_graph import SourceGraph
 
 Future: TypeAlias = "concurrent.futures.Future[Any]"
 T = TypeVar("T")
@@ -57,12 +57,19 @@ def only_looks() -> bool:
 class Meanwhile:
     """The call of a graph that runs while an executable is compiled in the background."""
 
-    def __init__(self, gm: torch.fx.GraphModule, request: Request, device: torch.device) -> None:
-        """Take a graph and the device of its tensors."""
-        eager = eager_call(gm, request, device)
-        self._eager = eager if request.options.while_compiling == "eager" else None
+    def __init__(self, source: SourceGraph, request: Request) -> None:
+        """Take a graph."""
+        self._source, self._request = source, request
+        self._is_eager = request.options.while_compiling == "eager"
+
+    @functools.cached_property
+    def _eager(self) -> Call | None:
+        return eager_call(self._source.gm, self._request, self._source.facts.device)
+
+    @functools.cached_property
+    def _placeholders(self) -> Call | None:
         # Where torch has no memory to run a graph in, it has none for placeholders either.
-        self._placeholders = None if eager is None else placeholder_call(gm)
+        return None if self._eager is None else placeholder_call(self._source.gm)
 
     def ahead(self) -> Call | None:
         """The call that computes nothing, if calls in this thread only begin to compile."""
@@ -70,7 +77,7 @@ class Meanwhile:
 
     def call(self) -> Call | None:
         """The call that stands in; None where the caller waits for the executable."""
-        return self.ahead() or self._eager
+        return self.ahead() or (self._eager if self._is_eager else None)
 
     def start(self, cache: ExecutableCache[T], key: Any, make: Callable[[], T]) -> None:
         """Begin to compile in the background; `compiling_ahead` gets the future.

@@ -15,7 +15,9 @@ import torch
 from xla_dynamo.errors import StorageError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, Event, Observer
 from xla_dynamo.execution.calls import BoxedGraph, bind
+from xla_dynamo.execution.compiled_graph import CompiledGraph
 from xla_dynamo.execution.meanwhile import is_ahead
+from xla_dynamo.execution.saved_programs import KIND, is_whole
 from xla_dynamo.execution.steps import steps_of
 from xla_dynamo.options import Options
 from xla_dynamo.programs.program import Program
@@ -27,7 +29,6 @@ from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import DisableAutocast, is_any_autocast_enabled
 
 log = logging.getLogger("xla_dynamo")
-KIND = "program"
 
 
 class Watch:
@@ -42,6 +43,8 @@ class Watch:
         # AOTAutograd adds nothing, and the program is the same for each call of the graph: who
         # compiles for it says so.
         self.is_plain = False
+        # Such a graph whose sizes are open.
+        self.open_graph: CompiledGraph | None = None
 
     def __call__(self, event: Event) -> None:
         """Take an event."""
@@ -51,7 +54,7 @@ class Watch:
             self._programs.append(event.program)
         elif isinstance(event, BuiltExecutable) and (save := self._save) is not None:
             self._save = None
-            if _is_whole(event.program):
+            if is_whole(event.program):
                 save(event.program)
         self._observer(event)
 
@@ -62,21 +65,14 @@ class Watch:
         """
         records, programs = self._records, self._programs
         self._records, self._programs, self._is_open = [], [], False
-        if not self.is_plain or len(records) != 1 or records[0].is_split:
+        if not self.is_plain or self.open_graph is not None:
             return
-        if len(programs) == 1 and _is_whole(programs[0]):
+        if len(records) != 1 or records[0].is_split:
+            return
+        if len(programs) == 1 and is_whole(programs[0]):
             save(programs[0])
         elif not programs and is_ahead():
             self._save = save
-
-
-def _is_whole(program: Program) -> bool:
-    """Whether a program says all that a call does.
-
-    A tensor that the user's code holds, and may change, would be one of this process.
-    """
-    held = any(not constant.is_literal for constant in program.constants)
-    return not (held or program.effects or program.mutations or program.donations or program.frozen)
 
 
 def save(folder: CacheFolder, key: str, program: Program) -> None:
@@ -105,7 +101,7 @@ def load(
         return None
     executable = None
     if program.results:
-        executable = Executable(program.module, placement, options.xla_options)
+        executable = Executable(program.module, placement, options.xla_options, program.written_as)
     steps = steps_of(program, executable, True, None) if executable is not None else None
     graph = BoxedGraph(bind(program, steps, placement), program.chosen_strides, steps)
     metrics.increment("PersistentCacheProgramHit")
@@ -119,10 +115,10 @@ def load(
         "loaded from it, too," if found else "compiled",
         seconds,
     )
-    return _as_aot_autograd_calls(graph)
+    return as_aot_autograd_calls(graph)
 
 
-def _as_aot_autograd_calls(graph: BoxedGraph) -> Callable[..., Any]:
+def as_aot_autograd_calls(graph: BoxedGraph) -> Callable[..., Any]:
     """A graph called as AOTAutograd calls one of inference: without gradients and autocast."""
     call, disables_autocast = graph.call, is_any_autocast_enabled()
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from xla_dynamo.graphs.buckets import Bucket, Buckets, bucket_of, variants_of
-from xla_dynamo.graphs.open_sizes import OpenSizes
+from xla_dynamo.graphs.call_sizes import CallSizes
 from xla_dynamo.lowerings.bounded.extents import Extent, Symbols, constant, symbol
 
 
@@ -26,7 +26,7 @@ class Choice:
         """The values of the program's symbols, from those of the graph's."""
         return tuple(values[number] for number in self.shown)
 
-    def names(self, sizes: OpenSizes) -> dict[str, str | int]:
+    def names(self, sizes: CallSizes) -> dict[str, str | int]:
         """What the sizes of the graph may be, by name."""
         found: dict[str, str | int] = {}
         for name, extent in zip(sizes.names, self.extents, strict=True):
@@ -45,7 +45,7 @@ class Choice:
             bucket.low <= n <= bucket.high for n, bucket in zip(own, self.buckets, strict=True)
         )
 
-    def down_to_least(self, sizes: OpenSizes) -> "Choice":
+    def down_to_least(self, sizes: CallSizes) -> "Choice":
         """The same with buckets that begin where the ranges of the graph's sizes do."""
         buckets = []
         for number, bucket in enumerate(self.buckets):
@@ -72,7 +72,7 @@ class BucketChoice:
     Dynamo has it for the inputs of a graph; the caches of a model's layers have sizes of their own.
     """
 
-    def __init__(self, sizes: OpenSizes, buckets: Buckets) -> None:
+    def __init__(self, sizes: CallSizes, buckets: Buckets) -> None:
         """Take the symbols of a graph, and the option."""
         self._sizes, self._buckets = sizes, buckets
         vary = list(zip(sizes.seen_to_vary, sizes.dims, strict=True))

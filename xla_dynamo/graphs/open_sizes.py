@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 
+from xla_dynamo.graphs.call_sizes import CallSizes, TensorSizes
 from xla_dynamo.graphs.nodes import attribute_of
 from xla_dynamo.graphs.sizes import name_of_size
 from xla_dynamo.graphs.source_lines import describe
@@ -28,35 +29,24 @@ class NotBounded(Exception):
     """A graph cannot be compiled for bounds of its sizes; the message says what decided so."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class TensorSizes:
-    """The shape and strides of a tensor of a graph, of extents.
+@dataclasses.dataclass(slots=True)
+class _Symbol:
+    """What is read off the inputs about a symbol: an entry of each attribute of `CallSizes`."""
 
-    Attributes:
-        shape: the extent of each dimension.
-        stride: its stride.
-    """
-
-    shape: tuple[Extent, ...]
-    stride: tuple[Extent, ...]
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a size or a stride depends on a symbol."""
-        return any(e.number is None for e in (*self.shape, *self.stride))
+    name: str
+    dim: int | None
+    is_batch: bool
+    seen_to_vary: bool
+    traced: int
+    range: tuple[int, int]
+    source: tuple[int, int | None]
 
 
 class OpenSizes:
     """The symbols of a graph.
 
     Attributes:
-        names: the name of each symbol.
-        dims: which dimension of an input has it first; None where inputs are the number alone.
-        are_batches: whether it is the first dimension of some input, beside others.
-        seen_to_vary: whether it is known to vary, not only allowed to.
-        traced: its value where the graph was traced; another negative number for each that had
-            none, as how many elements a mask takes.
-        ranges: the least and the largest number that each may be.
+        calls: what a call needs to know of them.
         inputs: what is known of each input: the sizes of a tensor, the extent of an integer, or
             None for something else.
     """
@@ -69,26 +59,30 @@ class OpenSizes:
         """
         self._placeholders = gm.graph.find_nodes(op="placeholder")
         self._symbols: list[sympy.Symbol] = []
-        self._sources: list[tuple[int, int | None]] = []
         self._known: dict[sympy.Expr, Extent] = {}
         self._extents: Sequence[Extent] | None = None
-        self.names: list[str] = []
-        self.dims: list[int | None] = []
-        self.are_batches: list[bool] = []
-        self.seen_to_vary: list[bool] = []
-        self.traced: list[int] = []
-        self.ranges: list[tuple[int, int]] = []
+        self._symbols_read: list[_Symbol] = []
         for index, node in enumerate(self._placeholders):
             self._find_symbols(index, node.meta.get("val"))
         if not self._symbols:
             raise NotBounded("none of its inputs has an open size of its own")
         self.inputs = [self.of_input(node) for node in self._placeholders]
-        # Inputs of static sizes are as Dynamo's guards have them.
-        self._told = [
+        told = (
             (index, known)
             for index, known in enumerate(self.inputs)
             if isinstance(known, Extent) or (known is not None and known.is_open)
-        ]
+        )
+        read = self._symbols_read
+        self.calls = CallSizes(
+            names=tuple(r.name for r in read),
+            dims=tuple(r.dim for r in read),
+            are_batches=tuple(r.is_batch for r in read),
+            seen_to_vary=tuple(r.seen_to_vary for r in read),
+            traced=tuple(r.traced for r in read),
+            ranges=tuple(r.range for r in read),
+            sources=tuple(r.source for r in read),
+            told=tuple(told),
+        )
         for node in gm.graph.nodes:
             self._check(node)
 
@@ -99,25 +93,25 @@ class OpenSizes:
                 symbol, environment = size.node.expr, size.node.shape_env
                 if symbol not in self._symbols:
                     self._symbols.append(symbol)
-                    self.names.append(name_of_size(size))
                     hint = size.node.hint
-                    self.traced.append(-len(self.names) if hint is None else int(hint))
-                    self.seen_to_vary.append(symbol in sizes_seen_to_vary(environment))
-                    self._sources.append((index, dim))
-                    self.dims.append(dim)
-                    self.are_batches.append(False)
-                    known = getattr(environment, "var_to_range", {}).get(symbol)
-                    self.ranges.append(_range(known))
-                number = self._symbols.index(symbol)
-                if self.dims[number] is None:
-                    self.dims[number] = dim
-                self.are_batches[number] |= dim == 0 and fake.dim() > 1
+                    self._symbols_read.append(
+                        _Symbol(
+                            name_of_size(size),
+                            dim,
+                            is_batch=False,
+                            seen_to_vary=symbol in sizes_seen_to_vary(environment),
+                            traced=-len(self._symbols) if hint is None else int(hint),
+                            range=_range(getattr(environment, "var_to_range", {}).get(symbol)),
+                            source=(index, dim),
+                        )
+                    )
+                read = self._symbols_read[self._symbols.index(symbol)]
+                if read.dim is None:
+                    read.dim = dim
+                read.is_batch |= dim == 0 and fake.dim() > 1
 
     def where(self, extents: Sequence[Extent]) -> "OpenSizes":
-        """The sizes with extents of other symbols in place of the symbols, one for each.
-
-        `values` is for the symbols of the graph alone.
-        """
+        """The sizes with extents of other symbols in place of the symbols, one for each."""
         made = copy.copy(self)
         made._extents, made._known = extents, {}
         made.inputs = [made.of_input(node) for node in self._placeholders]
@@ -163,7 +157,8 @@ class OpenSizes:
         for inner in [e for e in sympy.preorder_traversal(expression) if type(e).__name__ == "Max"]:
             if len(inner.args) == 2 and sympy.S.One in inner.args:
                 (other,) = (e for e in inner.args if e != 1)
-                if self._polynomial(other).never_below(1, [least for least, _ in self.ranges]):
+                lows = [read.range[0] for read in self._symbols_read]
+                if self._polynomial(other).never_below(1, lows):
                     expression = expression.xreplace({inner: other})
         terms = sympy.Poly(expression, *self._symbols).terms()
         return Extent.of({_key(powers): _whole(factor) for powers, factor in terms})
@@ -189,23 +184,6 @@ class OpenSizes:
     def extents(self) -> set[Extent]:
         """Every size of the trace, as far as it was asked for."""
         return set(self._known.values())
-
-    def values(self, args: Sequence[Any]) -> tuple[int, ...] | None:
-        """The symbols' values in a call; None if its inputs are not what was traced."""
-        values = tuple(
-            args[index] if dim is None else args[index].shape[dim] for index, dim in self._sources
-        )
-        for index, known in self._told:
-            given = args[index]
-            if isinstance(known, Extent):
-                if known.at(values) != given:
-                    return None
-            else:
-                shape = tuple(e.at(values) for e in known.shape)
-                stride = tuple(e.at(values) for e in known.stride)
-                if (tuple(given.shape), given.stride()) != (shape, stride):
-                    return None
-        return values
 
     def fake_values(self, gm: torch.fx.GraphModule, at: Sequence[int]) -> dict[Node, Any]:
         """The fake value of every node at these values of the symbols.

@@ -89,23 +89,23 @@ def geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device
 
 
-def symbol_values(gm: torch.fx.GraphModule, args: Sequence[Any]) -> dict[str, Any]:
-    """The values of a graph's open sizes and numbers when it is called with these arguments.
+def symbols_of(gm: torch.fx.GraphModule) -> tuple[tuple[str, int, int | None], ...]:
+    """A graph's open sizes and numbers: the name, and the input and the dimension that have each.
 
-    By their names in the user's function, where Dynamo knows them: "x.size()[0]".
+    The names are those in the user's function, where Dynamo knows them: "x.size()[0]".
     """
-    found: dict[str, Any] = {}
-    for node, given in zip(gm.graph.find_nodes(op="placeholder"), args, strict=True):
+    found: dict[str, tuple[str, int, int | None]] = {}
+    for index, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         fake = node.meta.get("val")
-        pairs = [(fake, given)]
         if isinstance(fake, torch.Tensor):
-            if given is None:
-                continue  # a token, which orders effects
-            pairs = list(zip(fake.shape, given.shape, strict=True))
-        for size, value in pairs:
+            pairs: list[tuple[int | None, Any]] = list(enumerate(fake.shape))
+        else:
+            pairs = [(None, fake)]
+        for dim, size in pairs:
             if isinstance(size, torch.SymInt | torch.SymFloat) and size.node.expr.is_symbol:
-                found[name_of_size(size)] = value
-    return found
+                name = name_of_size(size)
+                found[name] = (name, index, dim)
+    return tuple(found.values())
 
 
 def name_of_size(size: torch.SymInt | torch.SymFloat) -> str:

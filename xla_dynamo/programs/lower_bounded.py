@@ -8,8 +8,9 @@ import torch
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
+from xla_dynamo.graphs.call_sizes import TensorSizes
 from xla_dynamo.graphs.nodes import run_and_save_rng_state, run_with_rng_state
-from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes, TensorSizes
+from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.bounded.bound import bound_sizes

@@ -7,7 +7,8 @@ import torch
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
-from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes, TensorSizes
+from xla_dynamo.graphs.call_sizes import TensorSizes
+from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols
 from xla_dynamo.lowerings.builders import build

@@ -137,6 +137,9 @@ class Program:
         largest: the largest tensor that the graph makes: its bytes, and where the user made it.
         mesh: the axes, by name and size, of the devices that the program is divided over, in their
             order; () for a program of one device.
+        written_as: of a program from a file, the digest of the module's text when it was written,
+            by which its executable is known in the disk cache; else "". Read, the text is another:
+            attributes that have their defaults are left out.
     """
 
     module: ir.Module
@@ -157,6 +160,7 @@ class Program:
     chosen_strides: Strides
     largest: tuple[int, str] | None
     mesh: tuple[tuple[str, int], ...] = ()
+    written_as: str = ""
 
 
 def argument_types(program: Program) -> list[tuple[tuple[int, ...], str]]:

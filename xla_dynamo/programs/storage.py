@@ -19,10 +19,18 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.errors import StorageError
+from xla_dynamo.graphs.call_sizes import CallSizes, TensorSizes
 from xla_dynamo.graphs.output_views import ViewStep
+from xla_dynamo.lowerings.bounded.extents import Extent
 from xla_dynamo.lowerings.passes.pack_weights import Packed
 from xla_dynamo.programs.checks import check_program
 from xla_dynamo.programs.layouts import InputLayout, Restride
+from xla_dynamo.programs.lower_bounded import (
+    BoundedProgram,
+    OpenInput,
+    OpenResult,
+    OpenView,
+)
 from xla_dynamo.programs.program import (
     Constant,
     Effect,
@@ -34,6 +42,7 @@ from xla_dynamo.programs.program import (
 )
 from xla_dynamo.runtime.jaxlib_private import initialize_lapack
 from xla_dynamo.runtime.libraries import libraries_of
+from xla_dynamo.runtime.saved_executables import digest_of_module
 from xla_dynamo.torch_private import OpOverload
 
 FORMAT = 1
@@ -50,14 +59,21 @@ _RECORDS = {
         Frozen,
         Packed,
         Restride,
+        BoundedProgram,
+        OpenInput,
+        OpenResult,
+        OpenView,
+        TensorSizes,
+        CallSizes,
+        Extent,
     )
 }
 # Values that torch has a name for: torch.float32, torch.strided, torch.channels_last.
 _NAMED = torch.dtype | torch.layout | torch.memory_format
 
 
-def write_program(program: Program, file: str | BinaryIO) -> None:
-    """Write a program to a file.
+def write_program(program: Program | BoundedProgram, file: str | BinaryIO) -> None:
+    """Write a program to a file, a bounded one with what its calls need to know.
 
     A tensor that the user's code holds is written as it is now: the program that is read has a copy
     of it.
@@ -66,7 +82,16 @@ def write_program(program: Program, file: str | BinaryIO) -> None:
         StorageError: the program has a value that no file can hold, such as an object of Python.
     """
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        bound = dataclasses.replace(program, module=None, constants=())  # type: ignore[arg-type]
+        if isinstance(program, BoundedProgram):
+            calls = dataclasses.replace(program, program=None)  # type: ignore[arg-type]
+            archive.writestr("bounded.json", json.dumps(encoded(calls)))
+            program = program.program
+        bound = dataclasses.replace(
+            program,
+            module=None,  # type: ignore[arg-type]
+            constants=(),
+            written_as=program.written_as or digest_of_module(program.module),
+        )
         if program.frozen is not None:
             bound = dataclasses.replace(
                 bound, frozen=dataclasses.replace(program.frozen, module=None)
@@ -79,9 +104,9 @@ def write_program(program: Program, file: str | BinaryIO) -> None:
             tensor = constant.tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
             data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
             archive.writestr(f"constants/{index}", data, zipfile.ZIP_STORED)
-            form = {"shape": list(tensor.shape), "dtype": _encoded(tensor.dtype)}
+            form = {"shape": list(tensor.shape), "dtype": encoded(tensor.dtype)}
             constants.append({**form, "is_literal": constant.is_literal})
-        described = {"format": FORMAT, "program": _encoded(bound), "constants": constants}
+        described = {"format": FORMAT, "program": encoded(bound), "constants": constants}
         archive.writestr("program.json", json.dumps(described))
 
 
@@ -91,9 +116,23 @@ def read_program(file: str | BinaryIO) -> Program:
     Raises:
         StorageError: the file holds no such program, or one of another format.
     """
+    program = read_any_program(file)
+    return program.program if isinstance(program, BoundedProgram) else program
+
+
+def read_any_program(file: str | BinaryIO) -> Program | BoundedProgram:
+    """Read a program, or a bounded one, as it was written.
+
+    Raises:
+        StorageError: the file holds no such program, or one of another format.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
-            return _read(archive)
+            program = _read(archive)
+            if "bounded.json" not in archive.namelist():
+                return program
+            calls = decoded(json.loads(archive.read("bounded.json")))
+            return dataclasses.replace(calls, program=program)
     except StorageError:
         raise
     except Exception as error:  # whatever a damaged file may cause in what reads it
@@ -110,11 +149,11 @@ def _read(archive: zipfile.ZipFile) -> Program:
             f"{archive.filename or 'the file'} holds a program of format {described['format']!r}, "
             f"and this version of xla_dynamo reads format {FORMAT}: compile and write it again"
         )
-    bound = _decoded(described["program"])
+    bound = decoded(described["program"])
     forms = described["constants"]
     data = [bytearray(archive.read(f"constants/{index}")) for index in range(len(forms))]
     constants = [
-        Constant(_tensor(d, form["shape"], _decoded(form["dtype"])), bool(form["is_literal"]))
+        Constant(_tensor(d, form["shape"], decoded(form["dtype"])), bool(form["is_literal"]))
         for d, form in zip(data, forms, strict=True)
     ]
     frozen = bound.frozen
@@ -156,7 +195,7 @@ def _tensor(data: bytearray, shape: list[int], dtype: torch.dtype) -> torch.Tens
     )
 
 
-def _encoded(value: Any) -> Any:
+def encoded(value: Any) -> Any:
     """A value as JSON has it; what JSON lacks is an object of one key, which says the kind."""
     if value is None or isinstance(value, bool | str):
         return value
@@ -168,13 +207,13 @@ def _encoded(value: Any) -> Any:
         return {"complex": [value.real.hex(), value.imag.hex()]}
     if _RECORDS.get(type(value).__name__) is type(value):
         fields = dataclasses.fields(value)
-        return {type(value).__name__: {f.name: _encoded(getattr(value, f.name)) for f in fields}}
+        return {type(value).__name__: {f.name: encoded(getattr(value, f.name)) for f in fields}}
     if isinstance(value, tuple):
-        return {"tuple": [_encoded(v) for v in value]}
+        return {"tuple": [encoded(v) for v in value]}
     if isinstance(value, list):
-        return [_encoded(v) for v in value]
+        return [encoded(v) for v in value]
     if isinstance(value, Mapping):
-        return {"dict": [[_encoded(k), _encoded(v)] for k, v in value.items()]}
+        return {"dict": [[encoded(k), encoded(v)] for k, v in value.items()]}
     if isinstance(value, _NAMED):
         return {"torch": str(value).removeprefix("torch.")}
     if isinstance(value, torch.device):
@@ -189,14 +228,15 @@ def _encoded(value: Any) -> Any:
     )
 
 
-def _decoded(value: Any) -> Any:
+def decoded(value: Any) -> Any:
+    """The value that `encoded` made JSON of."""
     if isinstance(value, list):
-        return [_decoded(v) for v in value]
+        return [decoded(v) for v in value]
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind in _RECORDS:
-        return _RECORDS[kind](**{name: _decoded(v) for name, v in content.items()})
+        return _RECORDS[kind](**{name: decoded(v) for name, v in content.items()})
     return _DECODERS[kind](content)
 
 
@@ -220,8 +260,8 @@ def _operator(name: str) -> Any:
 _DECODERS = {
     "float": float.fromhex,
     "complex": lambda parts: complex(*map(float.fromhex, parts)),
-    "tuple": lambda values: tuple(map(_decoded, values)),
-    "dict": lambda pairs: {_decoded(k): _decoded(v) for k, v in pairs},
+    "tuple": lambda values: tuple(map(decoded, values)),
+    "dict": lambda pairs: {decoded(k): decoded(v) for k, v in pairs},
     "torch": _named,
     "device": torch.device,
     "op": _operator,

@@ -89,7 +89,7 @@ def _names(gm: torch.fx.GraphModule, sizes: OpenSizes) -> list[str]:
                 given |= getattr(environment, "source_name_to_debug_name", {})
                 sources |= getattr(environment, "var_to_sources", {})
     found: list[str] = []
-    for symbol, source in zip(sizes.symbols(), sizes.names, strict=True):
+    for symbol, source in zip(sizes.symbols(), sizes.calls.names, strict=True):
         known = [s.name for s in sources.get(symbol, ()) if isinstance(s.name, str)]
         name = next((given[n] for n in known if n in given), source)
         while name in found:

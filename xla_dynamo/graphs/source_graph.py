@@ -1,0 +1,114 @@
+"""A graph that is compiled when calls need it, and what has to be known of it before."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from xla_dynamo.graphs.call_sizes import CallSizes
+from xla_dynamo.graphs.marked import specs_in
+from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
+from xla_dynamo.graphs.request import Request
+from xla_dynamo.graphs.sizes import has_symbols, is_symbolic, offset_inputs, symbols_of
+from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.options import Options
+from xla_dynamo.runtime.libraries import libraries_of
+
+aten = torch.ops.aten
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What the calls of a graph need to know of it, whether it is compiled or not.
+
+    Attributes:
+        device: that of its tensors.
+        is_symbolic: whether a size, a stride or a number among its inputs is open.
+        offset_inputs: the inputs, by number, whose storage offset matters.
+        has_marks: whether it has marks of shardings.
+        symbols: of each open size and number the name, and the input and the dimension that have
+            it; None for an input that is the number.
+        sizes: its open sizes, if it may be compiled for bounds of them.
+        refusal: why it may not be, though some are open and bounds are wanted.
+    """
+
+    device: torch.device
+    is_symbolic: bool = False
+    offset_inputs: tuple[int, ...] = ()
+    has_marks: bool = False
+    symbols: tuple[tuple[str, int, int | None], ...] = ()
+    sizes: CallSizes | None = None
+    refusal: str = ""
+
+    @property
+    def is_static(self) -> bool:
+        """Whether one program serves all calls without shardings."""
+        return not self.is_symbolic and not self.offset_inputs
+
+    def values_of_symbols(self, args: Sequence[Any]) -> dict[str, Any]:
+        """The values of the open sizes and numbers in a call, by name."""
+        return {
+            name: args[index] if dim is None else args[index].shape[dim]
+            for name, index, dim in self.symbols
+        }
+
+
+class SourceGraph:
+    """An ATen graph that is there, or is read from a file when it is needed.
+
+    Attributes:
+        facts: what has to be known of it before.
+    """
+
+    def __init__(self, load: Callable[[], torch.fx.GraphModule], facts: GraphFacts) -> None:
+        """Take what reads the graph, and its facts."""
+        self._load, self.facts = load, facts
+
+    @functools.cached_property
+    def gm(self) -> torch.fx.GraphModule:
+        """The graph, read if it was not."""
+        return self._load()
+
+    @functools.cached_property
+    def sizes(self) -> OpenSizes:
+        """Its open sizes, for lowering it.
+
+        Raises:
+            NotBounded: some size is no polynomial of symbols that the inputs tell.
+        """
+        return OpenSizes(self.gm)
+
+
+def source_of(gm: torch.fx.GraphModule, device: torch.device, request: Request) -> SourceGraph:
+    """The source of a graph that is there."""
+    facts = GraphFacts(
+        device, is_symbolic(gm), tuple(offset_inputs(gm)), any(True for _ in specs_in(gm))
+    )
+    source = SourceGraph(lambda: gm, facts)
+    if facts.is_symbolic:
+        facts = dataclasses.replace(facts, symbols=symbols_of(gm))
+        if request.options.buckets != "exact":
+            try:
+                if device.type != "cpu" or request.placement is not None:
+                    raise NotBounded("buckets are for the tensors of the CPU")
+                _refuse_slow(gm, request.options)
+                facts = dataclasses.replace(facts, sizes=source.sizes.calls)
+            except NotBounded as error:
+                facts = dataclasses.replace(facts, refusal=str(error))
+        source.facts = facts
+    return source
+
+
+def _refuse_slow(gm: torch.fx.GraphModule, options: Options) -> None:
+    """Raise NotBounded if a graph is much faster at sizes that are known, unless bounds are given.
+
+    Bounded programs call no libraries. XLA's own convolutions on the CPU take several times as long
+    as oneDNN's, so a program for each size pays after few calls.
+    """
+    if options.buckets != "auto" or "onednn" not in {*options.libraries} & libraries_of("cpu"):
+        return
+    for node in gm.graph.find_nodes(op="call_function", target=aten.convolution.default):
+        if has_symbols(node.meta.get("val")):
+            raise NotBounded(f"convolutions by oneDNN are for sizes that are known{describe(node)}")
