@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.decompositions import fused_cells
+from xla_dynamo.graphs.keyword_names import without_keywords
 from xla_dynamo.lazy.changing_numbers import form_of
 from xla_dynamo.lazy.contents import Geometry, Value, View, as_dtype
 from xla_dynamo.lazy.records import Arg, Number, Record
@@ -109,9 +110,10 @@ class _Trace:
         kwargs = {k: self._argument(record, a) for k, a in record.kwargs.items()}
         recipe = record.recipe
         # Torch's fake kernels of the fused cells fail without biases.
-        op = fused_cells.DECOMPOSITIONS.get(recipe.signature.op, recipe.signature.op)
+        whole = recipe.signature.op
+        op = fused_cells.DECOMPOSITIONS.get(whole) or without_keywords(whole)
         if record.numbers:
-            op, kwargs = form_of(op), {**kwargs, "out": _dtypes(record)}
+            op, kwargs = form_of(whole), {**kwargs, "out": _dtypes(record)}
         if recipe.default_dtype != torch.get_default_dtype():
             op = _under(recipe.default_dtype, op)
         call = self._call(op, *args, **kwargs)
