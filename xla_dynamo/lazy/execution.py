@@ -132,10 +132,10 @@ def compute(
         try:
             with clean_state(), drawing():
                 buffers = _run(part, cause)
-        except ExecutionError:  # it may have memory enough another time
-            raise
-        except Exception:
-            _left.update(part.outputs if roots is None else roots)
+        except Exception as error:
+            debug.name_records(error, part)
+            if not isinstance(error, ExecutionError):  # it may have memory enough another time
+                _left.update(part.outputs if roots is None else roots)
             raise
         with contents.lock:
             for value, buffer in zip(part.outputs, buffers, strict=True):

@@ -19,6 +19,7 @@ from xla_dynamo.lazy.fused_optimizers import FUSED
 from xla_dynamo.lazy.indexing import INDEXING, with_boolean_masks
 from xla_dynamo.lazy.memory import fallback_device
 from xla_dynamo.lazy.records import record
+from xla_dynamo.lazy.refusals import refuse_beyond_memory
 from xla_dynamo.lazy.signatures import Signature, signature_of
 from xla_dynamo.lazy.transfers import SPECIAL, to_device
 from xla_dynamo.runtime import metrics
@@ -141,6 +142,8 @@ def _after(result: Any) -> None:
 def _view(signature: Signature, *args: Any, **kwargs: Any) -> Any:
     result = as_meta(signature.op, args, kwargs)
     base = args[0]
+    if signature.op is aten.as_strided.default:
+        refuse_beyond_memory(result)
     cell = cell_of(base)
     views = cell.views
     geometry = geometry_of(base)
