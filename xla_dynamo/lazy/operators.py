@@ -17,6 +17,7 @@ from xla_dynamo.lazy.device_module import checked_index
 from xla_dynamo.lazy.execution import compute, tensors_behind
 from xla_dynamo.lazy.fused_optimizers import FUSED
 from xla_dynamo.lazy.indexing import INDEXING, with_boolean_masks
+from xla_dynamo.lazy.lists import one_at_a_time, writes_lists
 from xla_dynamo.lazy.memory import fallback_device
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.refusals import refuse_beyond_memory
@@ -77,6 +78,12 @@ def _kernel_of(op: OpOverload) -> Callable[..., Any]:
 
 
 def _unchecked_kernel_of(op: OpOverload, signature: Signature) -> Callable[..., Any]:
+    if writes_lists(signature):
+        return one_at_a_time(signature, _kernel_of_whole_lists(op, signature))
+    return _kernel_of_whole_lists(op, signature)
+
+
+def _kernel_of_whole_lists(op: OpOverload, signature: Signature) -> Callable[..., Any]:
     special = SPECIAL.get(op) or FUSED.get(op)
     if special is not None:
         return functools.partial(_special, special, signature)

@@ -5,9 +5,10 @@ Torch's fake kernels tell shapes and leave out many checks: of dtypes, of number
 far from its line, or not at all.
 """
 
+import functools
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Geometry, span
 from xla_dynamo.lazy.signatures import Signature
-from xla_dynamo.torch_private import OpOverload, has_kernel
+from xla_dynamo.torch_private import OpOverload, has_kernel, storage_id
 
 aten = torch.ops.aten
 
@@ -60,10 +61,10 @@ def refuse_as_eager(
     elements = sum(t.numel() for t in tensors) + sum(size.numel() for _, size, *_ in made)
     if elements > _FEW and not shrinks:
         return
-    errors = []
+    errors: list[Exception] = []
     for values in _VALUES:
         try:
-            _try(signature, args, kwargs, values, shrinks)
+            _try(signature, args, kwargs, functools.partial(_tensor, values, shrinks), shrinks)
             return
         except NotImplementedError as error:
             if any(t.dtype in _HALVES for t in tensors):
@@ -100,16 +101,42 @@ def _shrinks(signature: Signature, tensors: Sequence[torch.Tensor]) -> bool:
     return draws_in_place or (not tensors and "size" in signature.positions)
 
 
+def refuse_overlaps(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what eager says to a write into memory that the call reads elsewhere, if it minds."""
+    memory: dict[int, torch.UntypedStorage] = {}
+
+    def sharing(like: torch.Tensor) -> torch.Tensor:
+        storage = memory.get(storage_id(like))
+        if storage is None:
+            size = like.untyped_storage().nbytes()
+            storage = torch.zeros(size, dtype=torch.uint8, device="cpu").untyped_storage()
+            memory[storage_id(like)] = storage
+        made = torch.empty(0, dtype=like.dtype, device="cpu")
+        return made.set_(storage, like.storage_offset(), like.size(), like.stride())
+
+    if not _is_for_the_cpu(signature.op):
+        return
+    try:
+        _try(signature, args, kwargs, sharing, shrinks=False)
+    except RuntimeError as error:
+        if "unsupported operation" in str(error):
+            raise
+    except Exception:  # zeros may be wrong values
+        return
+
+
 def _try(
     signature: Signature,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    values: tuple[Any, int, bool],
+    tensor: Callable[[torch.Tensor], torch.Tensor],
     shrinks: bool,
 ) -> None:
+    """Run eager's kernel on tensors of the CPU instead of the call's."""
+
     def put(value: Any, name: str = "") -> Any:
         if isinstance(value, torch.Tensor):
-            return _tensor(value, values, shrinks)
+            return tensor(value)
         if isinstance(value, torch.device):
             return torch.device("cpu")
         if isinstance(value, torch.Generator):
@@ -127,7 +154,7 @@ def _try(
         )
 
 
-def _tensor(like: torch.Tensor, values: tuple[Any, int, bool], shrinks: bool) -> torch.Tensor:
+def _tensor(values: tuple[Any, int, bool], shrinks: bool, like: torch.Tensor) -> torch.Tensor:
     size = [min(n, 1) for n in like.size()] if shrinks else like.size()
     made = torch.empty_strided(size, like.stride(), dtype=like.dtype, device="cpu")
     of_floats, of_integers, of_masks = values
