@@ -18,7 +18,7 @@ from xla_dynamo.lazy.execution import compute, tensors_behind
 from xla_dynamo.lazy.fused_optimizers import FUSED
 from xla_dynamo.lazy.indexing import INDEXING, with_boolean_masks
 from xla_dynamo.lazy.lists import one_at_a_time, writes_lists
-from xla_dynamo.lazy.memory import fallback_device
+from xla_dynamo.lazy.memory import fallback_device, give_dtype
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.refusals import refuse_beyond_memory
 from xla_dynamo.lazy.signatures import Signature, signature_of
@@ -166,6 +166,7 @@ def _view(signature: Signature, *args: Any, **kwargs: Any) -> Any:
 
 def _change_sizes(signature: Signature, *args: Any, **kwargs: Any) -> Any:
     as_meta(signature.op, args, kwargs)
+    give_dtype(args[0])
     return args[0]
 
 

@@ -58,6 +58,15 @@ def _restored(storage: torch.UntypedStorage, location: str) -> torch.UntypedStor
     return new_storage(value_of(uploaded(elements, torch.uint8)))
 
 
+def _may_take_place(old: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether `old.data = new` works, by which `Module.to` keeps parameters that are tied.
+
+    Torch says no to a device that it leaves to others, and makes new parameters.
+    """
+    plain = ("xla", "cpu", "cuda")
+    return all(t.device.type in plain and t.layout is torch.strided for t in (old, new))
+
+
 def _claim() -> list[torch.library.Library]:
     """Take torch's place for a device of somebody else's, which is one for each process.
 
@@ -78,6 +87,7 @@ def _claim() -> list[torch.library.Library]:
     torch.serialization.register_package(5, lambda storage: None, _restored)
     library = torch.library.Library("aten", "IMPL")
     register_kernels(library)
+    library.impl("_has_compatible_shallow_copy_type", _may_take_place, "PrivateUse1")
     register_device("xla", placement, LazyTensors())
     of_marks = torch.library.Library("xla", "IMPL")
     register_mark(of_marks)
