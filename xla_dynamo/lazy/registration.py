@@ -67,6 +67,14 @@ def _may_take_place(old: torch.Tensor, new: torch.Tensor) -> bool:
     return all(t.device.type in plain and t.layout is torch.strided for t in (old, new))
 
 
+def _unpinned(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    """A copy, where torch would ask for memory that the device pins: this has no use for such.
+
+    A loader with `pin_memory=True` does so of ordinary tensors as soon as there is a device.
+    """
+    return tensor.clone()
+
+
 def _claim() -> list[torch.library.Library]:
     """Take torch's place for a device of somebody else's, which is one for each process.
 
@@ -88,6 +96,8 @@ def _claim() -> list[torch.library.Library]:
     library = torch.library.Library("aten", "IMPL")
     register_kernels(library)
     library.impl("_has_compatible_shallow_copy_type", _may_take_place, "PrivateUse1")
+    if not torch.cuda.is_available():  # nobody else has memory to pin
+        library.impl("_pin_memory", _unpinned, "CPU", allow_override=True)
     register_device("xla", placement, LazyTensors())
     of_marks = torch.library.Library("xla", "IMPL")
     register_mark(of_marks)
