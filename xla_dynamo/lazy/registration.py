@@ -15,6 +15,7 @@ from xla_dynamo.lazy.compiled_calls import LazyTensors
 from xla_dynamo.lazy.contents import new_storage
 from xla_dynamo.lazy.memory import placement, value_of
 from xla_dynamo.lazy.operators import register_kernels, register_mark
+from xla_dynamo.lazy.sparse_gradients import register_dense_gradients
 from xla_dynamo.lazy.transfers import uploaded
 from xla_dynamo.runtime.clients import register_device
 
@@ -95,6 +96,7 @@ def _claim() -> list[torch.library.Library]:
     torch.serialization.register_package(5, lambda storage: None, _restored)
     library = torch.library.Library("aten", "IMPL")
     register_kernels(library)
+    register_dense_gradients(library)
     library.impl("_has_compatible_shallow_copy_type", _may_take_place, "PrivateUse1")
     if not torch.cuda.is_available():  # nobody else has memory to pin
         library.impl("_pin_memory", _unpinned, "CPU", allow_override=True)

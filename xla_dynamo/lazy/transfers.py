@@ -144,6 +144,13 @@ def _foreach_with_numbers(signature: Signature, *args: Any) -> Any:
     return signature.op.overloadpacket.ScalarList(*lists, numbers.tolist())
 
 
+@_special(aten._embedding_bag_backward.default)
+def _bag_gradient(signature: Signature, *args: Any) -> Tensor:
+    """The gradient of a bag with `sparse=True` is dense here: see `sparse_gradients`."""
+    place = signature.positions["sparse"]
+    return record(signature, (*args[:place], False, *args[place + 1 :]), {}, _never)
+
+
 @_special(aten.polygamma_.default)
 def _polygamma(signature: Signature, x: Tensor, n: int) -> Tensor:
     """AOTAutograd has no functional form for the operator in place."""
