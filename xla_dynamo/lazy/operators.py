@@ -48,9 +48,11 @@ def register_kernels(library: torch.library.Library) -> None:
             library.impl(name.removeprefix("aten::"), _kernel(name), "PrivateUse1")
 
 
-def register_mark(library: torch.library.Library) -> None:
-    """Give the operator that marks tensors a kernel for the device, which records it."""
+def register_own(library: torch.library.Library) -> None:
+    """Give this package's operators that compiled code knows kernels that record them."""
     library.impl("mark_sharding", _kernel_of(MARK), "PrivateUse1")
+    # Whoever calls it has imported the room that makes it, which this one does not know.
+    library.impl("call_jax", _kernel("xla::call_jax"), "PrivateUse1")
 
 
 def _kernel(name: str) -> Callable[..., Any]:
@@ -67,8 +69,9 @@ def _kernel(name: str) -> Callable[..., Any]:
 
 
 def _overload(name: str) -> Any:
-    packet, _, overload = name.removeprefix("aten::").partition(".")
-    return getattr(getattr(aten, packet), overload or "default")
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
 def _kernel_of(op: OpOverload) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.compiled_calls import LazyTensors
 from xla_dynamo.lazy.contents import new_storage
 from xla_dynamo.lazy.memory import placement, value_of
-from xla_dynamo.lazy.operators import register_kernels, register_mark
+from xla_dynamo.lazy.operators import register_kernels, register_own
 from xla_dynamo.lazy.sparse_gradients import register_dense_gradients
 from xla_dynamo.lazy.transfers import uploaded
 from xla_dynamo.runtime.clients import register_device
@@ -101,9 +101,9 @@ def _claim() -> list[torch.library.Library]:
     if not torch.cuda.is_available():  # nobody else has memory to pin
         library.impl("_pin_memory", _unpinned, "CPU", allow_override=True)
     register_device("xla", placement, LazyTensors())
-    of_marks = torch.library.Library("xla", "IMPL")
-    register_mark(of_marks)
-    return [library, register_autocast(library), of_marks]
+    own = torch.library.Library("xla", "IMPL")
+    register_own(own)
+    return [library, register_autocast(library), own]
 
 
 _libraries = _claim()  # the kernels are gone with it

@@ -4,9 +4,11 @@ Optimizers that take either make the same steps of them. `torch.optim.SparseAdam
 alone, and says so.
 """
 
+from typing import TypeAlias
+
 import torch
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = torch.Tensor
 
 
 def register_dense_gradients(library: torch.library.Library) -> None:
