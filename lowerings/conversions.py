@@ -74,7 +74,9 @@ def _same_bits(x: Value, dtype: torch.dtype) -> Value:
         return reshape(split, (*shape[:-1], shape[-1] * int(ratio)))
     if ratio < 1:
         shape = (*shape[:-1], int(shape[-1] * ratio))
-        x = reshape(x, (*shape, int(1 / ratio)))
+        wide = hlo.bitcast_convert(tensor_type(shape, dtype), reshape(x, (*shape, int(1 / ratio))))
+        # XLA makes one conversion of two, of a wrong shape where the second splits these again.
+        return hlo.optimization_barrier([wide])
     return hlo.bitcast_convert(tensor_type(shape, dtype), x)
 
 

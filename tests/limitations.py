@@ -206,6 +206,23 @@ MODULE_LIMITATIONS = {"nn.LinearCrossEntropyLoss": _OPAQUE}
 MODULE_GRAPH_BREAKS = frozenset({"nn.CTCLoss", "nn.GRU", "nn.GaussianNLLLoss", "nn.LSTM", "nn.RNN"})
 
 
+_VALUES_OF_A_STEP = (
+    "only values tell, which are not there when the call is recorded; the program goes on with a "
+    "defined number or leaves the element out, as XLA does, where eager raises"
+)
+# What eager refuses on the CPU and the 'xla' device does not: tests/lazy/test_refused_calls.py.
+UNCHECKED_ON_THE_DEVICE = dict.fromkeys(
+    (
+        "an index beyond the end (index, gather, take, index_select, index_put_, scatter, put)",
+        "an index beyond the table (embedding, embedding_bag)",
+        "a class beyond the classes (one_hot, nll_loss, cross_entropy, multi_margin_loss)",
+        "a number that is no probability (multinomial, binary_cross_entropy, poisson, normal)",
+        "too few elements for a mask (masked_scatter)",
+    ),
+    _VALUES_OF_A_STEP,
+)
+
+
 def limitation(op: str, dtype: torch.dtype, form: str = "values") -> Limitation | None:
     """The row of an operator and dtype, if it has one."""
     rows = [row for row in LIMITATIONS[form] if row.op == op and dtype in row.dtypes]

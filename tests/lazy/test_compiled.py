@@ -284,3 +284,47 @@ def test_results_on_the_cpu_stay_there():
     assert copied.tolist() == more.tolist() == [2, 2, 2]
     copied.add_(1)
     assert more.tolist() == [2, 2, 2]
+
+
+def test_indices_on_the_host():
+    """As in eager, what indexes a tensor of a device may be on the CPU."""
+
+    def read(x, index, mask):
+        return x[index] * 2, x[:, index[:2] - 1] + 1, x[mask]
+
+    def write(x, index, mask):
+        x = x.clone()
+        x[index] = 5
+        return x
+
+    x = torch.arange(12.0).reshape(3, 4)
+    index, mask = torch.tensor([2, 1]), torch.tensor([True, False, True])
+    for f in (write, lambda *given: given[0][given[1]], lambda *given: given[0][given[2]]):
+        expected, actual = f(x, index, mask), f(x.to("xla"), index, mask)
+        assert actual.tolist() == expected.tolist()
+        compiled_f = torch.compile(f, backend="openxla")(x.to("xla"), index, mask)
+        assert compiled_f.device.type == "xla"
+        assert compiled_f.tolist() == expected.tolist()
+    with pytest.raises(Exception, match="several devices"):  # index[:2] - 1 is no index
+        torch.compile(read, backend="openxla")(x.to("xla"), index, mask)
+
+
+def test_functions_of_jax():
+    """Recorded with what is around, with gradients and batches."""
+    import jax.numpy as jnp
+
+    from xla_dynamo.jax import call_jax
+
+    def f(a, b):
+        return {"sum": jnp.sin(a) + b, "both": [a * b]}
+
+    x, y = (torch.arange(3.0, device="xla", requires_grad=True) for _ in range(2))
+    found = call_jax(f, x + 0, y)
+    (found["sum"] * 2 + found["both"][0]).sum().backward()
+    a = torch.arange(3.0)
+    assert found["sum"].device.type == "xla"
+    torch.testing.assert_close(found["sum"].cpu(), a.sin() + a)
+    torch.testing.assert_close(x.grad.cpu(), 2 * a.cos() + a)
+    torch.testing.assert_close(y.grad.cpu(), 2 + a)
+    twice = torch.func.vmap(lambda x: call_jax(f, x, x)["sum"])(x.detach())
+    torch.testing.assert_close(twice.cpu(), a.sin() + a)

@@ -1,5 +1,6 @@
 """The lazy device after an error, in several threads, and in other processes."""
 
+import signal
 import threading
 
 import pytest
@@ -147,3 +148,37 @@ def test_checks_raise_at_once():
     with pytest.raises(torch.linalg.LinAlgError, match="singular"):
         torch.linalg.inv(torch.zeros(3, 3, device="xla"))
     assert torch.linalg.inv(2 * torch.eye(3, device="xla")).sum().item() == 1.5
+
+
+@pytest.mark.parametrize("interrupted", ["lazily", "compiled"])
+def test_an_interrupted_step_leaves_its_values(interrupted, monkeypatch):
+    """A program takes the memory of what it changes, so its results must not be lost."""
+    from xla_dynamo.lazy.compiled_calls import LazyTensors
+
+    def add(x):
+        return x.add_(1)
+
+    x = torch.zeros(21, device=XLA)
+    step = torch.compile(add, backend="openxla") if interrupted == "compiled" else add
+    for _ in range(2):
+        step(x)
+        xla_dynamo.sync()
+    owner, name = (LazyTensors, "over") if interrupted == "compiled" else (execution.Program, "run")
+    whole = getattr(owner, name)
+
+    def interrupting(*args):
+        result = whole(*args)
+        signal.raise_signal(signal.SIGINT)  # as Ctrl-C while the program ran
+        return result
+
+    def run_step():
+        step(x)
+        xla_dynamo.sync()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            run_step()
+    assert x.tolist() == [3] * 21
+    run_step()
+    assert x.tolist() == [4] * 21

@@ -211,6 +211,15 @@ def test_unknown_platform():
         exported(Function(lambda x: x + 1), torch.randn(3), options=options)
 
 
+def test_options_may_be_set():
+    options = StableHLOExportOptions()
+    options.custom_ops_allowed_in_graph.add("mylib")
+    options.platform = "cpu"
+    assert StableHLOExportOptions().custom_ops_allowed_in_graph == set()
+    with pytest.raises(AttributeError, match="no option 'platfrom', but platform, custom_ops"):
+        options.platfrom = "cpu"
+
+
 class Conjugates(torch.nn.Module):
     """Buffers whose elements are not those in their memory, beside those in it; and a number."""
 

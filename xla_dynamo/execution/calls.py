@@ -16,6 +16,7 @@ from xla_dynamo.execution.steps import Steps
 from xla_dynamo.graphs.output_views import ViewStep
 from xla_dynamo.programs.program import Output, Program, Strides
 from xla_dynamo.runtime import forks
+from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import in_forward_mode, mark_boxed
 
@@ -108,6 +109,9 @@ def _in_a_row(steps: Steps, placement: Placement, program: Program) -> Call:
         stream = stream_of() if stream_of is not None else None
         buffers, changing = import_inputs(args, stream)
         args.clear()
+        return finish(buffers, changing, stream)
+
+    def finish(buffers: Any, changing: Any, stream: int | None) -> list[torch.Tensor]:
         try:
             results = execute(buffers)
         except (jax.errors.JaxRuntimeError, ValueError) as error:
@@ -117,6 +121,8 @@ def _in_a_row(steps: Steps, placement: Placement, program: Program) -> Call:
     if placement.tensors is None:
         return run
     in_use = placement.tensors.in_use
+    # An interruption would lose tensors whose memory the program took for their new values.
+    finish = after_signals(finish)
 
     def run_alone(args: list[Any]) -> list[torch.Tensor]:
         with in_use:

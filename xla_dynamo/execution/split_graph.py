@@ -166,13 +166,20 @@ class SplitGraph(BoxedGraph):
 
 
 def _eagerly(node: Node) -> Callable[..., Any]:
-    """The operator of a node, counted as PyTorch/XLA counts what falls back: aten::nonzero."""
+    """The operator of a node, counted as PyTorch/XLA counts what falls back: aten::nonzero.
+
+    What it raises has a note with its name and the user's line.
+    """
     op: Any = node.target
     counter = operator_of(node).name().split(".")[0]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         metrics.increment(counter)
-        return op(*args, **kwargs)
+        try:
+            return op(*args, **kwargs)
+        except Exception as error:
+            error.add_note(f"raised by {operator_of(node)}{describe(node)}")
+            raise
 
     return run
 

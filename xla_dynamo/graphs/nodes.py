@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.graphs.keyword_names import name_keywords
 from xla_dynamo.lowerings.table import aten as present  # with names for what torch lacks
 from xla_dynamo.torch_private import HigherOrderOperator, OpOverload, schema
 
@@ -17,6 +18,8 @@ with_effects = torch.ops.higher_order.with_effects
 # result, and the backward draws from that state again. (op, *args) and (state, op, *args).
 run_and_save_rng_state = torch.ops.higher_order.run_and_save_rng_state
 run_with_rng_state = torch.ops.higher_order.run_with_rng_state
+name_keywords()
+
 # Arguments with which a random operator draws nothing.
 _DRAWS_NOTHING = {"dropout_p": 0, "train": False, "training": False}
 

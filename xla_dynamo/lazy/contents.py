@@ -85,12 +85,19 @@ class View:
 
 
 class Cell:
-    """The present value of a storage, and how the views that were taken of it were made."""
+    """The present value of a storage, and how the views that were taken of it were made.
 
-    __slots__ = ("__weakref__", "owner", "value", "views")
+    Attributes:
+        value: the present value.
+        views: how views of these elements are made.
+        owner: the storage.
+        is_bytes: the value is the bytes of elements whose dtype no tensor has told yet.
+    """
 
-    def __init__(self, value: Value) -> None:
-        self.value = value
+    __slots__ = ("__weakref__", "is_bytes", "owner", "value", "views")
+
+    def __init__(self, value: Value, is_bytes: bool = False) -> None:
+        self.value, self.is_bytes = value, is_bytes
         self.views: dict[Geometry, View] = {}
         self.owner: Any = None
 
@@ -119,6 +126,12 @@ def cell_of(tensor: Tensor) -> Cell:
             "operator made it; make it on the CPU and move it with .to('xla')"
         )
     return cell
+
+
+def bytes_behind(tensor: Tensor) -> Cell | None:
+    """The cell behind a tensor if it has bytes that are to be elements of the tensor's dtype."""
+    cell = _cells.get(storage_id(tensor))
+    return cell if cell is not None and cell.is_bytes else None
 
 
 def live_cells() -> list[Cell]:
@@ -192,11 +205,20 @@ def refuse_dtype(dtype: torch.dtype) -> None:
         )
 
 
+class LoadedStorage(torch.UntypedStorage):
+    """A storage that `torch.load` gives to all tensors that shared one: it asks for an address."""
+
+    def data_ptr(self) -> int:
+        """No address, since there is no memory, but a number that no other storage has."""
+        return self._cdata
+
+
 def new_storage(value: Value) -> torch.UntypedStorage:
-    """A storage with this value, of no size until a tensor shows elements of it."""
+    """A storage of these bytes, of no size until a tensor shows elements of it."""
     tensor = create_empty_tensor((0,), value.geometry[0])
     storage = tensor.untyped_storage()
-    _put(tensor, storage, Cell(value))
+    storage.__class__ = LoadedStorage
+    _put(tensor, storage, Cell(value, is_bytes=True))
     return storage
 
 
@@ -210,6 +232,16 @@ def span(size: Sequence[int], stride: Sequence[int]) -> int:
     if 0 in size:
         return 0
     return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements of a tensor may share a place: with stride 0, or with strides too small."""
+    reached = 0
+    for step, n in sorted((s, n) for n, s in zip(size, stride, strict=True) if n > 1):
+        if step <= reached:
+            return True
+        reached += (n - 1) * step
+    return False
 
 
 def as_dtype(memory: Tensor, dtype: torch.dtype) -> Tensor:

@@ -54,6 +54,19 @@ def _tell(kind: str, cause: str, part: Slice) -> None:
     _write("\n".join(f"{kind} Analysis: {line}" for line in lines) + "\n\n")
 
 
+def name_records(error: Exception, part: Slice) -> None:
+    """Note with an error which operators were computed, unless it names a recorded line already."""
+    told = "\n".join([str(error), *getattr(error, "__notes__", ())])
+    lines = {(r.place.code.co_filename, r.place.line) for r in part.records if r.place}
+    if any(f"{f}:{n}" in told or f'"{f}", line {n}' in told for f, n in lines):
+        return
+    ends = [part.records[0], part.records[-1]] if len(part.records) > 1 else part.records
+    named = " to ".join(
+        f"{r.recipe.signature.op} at {r.place or 'a line of no file of yours'}" for r in ends
+    )
+    error.add_note(f"while the 'xla' device computed what was recorded: {named}")
+
+
 def hash_of(key: Any) -> str:
     """A program's name: equal programs of a process have one."""
     return hashlib.md5(str(key).encode(), usedforsecurity=False).hexdigest()

@@ -6,9 +6,21 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.lazy import random_state
+from xla_dynamo.lazy import memory, random_state
 from xla_dynamo.lazy.execution import compute
+from xla_dynamo.lazy.steps import get_memory_info
+from xla_dynamo.lazy.streams import (
+    Event,
+    Stream,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+    wait,
+)
 from xla_dynamo.runtime import forks
+
+__all__ = ["Event", "Stream", "current_stream", "default_stream", "set_stream", "stream"]
 
 # What torch's checkpointing reads, to save the state of random numbers.
 _initialized = True
@@ -83,7 +95,40 @@ def device(device: Any) -> Iterator[None]:
 
 def synchronize(device: Any = None) -> None:
     """Compute all that is pending."""
-    compute()
+    wait()
+
+
+def get_device_name(device: Any = None) -> str:
+    """What the device computes with, as in "cpu"."""
+    return str(memory.placement().device.device_kind)
+
+
+def empty_cache() -> None:
+    """Give memory back that nobody needs: none is kept."""
+
+
+def memory_allocated(device: Any = None) -> int:
+    """The bytes of the device's computed tensors."""
+    return get_memory_info()["bytes_used"]
+
+
+memory_reserved = memory_allocated
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """The most bytes that tensors have had, where the platform tells; else those of now."""
+    told = get_memory_info()
+    return told.get("peak_bytes_used", told["bytes_used"])
+
+
+def memory_stats(device: Any = None) -> dict[str, int]:
+    """What `xla_dynamo.get_memory_info` tells."""
+    return get_memory_info()
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """The same as a text."""
+    return "\n".join(f"{name}: {count}" for name, count in get_memory_info().items())
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -132,3 +177,26 @@ def set_rng_state(state: torch.Tensor | int, device: Any = None) -> None:
         return
     compute()
     random_state.generator.set_state(state)
+
+
+def seed() -> int:
+    """Seed the device's random numbers with a number that nobody knows, and return it."""
+    compute()
+    return random_state.generator.seed()
+
+
+seed_all = seed
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The states of all devices: of one."""
+    return [get_rng_state()]
+
+
+def set_rng_state_all(states: list[torch.Tensor]) -> None:
+    """Put all devices' random numbers into states that `get_rng_state_all` gave."""
+    for index, state in enumerate(states):
+        set_rng_state(state, index)
+
+
+default_generators = (random_state.generator,)

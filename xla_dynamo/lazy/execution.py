@@ -21,6 +21,7 @@ from xla_dynamo.lazy.trace import trace
 from xla_dynamo.options import Options
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.buffers import import_tensor
+from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.torch_private import FakeTensorMode, storage_id
 
@@ -131,19 +132,26 @@ def compute(
             accept(part.key)
         try:
             with clean_state(), drawing():
-                buffers = _run(part, cause)
-        except ExecutionError:  # it may have memory enough another time
+                _run_and_keep(_program_of(part, cause), part)
+        except Exception as error:
+            debug.name_records(error, part)
+            if not isinstance(error, ExecutionError):  # it may have memory enough another time
+                _left.update(part.outputs if roots is None else roots)
             raise
-        except Exception:
-            _left.update(part.outputs if roots is None else roots)
-            raise
-        with contents.lock:
-            for value, buffer in zip(part.outputs, buffers, strict=True):
-                value.buffer, value.record = buffer, None
 
 
-def _run(part: Slice, cause: str) -> list[Buffer]:
-    """Run a slice's program, which is compiled at its first run."""
+@after_signals  # an interruption between would lose the values whose memory the program took
+def _run_and_keep(program: "Program", part: Slice) -> None:
+    """Run a slice's program, and give its values their buffers."""
+    with metrics.timed("ExecuteTime"):
+        buffers = program.run(part)
+    with contents.lock:
+        for value, buffer in zip(part.outputs, buffers, strict=True):
+            value.buffer, value.record = buffer, None
+
+
+def _program_of(part: Slice, cause: str) -> "Program":
+    """A slice's program, which is compiled at its first run."""
     program = _programs.get(part.key)
     debug.tell(program is None, cause, part)
     if program is None:
@@ -153,8 +161,7 @@ def _run(part: Slice, cause: str) -> list[Buffer]:
     else:
         metrics.increment("CachedCompile")
         _programs.move_to_end(part.key)
-    with metrics.timed("ExecuteTime"):
-        return program.run(part)
+    return program
 
 
 def _pending() -> list[Value]:

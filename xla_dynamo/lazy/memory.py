@@ -8,7 +8,15 @@ have the buffer, since programs write new values into the memory of old ones.
 import torch
 
 from xla_dynamo.execution.buffer_calls import strides_layout
-from xla_dynamo.lazy.contents import Value, as_dtype, bits_of, geometry_of, span
+from xla_dynamo.lazy.contents import (
+    Value,
+    as_dtype,
+    bits_of,
+    bytes_behind,
+    geometry_of,
+    lock,
+    span,
+)
 from xla_dynamo.runtime import jaxlib_private
 from xla_dynamo.runtime.buffers import import_donated
 from xla_dynamo.runtime.jaxlib_private import Buffer
@@ -71,6 +79,18 @@ def tensor_of(value: Value) -> torch.Tensor:
     places = torch.arange(len(storage), device=storage.device).as_strided(size, stride)
     storage[places.flatten()] = elements.flatten()  # copy_ refuses elements of one place
     return storage.as_strided(size, stride)
+
+
+def give_dtype(tensor: torch.Tensor) -> None:
+    """Let loaded bytes be elements of the dtype of the first tensor that shows them."""
+    with lock:
+        cell = bytes_behind(tensor)
+        if cell is None:
+            return
+        elements = tensor_of(cell.value).view(tensor.dtype)
+        if tensor.is_contiguous() and tensor.numel() == elements.numel():
+            elements = elements.view(tensor.size())
+        cell.value, cell.is_bytes = value_of(elements), False
 
 
 def sharding_of(value: Value) -> Sharding | None:

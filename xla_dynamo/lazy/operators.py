@@ -17,8 +17,10 @@ from xla_dynamo.lazy.device_module import checked_index
 from xla_dynamo.lazy.execution import compute, tensors_behind
 from xla_dynamo.lazy.fused_optimizers import FUSED
 from xla_dynamo.lazy.indexing import INDEXING, with_boolean_masks
-from xla_dynamo.lazy.memory import fallback_device
+from xla_dynamo.lazy.lists import one_at_a_time, writes_lists
+from xla_dynamo.lazy.memory import fallback_device, give_dtype
 from xla_dynamo.lazy.records import record
+from xla_dynamo.lazy.refusals import refuse_beyond_memory
 from xla_dynamo.lazy.signatures import Signature, signature_of
 from xla_dynamo.lazy.transfers import SPECIAL, to_device
 from xla_dynamo.runtime import metrics
@@ -46,9 +48,11 @@ def register_kernels(library: torch.library.Library) -> None:
             library.impl(name.removeprefix("aten::"), _kernel(name), "PrivateUse1")
 
 
-def register_mark(library: torch.library.Library) -> None:
-    """Give the operator that marks tensors a kernel for the device, which records it."""
+def register_own(library: torch.library.Library) -> None:
+    """Give this package's operators that compiled code knows kernels that record them."""
     library.impl("mark_sharding", _kernel_of(MARK), "PrivateUse1")
+    # Whoever calls it has imported the room that makes it, which this one does not know.
+    library.impl("call_jax", _kernel("xla::call_jax"), "PrivateUse1")
 
 
 def _kernel(name: str) -> Callable[..., Any]:
@@ -65,8 +69,9 @@ def _kernel(name: str) -> Callable[..., Any]:
 
 
 def _overload(name: str) -> Any:
-    packet, _, overload = name.removeprefix("aten::").partition(".")
-    return getattr(getattr(aten, packet), overload or "default")
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
 def _kernel_of(op: OpOverload) -> Callable[..., Any]:
@@ -76,6 +81,12 @@ def _kernel_of(op: OpOverload) -> Callable[..., Any]:
 
 
 def _unchecked_kernel_of(op: OpOverload, signature: Signature) -> Callable[..., Any]:
+    if writes_lists(signature):
+        return one_at_a_time(signature, _kernel_of_whole_lists(op, signature))
+    return _kernel_of_whole_lists(op, signature)
+
+
+def _kernel_of_whole_lists(op: OpOverload, signature: Signature) -> Callable[..., Any]:
     special = SPECIAL.get(op) or FUSED.get(op)
     if special is not None:
         return functools.partial(_special, special, signature)
@@ -141,6 +152,8 @@ def _after(result: Any) -> None:
 def _view(signature: Signature, *args: Any, **kwargs: Any) -> Any:
     result = as_meta(signature.op, args, kwargs)
     base = args[0]
+    if signature.op is aten.as_strided.default:
+        refuse_beyond_memory(result)
     cell = cell_of(base)
     views = cell.views
     geometry = geometry_of(base)
@@ -156,6 +169,7 @@ def _view(signature: Signature, *args: Any, **kwargs: Any) -> Any:
 
 def _change_sizes(signature: Signature, *args: Any, **kwargs: Any) -> Any:
     as_meta(signature.op, args, kwargs)
+    give_dtype(args[0])
     return args[0]
 
 

@@ -17,6 +17,7 @@ from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.lazy import indexing
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Geometry, refuse_other_forms, shows_twice
+from xla_dynamo.lazy.refusals import refuse_as_eager, without_log
 from xla_dynamo.lazy.signatures import Signature
 from xla_dynamo.torch_private import (
     DataDependentOutputException,
@@ -109,7 +110,7 @@ def _infer(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if indexing.must_be_checked(op, args):
         _check_on_zeros(op, args, kwargs)
     _refuse_overlaps(_written(signature, args, kwargs))
-    with clean_state(), _mode:
+    with clean_state(), _mode, without_log():
         fakes, named = _faked(args), {k: _faked(a) for k, a in kwargs.items()}
         try:
             out = _DECOMPOSED.get(signature.op, signature.op)(*fakes, **named)
@@ -123,6 +124,8 @@ def _infer(signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     resizes = [a.size() for a in after] != [a.size() for a in _written(signature, args, kwargs)]
     written = list(map(_geometry, after))
     default = torch.get_default_dtype()
+    if not resizes:  # else the call comes again when they are resized
+        refuse_as_eager(signature, args, kwargs, [*_flat(results), *written])
     return Recipe(next(_numbers), signature, results, written, resizes, default)
 
 
@@ -175,6 +178,14 @@ def _faked(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_faked(v) for v in value]
     return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _flat(results: Results) -> Iterable[Geometry]:
+    for result in results:
+        if isinstance(result, list):
+            yield from result
+        elif result is not None:
+            yield result
 
 
 def _geometry(value: Any) -> Any:

@@ -25,6 +25,7 @@ from xla_dynamo.lazy.contents import (
 from xla_dynamo.lazy.indexing import INDEXING
 from xla_dynamo.lazy.memory import value_of
 from xla_dynamo.lazy.recipes import Recipe, recipe_of
+from xla_dynamo.lazy.refusals import refuse_overlaps
 from xla_dynamo.lazy.signatures import Signature
 from xla_dynamo.lazy.user_lines import Place, place_of_caller
 from xla_dynamo.torch_private import OpOverload
@@ -32,6 +33,7 @@ from xla_dynamo.torch_private import OpOverload
 Tensor: TypeAlias = torch.Tensor
 # How many records there have been.
 made = 0
+_MOST_ALLOWED = 4096
 
 
 class Arg:
@@ -186,8 +188,25 @@ def record(
             _resize(recipe, args, kwargs)
             return record(signature, args, kwargs, by_value)
         if recipe is not None:
+            if signature.written and len(set(call.cells)) < len(call.cells):
+                _refuse_overlaps(call, signature, args, kwargs)
             return _note(recipe, call, args, kwargs)
     return by_value(signature, args, kwargs)
+
+
+_allowed: set[Any] = set()
+
+
+def _refuse_overlaps(
+    call: _Call, signature: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise eager's error where memory that the call writes overlaps with what it reads."""
+    key = (call.key, tuple(map(call.cells.index, call.cells)))
+    if key not in _allowed:
+        refuse_overlaps(signature, args, kwargs)
+        if len(_allowed) >= _MOST_ALLOWED:
+            _allowed.clear()
+        _allowed.add(key)
 
 
 def _note(recipe: Recipe, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

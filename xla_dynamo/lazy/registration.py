@@ -14,7 +14,8 @@ from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.compiled_calls import LazyTensors
 from xla_dynamo.lazy.contents import new_storage
 from xla_dynamo.lazy.memory import placement, value_of
-from xla_dynamo.lazy.operators import register_kernels, register_mark
+from xla_dynamo.lazy.operators import register_kernels, register_own
+from xla_dynamo.lazy.sparse_gradients import register_dense_gradients
 from xla_dynamo.lazy.transfers import uploaded
 from xla_dynamo.runtime.clients import register_device
 
@@ -58,6 +59,23 @@ def _restored(storage: torch.UntypedStorage, location: str) -> torch.UntypedStor
     return new_storage(value_of(uploaded(elements, torch.uint8)))
 
 
+def _may_take_place(old: torch.Tensor, new: torch.Tensor) -> bool:
+    """Whether `old.data = new` works, by which `Module.to` keeps parameters that are tied.
+
+    Torch says no to a device that it leaves to others, and makes new parameters.
+    """
+    plain = ("xla", "cpu", "cuda")
+    return all(t.device.type in plain and t.layout is torch.strided for t in (old, new))
+
+
+def _unpinned(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
+    """A copy, where torch would ask for memory that the device pins: this has no use for such.
+
+    A loader with `pin_memory=True` does so of ordinary tensors as soon as there is a device.
+    """
+    return tensor.clone()
+
+
 def _claim() -> list[torch.library.Library]:
     """Take torch's place for a device of somebody else's, which is one for each process.
 
@@ -78,10 +96,14 @@ def _claim() -> list[torch.library.Library]:
     torch.serialization.register_package(5, lambda storage: None, _restored)
     library = torch.library.Library("aten", "IMPL")
     register_kernels(library)
+    register_dense_gradients(library)
+    library.impl("_has_compatible_shallow_copy_type", _may_take_place, "PrivateUse1")
+    if not torch.cuda.is_available():  # nobody else has memory to pin
+        library.impl("_pin_memory", _unpinned, "CPU", allow_override=True)
     register_device("xla", placement, LazyTensors())
-    of_marks = torch.library.Library("xla", "IMPL")
-    register_mark(of_marks)
-    return [library, register_autocast(library), of_marks]
+    own = torch.library.Library("xla", "IMPL")
+    register_own(own)
+    return [library, register_autocast(library), own]
 
 
 _libraries = _claim()  # the kernels are gone with it

@@ -4,7 +4,10 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.torch_private import pytree
+from xla_dynamo.lazy import memory
+from xla_dynamo.lazy.contents import cell_of
+from xla_dynamo.lazy.execution import tensors_behind
+from xla_dynamo.torch_private import pytree, storage_id
 
 
 def save(
@@ -13,7 +16,7 @@ def save(
     """Save data with `torch.save`, with its 'xla' tensors moved to the CPU.
 
     `torch.load` then gives tensors of the CPU, also where there is no such device. Tensors that
-    shared memory on the device do not share it in the file.
+    share memory on the device share it in the file, as tied weights do.
 
     Args:
         data: tensors in lists, tuples and dictionaries of any depth, such as a `state_dict()`.
@@ -21,8 +24,31 @@ def save(
         master_only: as in PyTorch/XLA: whether one process saves; there is one.
         global_master: as in PyTorch/XLA: whether that is one for each machine.
     """
-    torch.save(pytree.tree_map_only(torch.Tensor, _to_host, data), file_or_path)
+    found = [t for t in pytree.tree_leaves(data) if _is_of_device(t)]
+    moved = _on_host(found)
+    torch.save(
+        pytree.tree_map_only(torch.Tensor, lambda t: moved.get(id(t), t), data), file_or_path
+    )
 
 
-def _to_host(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.cpu() if tensor.device.type == "xla" else tensor
+def _is_of_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "xla"
+
+
+def _on_host(tensors: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Tensors of the CPU, by the ids of those of the device; memory that several show is one."""
+    groups: dict[int, list[torch.Tensor]] = {}
+    for tensor in {id(t): t for t in tensors}.values():
+        groups.setdefault(storage_id(tensor), []).append(tensor)
+    moved: dict[int, torch.Tensor] = {}
+    for group in groups.values():
+        dtypes = {t.dtype for t in group}
+        if len(group) == 1 or len(dtypes) > 1:  # torch.save refuses memory of two dtypes
+            moved |= {id(t): t.cpu() for t in group}
+            continue
+        with tensors_behind(group[:1]):  # computed
+            whole = memory.tensor_of(cell_of(group[0]).value).cpu().clone()
+        for tensor in group:
+            shown = memory.shown(tensor, whole).resolve_conj().resolve_neg()
+            moved[id(tensor)] = shown.detach().requires_grad_(tensor.requires_grad)
+    return moved

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.decompositions import fused_cells
+from xla_dynamo.graphs.keyword_names import without_keywords
 from xla_dynamo.lazy.changing_numbers import form_of
 from xla_dynamo.lazy.contents import Geometry, Value, View, as_dtype
 from xla_dynamo.lazy.records import Arg, Number, Record
@@ -48,6 +49,8 @@ class _Trace:
         self._views: dict[tuple[Node, Geometry], Node] = {}
         # What the present record writes through bits: the elements, a copy, and the bits.
         self._behind_bits: list[tuple[Node, Node, Sequence[Any]]] = []
+        # What it writes as elements of another dtype: the base, the places, and a copy.
+        self._behind_dtypes: list[tuple[Node, Geometry, Node]] = []
 
     def graph_module(self) -> torch.fx.GraphModule:
         for record in self._cut.records:
@@ -109,9 +112,10 @@ class _Trace:
         kwargs = {k: self._argument(record, a) for k, a in record.kwargs.items()}
         recipe = record.recipe
         # Torch's fake kernels of the fused cells fail without biases.
-        op = fused_cells.DECOMPOSITIONS.get(recipe.signature.op, recipe.signature.op)
+        whole = recipe.signature.op
+        op = fused_cells.DECOMPOSITIONS.get(whole) or without_keywords(whole)
         if record.numbers:
-            op, kwargs = form_of(op), {**kwargs, "out": _dtypes(record)}
+            op, kwargs = form_of(whole), {**kwargs, "out": _dtypes(record)}
         if recipe.default_dtype != torch.get_default_dtype():
             op = _under(recipe.default_dtype, op)
         call = self._call(op, *args, **kwargs)
@@ -119,6 +123,10 @@ class _Trace:
         for shown, copy, bits in self._behind_bits:
             self._call(aten.copy_.default, shown, self._call(_read_through, copy, bits[::-1]))
         self._behind_bits.clear()
+        for base, geometry, copy in self._behind_dtypes:
+            self._call(_put_by_place, base, geometry, copy)
+            self._views = {key: v for key, v in self._views.items() if key[0] is not base}
+        self._behind_dtypes.clear()
         place = first + len(record.overwritten)
         for index, result in enumerate(recipe.results):
             if result is None:
@@ -142,6 +150,10 @@ class _Trace:
                 copy = self._call(_read_through, shown, a.bits)
                 self._behind_bits.append((shown, copy, a.bits))
                 return copy
+            if a.written >= 0 and a.geometry[0] != a.value.geometry[0] and not _replays(a.view):
+                copy = self._call(aten.clone.default, shown)
+                self._behind_dtypes.append((base, a.geometry, copy))
+                return copy
             for op in a.bits:
                 shown = self._call(op, shown)
             return shown
@@ -160,12 +172,10 @@ class _Trace:
         known = self._views.get((base, geometry))
         if known is None:
             laid_out = self._call(_laid_out, base, value.geometry)
-            chain = _chain(view)
-            # AOTAutograd refuses writes through as_strided of a view and views of it.
-            if not chain or (len(chain) > 1 and any(v.op is as_strided for v in chain)):
-                known = self._call(_by_place, laid_out, geometry)
+            if _replays(view):
+                known = self._replay(laid_out, _chain(view))
             else:
-                known = self._replay(laid_out, chain)
+                known = self._call(_by_place, laid_out, geometry)
             self._views[base, geometry] = known
         return known
 
@@ -186,6 +196,15 @@ def _chain(view: View | None) -> list[View]:
         chain.insert(0, view)
         view = view.parent
     return chain
+
+
+def _replays(view: View | None) -> bool:
+    """Whether a view is made by its operators, and not by its places.
+
+    AOTAutograd refuses writes through as_strided of a view and views of it.
+    """
+    chain = _chain(view)
+    return bool(chain) and (len(chain) == 1 or all(v.op is not as_strided for v in chain))
 
 
 # These are called while AOTAutograd traces, where the strides that values really have are known.
@@ -230,6 +249,13 @@ def _by_place(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     dtype, size, stride, offset = geometry
     base = base if base.dtype == dtype else as_dtype(base, dtype)
     return base.as_strided(size, stride, offset)
+
+
+def _put_by_place(base: torch.Tensor, geometry: Geometry, elements: torch.Tensor) -> None:
+    """Write elements at given places of a value's memory, as elements of another dtype."""
+    dtype, size, stride, offset = geometry
+    new = as_dtype(base, dtype).as_strided_scatter(elements, size, stride, offset)
+    base.copy_(new.view(base.dtype).as_strided(base.size(), base.stride(), 0))
 
 
 def _dtypes(record: Record) -> Any:

@@ -10,6 +10,7 @@ from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.lazy import contents
 from xla_dynamo.lazy.contents import (
     cell_of,
+    may_overlap,
     new_tensor,
     refuse_dtype,
     refuse_other_forms,
@@ -129,6 +130,27 @@ def _fill(signature: Signature, x: Tensor, *value: Any) -> Tensor:
     return x
 
 
+@_special(
+    aten._foreach_addcdiv.Tensor,
+    aten._foreach_addcdiv_.Tensor,
+    aten._foreach_addcmul.Tensor,
+    aten._foreach_addcmul_.Tensor,
+)
+def _foreach_with_numbers(signature: Signature, *args: Any) -> Any:
+    """Factors in a vector of the host, where eager too reads them before it computes."""
+    *lists, numbers = args
+    if numbers.device.type == "xla":
+        return record(signature, args, {}, _never)
+    return signature.op.overloadpacket.ScalarList(*lists, numbers.tolist())
+
+
+@_special(aten._embedding_bag_backward.default)
+def _bag_gradient(signature: Signature, *args: Any) -> Tensor:
+    """The gradient of a bag with `sparse=True` is dense here: see `sparse_gradients`."""
+    place = signature.positions["sparse"]
+    return record(signature, (*args[:place], False, *args[place + 1 :]), {}, _never)
+
+
 @_special(aten.polygamma_.default)
 def _polygamma(signature: Signature, x: Tensor, n: int) -> Tensor:
     """AOTAutograd has no functional form for the operator in place."""
@@ -151,6 +173,21 @@ def _batch_norm(
         op = aten._native_batch_norm_legit.default
         return op(x, weight, bias, mean, variance, training, *numbers)
     return record(signature, (x, weight, bias, mean, variance, training, *numbers), {}, _never)
+
+
+@_special(aten.empty_strided.default, aten.new_empty_strided.default)
+def _empty_strided(signature: Signature, *args: Any, **kwargs: Any) -> Tensor:
+    """Where strides let elements share a place, a view of memory in which each has its own."""
+    like, (size, stride) = args[:-2], args[-2:]
+    if not may_overlap(size, stride) or 0 in size:
+        return record(signature, args, kwargs, _never)
+    base = record(signature, (*like, [span(size, stride)], [1]), kwargs, _never)
+    view = contents.restrided(base, size, stride, 0)
+    cell_of(base).note_view(
+        contents.geometry_of(view),
+        contents.View(aten.as_strided.default, (list(size), list(stride)), {}, None, None),
+    )
+    return view
 
 
 @_special(aten._local_scalar_dense.default)

@@ -23,6 +23,9 @@ class Place(NamedTuple):
     code: CodeType
     line: int
 
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line} in {self.code.co_name}"
+
     def stack_trace(self) -> str:
         """In the form that FX keeps with a node."""
         import linecache

@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Collection
+from typing import Any
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass
 class StableHLOExportOptions:
-    """How `exported_program_to_stablehlo` writes a program.
+    """How `exported_program_to_stablehlo` writes a program. Its attributes may be set.
 
     Attributes:
         platform: the PJRT platform whose forms the lowering chooses: "cpu", "cuda" or "tpu". The
@@ -18,5 +19,19 @@ class StableHLOExportOptions:
     """
 
     platform: str | None = None
-    custom_ops_allowed_in_graph: Collection[str] = ()
+    custom_ops_allowed_in_graph: Collection[str] = dataclasses.field(default_factory=set)
     matmul_precision: str = "highest"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an option.
+
+        Raises:
+            AttributeError: there is no such option.
+        """
+        known = [field.name for field in dataclasses.fields(self)]
+        if name not in known:
+            raise AttributeError(
+                f"StableHLOExportOptions has no option {name!r}, but {', '.join(known)}; the "
+                "arguments that a program was exported with are the exported program's own"
+            )
+        super().__setattr__(name, value)
