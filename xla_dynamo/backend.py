@@ -25,6 +25,7 @@ from xla_dynamo.dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.dynamo.joint_partitioner import forward_backward
 from xla_dynamo.dynamo.marks_in_place import read_marked_values
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
+from xla_dynamo.dynamo.second_order import SecondOrder
 from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.events import Observer, log_event
 from xla_dynamo.execution import saved_graphs
@@ -180,12 +181,18 @@ def compile_torch_graph(
 
         return compile_aten
 
+    second_order = SecondOrder(gm, example_inputs, options.rng == "torch")
+
+    def partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+        second_order.read_joint(joint, kwargs["num_fwd_outputs"])
+        return forward_backward(joint, inputs, **kwargs)
+
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler(kind),
         decompositions=decompositions(options.rng),
-        partition_fn=forward_backward,
+        partition_fn=partition,
         keep_inference_input_mutations=True,
     )
     with contextlib.ExitStack() as stack:
@@ -193,7 +200,8 @@ def compile_torch_graph(
         if options.rng == "torch":
             # A draw that nobody reads is not dead: it leaves the generator in eager's state.
             stack.enter_context(inductor_config.patch(fallback_random=True))
-        return compile_keeping_changes(gm, lambda: backend(gm, example_inputs))
+        call = compile_keeping_changes(gm, lambda: backend(gm, example_inputs))
+    return second_order.watch(call)
 
 
 def _changes_uncounted(value: Any) -> bool:
