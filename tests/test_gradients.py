@@ -181,14 +181,6 @@ def test_parameters_of_several_dtypes():
     assert_matches_eager(compiled(f), *inputs, rtol=2e-2, atol=2e-2)
 
 
-def test_double_backward_is_refused():
-    """AOTAutograd has no second order: a gradient penalty around compiled code is an error."""
-    x = leaf(4)
-    (grad,) = torch.autograd.grad(compiled(lambda x: x.pow(3).sum())(x), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="double backward"):
-        grad.sum().backward()
-
-
 def cube(x):
     return (x.pow(3) * x.sin()).sum()
 

@@ -14,6 +14,7 @@ from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.decompositions.whole_resampling import resampling_is_whole
 from xla_dynamo.dynamo.aot_metadata import (
     adds_nothing,
+    changed_inputs,
     report_strides,
     restore_views_of_inputs,
     results_for_backward,
@@ -22,10 +23,13 @@ from xla_dynamo.dynamo.aot_metadata import (
 )
 from xla_dynamo.dynamo.check_inputs import check_inputs
 from xla_dynamo.dynamo.dynamo_trace import log_what_dynamo_does
+from xla_dynamo.dynamo.eager_run import run_eagerly
 from xla_dynamo.dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.dynamo.joint_partitioner import forward_backward
 from xla_dynamo.dynamo.marks_in_place import read_marked_values
+from xla_dynamo.dynamo.own_memory import with_own_memory
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
+from xla_dynamo.dynamo.second_order import SecondOrder
 from xla_dynamo.dynamo.size_guards import guards_on_sizes, has_open_sizes, take_guards
 from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.events import Observer, log_event
@@ -33,6 +37,7 @@ from xla_dynamo.execution import saved_graphs, saved_open_graphs
 from xla_dynamo.execution.calls import BoxedGraph
 from xla_dynamo.execution.compiled_graph import CompiledGraph, compile_graph
 from xla_dynamo.execution.graph_keys import NoKey, graph_key
+from xla_dynamo.execution.overlaps import in_eager_if_overlapping
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import offset_inputs
@@ -181,8 +186,13 @@ def compile_torch_graph(
             observer=observer,
         )
 
+    changed: set[int] = set()
+    apart = with_own_memory(gm, example_inputs)
+
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            if kind != "backward":
+                changed.update(changed_inputs(gm, len(example_inputs)))
             is_plain = kind == "inference" and adds_nothing() and not offset_inputs(gm)
             request = request_of(kind, gm, inputs)
             graph = compile_graph(gm, inputs, request, saved if is_plain else None)
@@ -197,12 +207,18 @@ def compile_torch_graph(
 
         return compile_aten
 
+    second_order = SecondOrder(gm, example_inputs, options.rng == "torch")
+
+    def partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+        second_order.read_joint(joint, kwargs["num_fwd_outputs"])
+        return forward_backward(joint, inputs, **kwargs)
+
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler(kind),
         decompositions=decompositions(options.rng),
-        partition_fn=forward_backward,
+        partition_fn=partition,
         keep_inference_input_mutations=True,
     )
     with contextlib.ExitStack() as stack:
@@ -210,7 +226,11 @@ def compile_torch_graph(
         if options.rng == "torch":
             # A draw that nobody reads is not dead: it leaves the generator in eager's state.
             stack.enter_context(inductor_config.patch(fallback_random=True))
-        return compile_keeping_changes(gm, lambda: backend(gm, example_inputs))
+        call = compile_keeping_changes(gm, lambda: backend(gm, apart))
+    call = second_order.watch(call)
+    return in_eager_if_overlapping(
+        call, lambda *args: run_eagerly(gm, args), changed, example_inputs
+    )
 
 
 def _changes_uncounted(value: Any) -> bool:

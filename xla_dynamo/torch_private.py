@@ -24,14 +24,8 @@ PLACES: dict[str, tuple[str, str]] = {
     "scan_op": ("torch._higher_order_ops.scan:scan_op", "torch's scan in a graph"),
     "while_loop_op": ("torch._higher_order_ops.while_loop:while_loop_op", "its while_loop"),
     "DispatchKey": ("torch._C:DispatchKey", "names an operator's kernels"),
-    "all_operator_names": (
-        "torch._C:_dispatch_get_all_op_names",
-        "every overload that is registered, as in 'aten::add.Tensor'",
-    ),
-    "has_kernel": (
-        "torch._C:_dispatch_has_kernel_for_dispatch_key",
-        "whether an overload has a kernel of its own under a key",
-    ),
+    "all_operator_names": ("torch._C:_dispatch_get_all_op_names", "all, as 'aten::add.Tensor'"),
+    "has_kernel": ("torch._C:_dispatch_has_kernel_for_dispatch_key", "an overload, under a key"),
     "DispatchKeySet": ("torch._C:DispatchKeySet", "says which kernels of an operator to call"),
     "included_keys": ("torch._C:_dispatch_tls_local_include_set", "keys that a thread adds"),
     "excluded_keys": ("torch._C:_dispatch_tls_local_exclude_set", "keys that a thread leaves out"),
@@ -107,6 +101,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "default_partition": ("torch._functorch.partitioners:default_partition", "forward, backward"),
     "must_recompute": ("torch._functorch.partitioners:must_recompute", "a checkpointed node"),
     "OutputType": ("torch._functorch._aot_autograd.schemas:OutputType", "which results are views"),
+    "keeps_graph": ("torch._C._autograd:_get_current_graph_task_keep_graph", "retain_graph=True"),
     "allow_in_graph": ("torch._dynamo:allow_in_graph", "a function that Dynamo does not enter"),
     "dynamo_config": ("torch._dynamo:config", "Dynamo's switches"),
     "inductor_config": ("torch._inductor:config", "whether a draw that nobody reads is dead"),
@@ -311,6 +306,12 @@ def current_region() -> int | None:
     """The `torch.compile(isolate_recompiles=True)` that runs in this thread; None before 2.13."""
     get = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_isolate_recompiles_id", None)
     return get() if get else None
+
+
+def function_of(node: Any) -> Any:
+    """The class that a node of autograd's graph runs, where it is AOTAutograd's; else None."""
+    function = getattr(node, "_forward_cls", None)
+    return function if hasattr(function, "_backward_impl") else None
 
 
 def region_of(compiled: Any) -> int | None:

@@ -27,6 +27,21 @@ def static_input_indices() -> frozenset[int]:
     return frozenset(getattr(_metadata(), "static_input_indices", None) or ())
 
 
+def changed_inputs(gm: torch.fx.GraphModule, count: int) -> frozenset[int]:
+    """Which inputs of Dynamo's graph the graph that AOTAutograd is compiling of it changes.
+
+    All of the `count` inputs, if it changes one and AOTAutograd has others: wrappers are taken
+    apart, and inputs that overlap have become one.
+    """
+    inputs = gm.graph.find_nodes(op="placeholder")
+    written = {n.args[0] for n in gm.graph.nodes if writes_input(n)}
+    metadata = _metadata()
+    outside = getattr(metadata, "mutated_inp_runtime_indices", ())
+    changed = {i for i in outside if metadata.input_info[i].mutates_data}
+    changed |= {i for i, node in enumerate(inputs) if node in written}
+    return frozenset(range(count) if changed and len(inputs) != count else changed)
+
+
 def adds_nothing() -> bool:
     """Whether AOTAutograd's call of the inference graph that it is compiling is the graph's own.
 

@@ -1,30 +1,20 @@
 """Refuse tensors that XLA cannot represent, before any work is done."""
 
 import operator
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
 from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
 from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.graphs.wrappers import plain_tensors
 from xla_dynamo.lowerings.builders.dtypes import SUPPORTED_DTYPES
-from xla_dynamo.torch_private import is_traceable_wrapper_subclass
 
 
 def _name(node: torch.fx.Node) -> str:
     source = getattr(node, "_dynamo_source", None)
     return source.name if source is not None and isinstance(source.name, str) else node.name
-
-
-def _plain_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """A tensor, or the tensors inside of a wrapper such as a jagged one: no others reach XLA."""
-    if is_traceable_wrapper_subclass(value):
-        names, _ = value.__tensor_flatten__()
-        for name in names:
-            yield from _plain_tensors(getattr(value, name))
-    elif isinstance(value, torch.Tensor):
-        yield value
 
 
 def _only_indexes(node: torch.fx.Node) -> bool:
@@ -58,7 +48,7 @@ def check_inputs(
     devices: dict[torch.device, list[torch.fx.Node]] = {}
     for index, (node, value) in enumerate(zip(placeholders, example_inputs, strict=True)):
         user, name = next(iter(node.users), node), _name(node)
-        for tensor in _plain_tensors(value):
+        for tensor in plain_tensors(value):
             if tensor.is_quantized:
                 raise UnsupportedTensor(
                     f"input {name} is quantized ({tensor.dtype}); call .dequantize() on it first"

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from xla_dynamo.execution.known_buffers import ready
+from xla_dynamo.execution.overlaps import are_apart
 from xla_dynamo.execution.restriding import preparation
-from xla_dynamo.lowerings.builders.strides import storage_length
 from xla_dynamo.programs.program import Input
 from xla_dynamo.runtime.buffers import import_donated, import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer
@@ -62,26 +62,15 @@ class DonatedInputs:
     def _are_apart(self, donated: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
         """Whether nothing else of a call lies in the memory that it changes.
 
-        XLA takes it for granted, and would read what it has overwritten. AOTAutograd sees to it
-        for the inputs that it traced with, nobody for those of a later call.
+        XLA takes it for granted, and would read what it has overwritten. `overlaps` keeps Dynamo's
+        graphs from it; others, and the constants of a graph, meet it here alone.
         """
-        tensors = [*donated, *(args[index] for index in self._read), *self._constants]
-        addresses = list(map(_address_of, tensors))
+        others = [*(args[index] for index in self._read), *self._constants]
+        addresses = list(map(_address_of, (*donated, *others)))
         if addresses == self._apart:
             return True
-        changed = len(donated)
-        spans = sorted(
-            (start, start + _bytes(tensor), place < changed)
-            for place, (start, tensor) in enumerate(zip(addresses, tensors, strict=True))
-            if tensor.numel()
-        )
-        end = changed_end = 0
-        for start, stop, is_changed in spans:
-            if start < (end if is_changed else changed_end):
-                return False
-            end = max(end, stop)
-            if is_changed:
-                changed_end = max(changed_end, stop)
+        if not are_apart(donated, others, gaps_count=True):
+            return False
         self._apart = addresses
         return True
 
@@ -89,7 +78,3 @@ class DonatedInputs:
 def _copy_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
     with torch.no_grad():
         tensor.copy_(value)
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return storage_length(tensor.shape, tensor.stride()) * tensor.itemsize

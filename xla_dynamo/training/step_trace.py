@@ -11,7 +11,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.traceback import preserve_node_meta
 
+from xla_dynamo.dynamo.eager_run import EagerRun, users_function
 from xla_dynamo.errors import UnsupportedError, UnsupportedTensor
+from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.torch_private import (
     FakeTensorMode,
     OpOverload,
@@ -30,18 +32,29 @@ Tensor: TypeAlias = torch.Tensor
 
 @allow_in_graph
 def the_loss(loss: Tensor) -> Tensor:
-    """Mark what the gradients are of."""
+    """Mark what the gradients are of.
+
+    A step hands on what is detached from it: Dynamo refuses a graph whose result has a history
+    that begins at a `requires_grad_()` inside, as that of a gradient penalty does.
+    """
     return loss.clone()
 
 
 def index_of_loss(forward: torch.fx.GraphModule) -> int:
-    """Which output of Dynamo's graph is the loss.
+    """Which output of Dynamo's graph is the loss, which the graph then returns with its history.
 
     Raises:
         UnsupportedError: none is.
     """
-    outputs: Any = forward.graph.output_node().args[0]
+    output = forward.graph.output_node()
+    outputs: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     for index, node in enumerate(outputs):
+        source = node.args[0] if isinstance(node, torch.fx.Node) and node.args else None
+        if isinstance(source, torch.fx.Node) and source.target is the_loss:
+            outputs[index] = source
+            output.args = (tuple(outputs),)
+            forward.recompile()
+            return index
         if isinstance(node, torch.fx.Node) and node.target is the_loss:
             return index
     raise UnsupportedError(NO_LOSS)
@@ -93,6 +106,7 @@ class StepTrace:
         self.without_gradient: list[Tensor] = []
         if any(isinstance(a, torch.Tensor) and a.is_nested for a in args):
             raise UnsupportedError(NO_NESTED)
+        _check_gradients_of_gradients(forward)
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         vector = torch.empty(len(self.numbers), dtype=torch.float64)
         self.fakes = [
@@ -111,7 +125,8 @@ class StepTrace:
             params.append(beside["parameter", index] if place is None else args[place])
             params[-1].__dict__.update(real.__dict__)  # marks that an optimizer may look for
         with torch.enable_grad():
-            outputs = _Forward(self._forward).run(*args)
+            # Checkpointed regions as if they were not: XLA keeps or recomputes what it likes.
+            outputs = list(EagerRun(self._forward).run(*args))
         device = outputs[self._loss].device.type
         with torch.autocast(device, enabled=False):
             grads = self._gradients(outputs[self._loss], params, beside.get(("scale",)))
@@ -232,19 +247,6 @@ class StepTrace:
         )
 
 
-class _Forward(torch.fx.Interpreter):
-    """Runs Dynamo's graph, and checkpointed regions as if they were not.
-
-    One program has nothing to gain from saving less: XLA keeps or computes again what it likes.
-    """
-
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is torch.ops.higher_order.tag_activation_checkpoint:
-            region, *inputs = args
-            return _Forward(region).run(*inputs)
-        return super().call_function(target, args, kwargs)
-
-
 def _clip(clip_gradients: Callable[[list[Tensor]], Any], params: list[Tensor]) -> None:
     grads = [(p.grad, storage_id(p.grad)) for p in params if p.grad is not None]
     if params:
@@ -267,6 +269,17 @@ def _check_writes(gm: torch.fx.GraphModule) -> None:
                     "average holds on to, which train_step does not know of; keep it in the "
                     "optimizer's state or in an attribute of the optimizer"
                 )
+
+
+def _check_gradients_of_gradients(forward: torch.fx.GraphModule) -> None:
+    grads = forward.graph.find_nodes(op="call_function", target=torch.autograd.grad)
+    applied = users_function(forward)
+    if applied is not None and any(node.kwargs.get("create_graph") for node in grads):
+        raise UnsupportedError(
+            "the loss of train_step has a gradient under create_graph=True, and torch.compile does "
+            f"not keep all of a user's own backward{describe(applied)}\n  write the function "
+            "without torch.autograd.Function, or train the model in eager"
+        )
 
 
 def _check_loss(loss: Tensor) -> None:

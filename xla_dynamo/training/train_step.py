@@ -95,9 +95,9 @@ class TrainStep:
         def forward(*args: Any, **kwargs: Any) -> Any:
             returned = loss_fn(model, *args, **kwargs)
             if isinstance(returned, torch.Tensor):
-                return the_loss(returned)
+                return the_loss(returned).detach()
             if isinstance(returned, tuple) and returned and isinstance(returned[0], torch.Tensor):
-                return (the_loss(returned[0]), *returned[1:])
+                return (the_loss(returned[0]).detach(), *returned[1:])
             return returned
 
         def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> WholeStep:
