@@ -187,12 +187,13 @@ def compile_torch_graph(
         )
 
     changed: set[int] = set()
+    count = len(example_inputs)  # the inputs themselves must not wait for the backward
     apart = with_own_memory(gm, example_inputs)
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             if kind != "backward":
-                changed.update(changed_inputs(gm, len(example_inputs)))
+                changed.update(changed_inputs(gm, count))
             is_plain = kind == "inference" and adds_nothing() and not offset_inputs(gm)
             request = request_of(kind, gm, inputs)
             graph = compile_graph(gm, inputs, request, saved if is_plain else None)

@@ -119,10 +119,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "DeviceGuard": ("torch._C._acc:DeviceGuard", "what torch asks for the current device"),
     "DeviceHooks": ("torch._C._acc:PrivateUse1Hooks", "what torch asks of such a device"),
     "DeviceType": ("torch._C._autograd:DeviceType", "torch's kinds of devices"),
-    "register_device_guard": (
-        "torch._C._acc:register_python_privateuseone_device_guard",
-        "makes the guard known",
-    ),
+    "register_device_guard": ("torch._C._acc:register_python_privateuseone_device_guard", "known"),
     "register_device_hooks": ("torch._C._acc:register_python_privateuseone_hook", "tells hooks"),
     "register_device_module": ("torch:_register_device_module", "makes torch.xla"),
     "device_name": ("torch._C:_get_privateuse1_backend_name", "the name that the device has"),
