@@ -25,6 +25,7 @@ EVERYWHERE = ("errors", "torch_private")
 ROOMS = {
     "errors": "",
     "torch_private": "",
+    "torch_threads": "",
     "registration": "",
     "runtime.cpu": "",
     "runtime": "runtime.cpu",
@@ -48,10 +49,11 @@ ROOMS = {
     "execution": "decompositions events graphs lowerings.builders lowerings.table"
     " lowerings.passes lowerings.target options programs runtime runtime.cpu",
     "dynamo": "events graphs lowerings.builders programs",
-    "backend": "decompositions dynamo events execution graphs options programs runtime",
+    "backend": "decompositions dynamo events execution graphs options programs runtime"
+    " torch_threads",
     "spmd": "runtime",
     "spmd.recipes": "runtime spmd",
-    "training": "backend dynamo events execution graphs options runtime",
+    "training": "backend dynamo events execution graphs options runtime torch_threads",
     "distributed_checkpoint": "runtime spmd training",
     "lazy": "backend decompositions execution graphs lowerings.builders options runtime"
     " runtime.cpu spmd",

@@ -54,6 +54,7 @@ from xla_dynamo.torch_private import (
     inductor_config,
     is_traceable_wrapper_subclass,
 )
+from xla_dynamo.torch_threads import let_threads_register, tracing_here
 
 log = logging.getLogger("xla_dynamo")
 
@@ -224,6 +225,7 @@ def compile_torch_graph(
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(resampling_is_whole())
+        stack.enter_context(tracing_here())
         if options.rng == "torch":
             # A draw that nobody reads is not dead: it leaves the generator in eager's state.
             stack.enter_context(inductor_config.patch(fallback_random=True))
@@ -245,4 +247,5 @@ def _changes_uncounted(value: Any) -> bool:
     return is_traceable_wrapper_subclass(value) or value.device.type == "xla"
 
 
+let_threads_register()  # whoever looks us up has imported this file before
 log_what_dynamo_does()  # what breaks the very first graph comes before it

@@ -5,11 +5,10 @@ A function here wraps each use of a private attribute of one of torch's objects.
 `tests/test_torch_private.py` fails with a clear message when one of these moves.
 """
 
-import contextlib
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -103,6 +102,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "OutputType": ("torch._functorch._aot_autograd.schemas:OutputType", "which results are views"),
     "keeps_graph": ("torch._C._autograd:_get_current_graph_task_keep_graph", "retain_graph=True"),
     "allow_in_graph": ("torch._dynamo:allow_in_graph", "a function that Dynamo does not enter"),
+    "compile_lock": ("torch._dynamo.convert_frame:compile_lock", "Dynamo's, for all threads"),
     "dynamo_config": ("torch._dynamo:config", "Dynamo's switches"),
     "inductor_config": ("torch._inductor:config", "whether a draw that nobody reads is dead"),
     "BackendCompilerFailed": ("torch._dynamo.exc:BackendCompilerFailed", "how it tells errors"),
@@ -341,18 +341,8 @@ def is_tracing_here() -> bool:
 
     Dynamo traces the call of this function, too.
     """
-    return torch.compiler.is_compiling() and (torch.compiler.is_dynamo_compiling() or in_a_mode())
-
-
-@contextlib.contextmanager
-def as_if_compiling() -> Iterator[None]:
-    """Let `is_compiling()` say so, to all threads, as while AOTAutograd works in one."""
-    before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag = before
+    compiling = bool(torch.compiler.is_compiling())
+    return compiling and (torch.compiler.is_dynamo_compiling() or in_a_mode())
 
 
 def set_mkldnn(enabled: bool) -> bool:

@@ -13,7 +13,7 @@ import xla_dynamo
 from tests.compiling import compiled_whole, leaf
 from xla_dynamo.jax import call_jax, to_jax
 from xla_dynamo.runtime import metrics
-from xla_dynamo.torch_private import as_if_compiling
+from xla_dynamo.torch_threads import as_if_compiling
 
 
 def mixed(x, y):

@@ -9,7 +9,7 @@ import xla_dynamo
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
-from xla_dynamo.torch_private import as_if_compiling
+from xla_dynamo.torch_threads import as_if_compiling
 
 PERMUTED = spmd.Mesh([5, 2, 7, 0, 3, 6, 1, 4], (2, 4), ("data", "model"))
 BOTH = ("data", "model")

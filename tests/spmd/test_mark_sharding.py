@@ -9,7 +9,7 @@ import xla_dynamo
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided, kept_pieces, mlp
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
-from xla_dynamo.torch_private import as_if_compiling
+from xla_dynamo.torch_threads import as_if_compiling
 
 
 def close(actual, wanted):

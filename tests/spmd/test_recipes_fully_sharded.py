@@ -25,7 +25,7 @@ from xla_dynamo.spmd.recipes import (
     checkpoint_module,
     parallelize_module,
 )
-from xla_dynamo.torch_private import as_if_compiling
+from xla_dynamo.torch_threads import as_if_compiling
 
 BY_LAYER = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Layer})
 

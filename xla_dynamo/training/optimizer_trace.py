@@ -15,12 +15,12 @@ import torch
 from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.execution.changes import note_step
 from xla_dynamo.torch_private import (
-    as_if_compiling,
     has_gradient_hooks,
     init_group,
     step_hooks,
     storage_id,
 )
+from xla_dynamo.torch_threads import as_if_compiling
 from xla_dynamo.training.hyperparameters import Name, NumbersAsTensors, with_values
 
 Optimizer: TypeAlias = torch.optim.Optimizer

@@ -6,7 +6,6 @@ or the hyperparameters that are its constants, have changed.
 """
 
 import operator
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -23,7 +22,8 @@ from xla_dynamo.graphs.sizes import geometry, has_symbols, size_key
 from xla_dynamo.graphs.source_lines import SourceLine, last_line
 from xla_dynamo.options import Options
 from xla_dynamo.runtime import marks
-from xla_dynamo.torch_private import DataDependentOutputException
+from xla_dynamo.torch_private import DataDependentOutputException, compile_lock
+from xla_dynamo.torch_threads import tracing_here
 from xla_dynamo.training.divided_state import mark_state
 from xla_dynamo.training.hyperparameters import hyperparameters
 from xla_dynamo.training.optimizer_trace import initialise_state
@@ -37,10 +37,6 @@ from xla_dynamo.training.step_inputs import (
 from xla_dynamo.training.step_trace import StepTrace, index_of_loss
 
 Tensor: TypeAlias = torch.Tensor
-
-
-# Tracing changes global state: flags of torch, and the tracer of make_fx.
-_tracing = threading.RLock()
 
 
 class CompiledStep:
@@ -180,7 +176,8 @@ class WholeStep:
         """Compile a step more, in the place of the one that was used least recently."""
         start = time.perf_counter()
         failed: dict[str | None, str] = {None: why} if self._steps else {}
-        with _tracing:
+        # Tracing changes what all threads see: torch.fx replaces `nn.Module.__call__`, say.
+        with compile_lock, tracing_here():
             step = self._compile(args)
         self._steps.append((key, step))
         del self._steps[: -self._limit]
