@@ -13,6 +13,8 @@ from torch.utils.checkpoint import checkpoint
 import xla_dynamo
 from tests.comparison import compare
 from tests.compiling import compiled_whole
+from xla_dynamo.execution import background
+from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.graphs.buckets import Bucket, bucket_of
 
 ENDS = (2, 1 << 24)
@@ -145,3 +147,18 @@ def test_random_numbers_that_are_drawn_again_are_compiled_for_each_size():
         report.result.sum().backward()
         compare(x.grad != 0, report.result != 0, values=True)
     assert "draws random numbers again" in report.not_bucketed[0].reason
+
+
+def test_buckets_are_refined_where_padding_takes_long(executables, monkeypatch):
+    """Here, after each call; else when the padding has taken the time of a compilation."""
+    run = xla_dynamo.explain(lambda x: x.softmax(1).cumsum(1) @ x.mT, dynamic=True)
+    always = property(lambda self: 1e9, lambda *_: None)
+    monkeypatch.setattr(BoundedCall, "padding_seconds", always, raising=False)
+    monkeypatch.setattr(background, "submit", lambda job: job() is None)  # at once
+    for n in (300, 257, 270, 512, 400, 257):
+        x = torch.randn(2, n, 3)
+        report = run(x)
+        torch.testing.assert_close(report.result, x.softmax(1).cumsum(1) @ x.mT)
+    sizes = [list(built.sizes.values())[1] for built in report.executables]
+    assert sizes == [300, "257 to 512", "257 to 384", "385 to 512"]
+    assert executables() == 4

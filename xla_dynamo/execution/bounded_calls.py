@@ -2,7 +2,9 @@
 
 import collections
 import itertools
+import math
 import operator
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -54,6 +56,8 @@ class _Plan(NamedTuple):
 
     Attributes:
         symbols: the symbols' values, as the program takes them.
+        padding: which part of the computation is for places behind the elements of the graph, if
+            its time grows with each size.
         pads: the inputs, by number, that are padded.
         views: the outputs, by number, that are views of an input: size, stride, offset.
         cuts: the outputs, by number, that are cut.
@@ -61,6 +65,7 @@ class _Plan(NamedTuple):
     """
 
     symbols: torch.Tensor
+    padding: float
     pads: list[tuple[int, _Pad]]
     views: list[tuple[int, tuple[tuple[int, ...], tuple[int, ...], int]]]
     cuts: list[tuple[int, _Cut]]
@@ -72,11 +77,17 @@ class BoundedCall:
 
     Attributes:
         choice: the sizes that the program was compiled for.
+        compile_seconds: how long it was lowered and compiled.
+        padding_seconds: how long all calls so far computed what is in no result, as far as their
+            times grow with each size.
     """
 
-    def __init__(self, bounded: BoundedProgram, call: Call, choice: Choice) -> None:
+    def __init__(
+        self, bounded: BoundedProgram, call: Call, choice: Choice, compile_seconds: float
+    ) -> None:
         """Take the program, its call at the bounds, and the sizes that it was compiled for."""
         self._bounded, self._call, self.choice = bounded, call, choice
+        self.compile_seconds, self.padding_seconds = compile_seconds, 0.0
         self._plans: collections.OrderedDict[tuple[int, ...], _Plan] = collections.OrderedDict()
         self._inputs = [
             (number, output)
@@ -104,9 +115,12 @@ class BoundedCall:
             for index, view in self._bounded.views.items()
         ]
         symbols = torch.tensor(values, dtype=torch.int32, device="cpu")
-        return _Plan(symbols, pads, views, cuts, numbers)
+        highs = (bucket.high for bucket in self.choice.buckets)
+        filled = math.prod(n / high for n, high in zip(values, highs, strict=True))
+        return _Plan(symbols, 1 - filled, pads, views, cuts, numbers)
 
     def _run(self, args: list[Any], plan: _Plan) -> list[Any]:
+        start = time.perf_counter()
         given = {index: args[index] for index in self._needed}  # type: ignore[index]
         for index, pad in plan.pads:
             args[index] = _padded(args[index], pad)
@@ -130,6 +144,7 @@ class BoundedCall:
             results[index] = (
                 replayed(tensor, output.replay, output.as_view) if output.replay else tensor
             )
+        self.padding_seconds += (time.perf_counter() - start) * plan.padding
         return results
 
 

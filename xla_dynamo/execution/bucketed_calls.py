@@ -46,7 +46,8 @@ class BucketedCalls:
         self._choice = BucketChoice(self._sizes, request.options.buckets)
         limit = request.options.max_executables
         self._known: ExecutableCache[BoundedCall] = ExecutableCache(limit, expected=(NotBounded,))
-        self._refused: set[Any] = set()
+        self._refused: set[Key] = set()
+        self._finer: dict[Key, list[Key]] = {}
         self._choosing = threading.Lock()
 
     def find(self, args: Sequence[Any]) -> Call | None:
@@ -66,10 +67,35 @@ class BucketedCalls:
         key = (choice, *(repr(a) for a in args if isinstance(a, float | complex)))
         if key in self._refused:
             return None
-        bounded = self._known.find(key)
-        if bounded is not None:
-            return self._meanwhile.ahead() or bounded.at(choice.values(values))
-        return self._new(key, values)
+        bounded = self._finest(key, values)
+        if bounded is None:
+            return self._new(key, values)
+        if bounded.padding_seconds > bounded.compile_seconds:
+            self._refine(key, bounded, values)
+        return self._meanwhile.ahead() or bounded.at(bounded.choice.values(values))
+
+    def _finest(self, key: Key, values: Sequence[int]) -> BoundedCall | None:
+        """The call of a smaller bucket inside, if there is one at these values, else the key's."""
+        for finer in self._finer.get(key, ()):
+            if finer[0].serves(values) and (bounded := self._known.find(finer)) is not None:
+                return bounded
+        return self._known.find(key)
+
+    def _refine(self, key: Key, bounded: BoundedCall, values: Sequence[int]) -> None:
+        """Begin to compile a smaller bucket inside of one whose padding took more time than that.
+
+        So what is padded in vain takes at most twice the time that the best buckets would take.
+        """
+        finer = self._choice.finer(bounded.choice, values)
+        if finer == bounded.choice:  # these values fill it
+            return
+        bounded.padding_seconds = 0.0
+        refined = (finer, *key[1:])
+        known = self._finer.setdefault(key, [])
+        if refined not in known and refined not in self._refused:
+            known.insert(0, refined)
+            make = functools.partial(self._make, refined)
+            self._meanwhile.start(self._known, refined, make)
 
     def _new(self, key: Key, values: tuple[int, ...]) -> Call | None:
         """The call for these values of the symbols, while their bucket is not compiled yet."""

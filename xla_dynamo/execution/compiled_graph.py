@@ -279,7 +279,7 @@ class CompiledGraph(BoxedGraph):
             bounded = self._saved.find_or_make(key, BoundedProgram, lambda: lower(target))
             seconds = time.perf_counter() - start, 0.0
         call, *_ = self._build(bounded.program, placement, sizes, "a new bucket", seconds)
-        return BoundedCall(bounded, call, key[0])
+        return BoundedCall(bounded, call, key[0], time.perf_counter() - start)
 
     def _tell_not_bucketed(self, bounds: Mapping[str, Any], reason: str) -> None:
         self._record.tell(NotBucketed(self._record, self._part, bounds, reason))

@@ -111,6 +111,16 @@ class BucketChoice:
             extents.append(known[alike])
         return Choice(tuple(extents), tuple(shown), tuple(buckets)) if buckets else None
 
+    def finer(self, choice: Choice, values: Sequence[int]) -> Choice:
+        """The choice with the finest buckets inside of its own that have these values."""
+        if self._buckets != "auto":
+            return choice
+        buckets = []
+        for bucket, value in zip(choice.buckets, choice.values(values), strict=True):
+            ends = bucket.low, bucket.high
+            buckets.append(bucket_of(value, "auto", ends, is_batch=True) or bucket)
+        return dataclasses.replace(choice, buckets=tuple(buckets))
+
     def _range(self, alike: tuple[int, int], values: Sequence[int]) -> tuple[int, int]:
         """What all symbols may be that are one."""
         pairs = zip(self._sizes.traced, values, strict=True)
