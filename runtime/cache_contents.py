@@ -19,7 +19,7 @@ class Entry:
     """A file that has the name of an entry.
 
     Attributes:
-        kind: of the entry: "executable" or "program".
+        kind: of the entry: "executable", "program" or "graph".
         key: a SHA-256 in hexadecimal digits.
         path: where it is.
         bytes: the size of the file.

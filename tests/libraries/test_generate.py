@@ -66,7 +66,7 @@ def test_tokens_are_those_of_eager(make, bound, sampled, executables):
         return model.generate(given, max_new_tokens=24, do_sample=sampled)
 
     expected = generate()
-    model.compile(backend="openxla", dynamic=True, options={"buckets": "auto"})
+    model.compile(backend="openxla")
     assert torch.equal(generate(), expected)
     assert executables() <= bound
     compiled = executables()
