@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import xla_dynamo
 from tests.comparison import compare
 from tests.compiling import compiled_whole
+from xla_dynamo.dynamo.recompile_limit import raise_recompile_limit
 from xla_dynamo.execution import background
 from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.graphs.buckets import Bucket, bucket_of
@@ -162,3 +163,14 @@ def test_buckets_are_refined_where_padding_takes_long(executables, monkeypatch):
     sizes = [list(built.sizes.values())[1] for built in report.executables]
     assert sizes == [300, "257 to 512", "257 to 384", "385 to 512"]
     assert executables() == 4
+
+
+def test_many_graphs_of_one_function(traces):
+    """Dynamo's limit of 8 is raised: behind it everything would run in eager torch."""
+    run = compiled_whole(lambda x: x.relu() + 1)
+    for rank in range(12):
+        run(torch.ones([2] * rank))
+    assert traces() == 12
+    with torch._dynamo.config.patch(recompile_limit=5):
+        raise_recompile_limit()
+        assert torch._dynamo.config.recompile_limit == 5, "as the user has set it"
