@@ -174,12 +174,13 @@ def compile_torch_graph(
         )
 
     changed: set[int] = set()
+    count = len(example_inputs)  # what lives on must not hold the inputs themselves
     apart = with_own_memory(gm, example_inputs)
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             if kind != "backward":
-                changed.update(changed_inputs(gm, len(example_inputs)))
+                changed.update(changed_inputs(gm, count))
             graph = compile_graph(gm, inputs, request_of(kind, gm, inputs))
             if isinstance(observer, saved_graphs.Watch):
                 is_plain = kind == "inference" and adds_nothing()
