@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.execution.meanwhile import is_ahead
 from xla_dynamo.graphs.wrappers import plain_tensors
 from xla_dynamo.lowerings.builders.strides import storage_length
 from xla_dynamo.runtime import metrics
@@ -57,13 +58,13 @@ def in_eager_if_overlapping(
         else:
             key = list(map(_address_of, tensors))
         if key != known:
-            if not _are_apart(args, changed, places):
+            if not is_ahead() and not _are_apart(args, changed, places):
                 metrics.increment("EagerOverlappingInputs")
                 log.info(
                     "a call runs in eager torch: inputs share memory, and the graph changes one"
                 )
                 return eager(*args)
-            known = key
+            known = [] if is_ahead() else key
         return compiled(*args)
 
     leave_to_python(call)
