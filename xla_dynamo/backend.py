@@ -35,7 +35,7 @@ from xla_dynamo.execution import saved_graphs
 from xla_dynamo.execution.calls import BoxedGraph
 from xla_dynamo.execution.compiled_graph import compile_graph
 from xla_dynamo.execution.graph_keys import NoKey, graph_key
-from xla_dynamo.execution.overlaps import in_eager_if_overlapping
+from xla_dynamo.execution.overlapping_calls import in_eager_if_overlapping
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import offset_inputs
 from xla_dynamo.options import Options
