@@ -1,5 +1,8 @@
 """Calls whose inputs share memory, of graphs that change an input: eager's results, no others."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -208,3 +211,17 @@ def test_which_tensors_are_apart():
     assert are_apart([t[:1].expand(5)], [t[1:]])
     assert are_apart([torch.zeros(0)], [torch.zeros(0), torch.zeros(3)])
     assert are_apart([t.view(10, 10)[:, :5]], [t.view(10, 10)[:, 5:]])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_inputs_of_the_first_call_are_not_held(with_gradient, dynamic):
+    f = compiled_anew(_reads_after, dynamic=dynamic)
+    x, y = torch.randn(4), torch.randn(4, requires_grad=with_gradient) * 1
+    alive = weakref.ref(x), weakref.ref(y)
+    result = f(x, y)
+    del x, y
+    if with_gradient:
+        result.sum().backward()
+    gc.collect()
+    assert [a() for a in alive] == [None, None]

@@ -341,6 +341,22 @@ def test_an_input_that_the_graph_changes():
     torch.testing.assert_close(first.detach(), expected)
 
 
+def test_small_inputs_are_copied_before_they_change():
+    """Spectral norm changes its vectors in each forward, and computes the weight from them."""
+    found = []
+    for compile_ in (lambda m: m, compiled):
+        torch.manual_seed(0)
+        norm = nn.utils.parametrizations.spectral_norm
+        model = nn.Sequential(norm(nn.Linear(4, 8)), nn.Tanh(), norm(nn.Linear(8, 1)))
+        f = compile_(model)
+        for _ in range(2):
+            x = torch.randn(5, 4, requires_grad=True)
+            loss = penalty(f, x)
+            grads = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+        found.append([loss.detach(), *(g for g in grads if g is not None), *model.buffers()])
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
+
+
 def test_inputs_are_freed_with_the_graph():
     f = compiled(lambda x: x.relu())
     for _ in range(2):

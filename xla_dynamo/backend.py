@@ -38,7 +38,7 @@ from xla_dynamo.execution import saved_graphs, saved_open_graphs
 from xla_dynamo.execution.calls import BoxedGraph
 from xla_dynamo.execution.compiled_graph import CompiledGraph, compile_graph
 from xla_dynamo.execution.graph_keys import NoKey, graph_key
-from xla_dynamo.execution.overlaps import in_eager_if_overlapping
+from xla_dynamo.execution.overlapping_calls import in_eager_if_overlapping
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import offset_inputs
@@ -189,7 +189,7 @@ def compile_torch_graph(
         )
 
     changed: set[int] = set()
-    count = len(example_inputs)  # the inputs themselves must not wait for the backward
+    count = len(example_inputs)  # what lives on must not hold the inputs themselves
     apart = with_own_memory(gm, example_inputs)
 
     def compiler(kind: str) -> Callable[..., Any]:

@@ -51,8 +51,9 @@ def as_if_compiling() -> contextlib.AbstractContextManager[None]:
 
 
 def tracing_here() -> contextlib.AbstractContextManager[None]:
-    """Let other threads call compiled functions while this one traces."""
-    return _compiling_here(False)
+    """Let other threads call compiled functions while this one traces, as Dynamo itself does."""
+    by_dynamo = torch.compiler._is_compiling_flag is True
+    return contextlib.nullcontext() if by_dynamo else _compiling_here(False)
 
 
 class _Backends(dict[str, Any]):

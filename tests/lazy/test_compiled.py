@@ -328,3 +328,36 @@ def test_functions_of_jax():
     torch.testing.assert_close(y.grad.cpu(), 2 + a)
     twice = torch.func.vmap(lambda x: call_jax(f, x, x)["sum"])(x.detach())
     torch.testing.assert_close(twice.cpu(), a.sin() + a)
+
+
+def test_gradients_of_gradients():
+    def f(x, w):
+        return (x * w).sin()
+
+    def second(f, device):
+        torch.manual_seed(0)
+        x, w = (torch.randn(8).to(device).requires_grad_() for _ in range(2))
+        (first,) = torch.autograd.grad(f(x, w).sum(), x, create_graph=True)
+        return [g.cpu() for g in torch.autograd.grad(first.square().sum(), [x, w])]
+
+    g = compiled(f)
+    for _ in range(2):
+        torch.testing.assert_close(second(g, "xla"), second(f, "cpu"))
+
+
+def test_inputs_that_share_memory():
+    """The device's tensors have no addresses: their storages tell."""
+
+    def f(x, y):
+        x.mul_(2)
+        return x + y
+
+    g = compiled(f)
+    g(torch.zeros(4, device="xla"), torch.zeros(4, device="xla"))
+    for count, (start, other) in ((1, (0, 2)), (1, (2, 0)), (1, (3, 3)), (0, (0, 4))):
+        t, u = torch.arange(8.0), torch.arange(8.0).to("xla")
+        before = metrics.counter_value("EagerOverlappingInputs") or 0
+        actual = g(u[start : start + 4], u[other : other + 4])
+        assert (metrics.counter_value("EagerOverlappingInputs") or 0) - before == count
+        torch.testing.assert_close(actual.cpu(), f(t[start : start + 4], t[other : other + 4]))
+        torch.testing.assert_close(u.cpu(), t)

@@ -1,7 +1,8 @@
-"""Run a graph of Dynamo's in eager torch, under autograd."""
+"""Run a graph of Dynamo's in eager torch, under autograd, as it ran before."""
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -38,3 +39,39 @@ def users_function(gm: torch.fx.GraphModule) -> Node | None:
     parts = (part for part in gm.modules() if isinstance(part, torch.fx.GraphModule))
     found = (part.graph.find_nodes(op="call_function", target=op) for part in parts)
     return next(itertools.chain.from_iterable(found), None)
+
+
+def present_modes(
+    examples: Sequence[Any],
+) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """A context with the grad mode and the autocast that are on now, which Dynamo guards."""
+    devices = {"cpu"} | {x.device.type for x in examples if isinstance(x, torch.Tensor)}
+    casts = [
+        (d, torch.get_autocast_dtype(d), torch.is_autocast_enabled(d))
+        for d in sorted(devices)
+        if torch.amp.is_autocast_available(d)
+    ]
+    gradients = torch.is_grad_enabled()
+
+    @contextlib.contextmanager
+    def modes() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.set_grad_enabled(gradients))
+            for device, dtype, enabled in casts:
+                if enabled or torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, dtype, enabled))
+            yield
+
+    return modes
+
+
+@contextlib.contextmanager
+def drawing_from(state: torch.Tensor | None, draws: bool) -> Iterator[None]:
+    """Draw from a state of torch's generator, and leave the generator as it was."""
+    if not draws:
+        yield
+        return
+    with torch.random.fork_rng():
+        if state is not None:
+            torch.set_rng_state(state)
+        yield

@@ -6,14 +6,18 @@ inputs of the call, and let torch's autograd differentiate that. So the result h
 eager's has, of any order.
 """
 
-import contextlib
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.dynamo.eager_run import run_eagerly, users_function
+from xla_dynamo.dynamo.eager_run import (
+    drawing_from,
+    present_modes,
+    run_eagerly,
+    users_function,
+)
 from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.graphs.nodes import is_random, run_and_save_rng_state, run_with_rng_state
 from xla_dynamo.graphs.source_lines import describe
@@ -30,6 +34,7 @@ Tensor: TypeAlias = torch.Tensor
 aten = torch.ops.aten
 
 _version_of = operator.attrgetter("_version")
+_SMALL = 1 << 14  # the most elements of an input that is copied before it is changed
 _REPLAYS = (run_and_save_rng_state, run_with_rng_state)
 # Results 0 to 2 of these, in training, do not depend on the running statistics (arguments 3, 4).
 _BATCH_NORMS = (
@@ -61,7 +66,7 @@ class SecondOrder:
         # Dynamo's examples are the tensors of the first call, which must not live on.
         inputs = gm.graph.find_nodes(op="placeholder")
         self._examples = [n.meta.get("example_value") for n in inputs]
-        self._modes = _present_modes(example_inputs)
+        self._modes = present_modes(example_inputs)
         # Of the joint graph: the inputs that gradients are computed from, by number, and where it
         # draws random numbers for them.
         self._needed: frozenset[int] | None = None
@@ -94,13 +99,15 @@ class SecondOrder:
             if self._is_placed:
                 return compiled(*args)
             earlier = {a.grad_fn for a in args if isinstance(a, torch.Tensor)}
+            small = enumerate(args) if self._needed else ()
+            before = {i: a.detach().clone() for i, a in small if _is_small(self._examples[i])}
             state = self._generator_state()
             results = compiled(*args)
             node = _new_function([*results, *args], earlier)
             if node is not None:
                 function = function_of(node)
                 recorder = _Recorder(self, function.metadata, len(node.needs_input_grad))
-                node.second_order = recorder.note(args, state)
+                node.second_order = recorder.note(args, [before[i] for i in recorder.copied], state)
                 recorder.place(function)
                 self._is_placed = True
             return results
@@ -122,8 +129,14 @@ class _Recorder:
         assert needed is not None
         self._changed = {i for i, info in enumerate(metadata.input_info) if _changes(info)}
         self._is_plain = number == len(examples)
-        # A changed input has lost the value that gradients would be computed from.
-        self._lost = sorted(needed & self._changed)
+        # A changed input loses the value that gradients would be computed from. Small ones are
+        # copied, as the vectors of spectral norm; not where their gradient is wanted, too.
+        lost = sorted(needed & self._changed)
+        copied = [
+            i for i in lost if _is_small(examples[i]) and not metadata.input_info[i].requires_grad
+        ]
+        self.copied, self._copy_of = copied, _picker(copied)
+        self._lost = [i for i in lost if i not in copied]
         checked = [
             i for i in sorted(needed - self._changed) if isinstance(examples[i], torch.Tensor)
         ]
@@ -138,14 +151,16 @@ class _Recorder:
         self._check = _picker(checked)
         self._names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
 
-    def note(self, args: Sequence[Any], state: Tensor | None) -> tuple[Any, ...]:
+    def note(
+        self, args: Sequence[Any], old: Sequence[Tensor], state: Tensor | None
+    ) -> tuple[Any, ...]:
         """What a gradient of second order will need of a call."""
         checked = self._check(args)
         try:
             versions = list(map(_version_of, checked))
         except RuntimeError:  # an inference tensor, which has none
             versions = [0 if t.is_inference() else t._version for t in checked]
-        return self._hold(args), checked, versions, state
+        return self._hold(args), checked, versions, old, state
 
     def place(self, function: Any) -> None:
         """Let AOTAutograd's function note its inputs, and differentiate in eager if asked to."""
@@ -154,8 +169,9 @@ class _Recorder:
 
         def forward(ctx: Any, *args: Any) -> Any:
             state = order._generator_state() if order._draws else None
+            old = [x.detach().clone() for x in self._copy_of(args)] if self.copied else ()
             results = run(ctx, *args)
-            ctx.second_order = note(args, state)
+            ctx.second_order = note(args, old, state)
             return results
 
         def backward(ctx: Any, *tangents: Any) -> Any:
@@ -179,9 +195,10 @@ class _Recorder:
         if noted is None:
             raise RuntimeError(_FREED)
         del saved
-        held, checked, versions, state = noted
+        held, checked, versions, old, state = noted
         _check_versions(checked, versions)
         known = dict(zip(self._places, held, strict=True))
+        known |= zip(self.copied, old, strict=True)
         wants = ctx.needs_input_grad
         leaves = [self._leaf(i, known, wants[i]) for i in range(len(wants))]
         # What the graph changes is not to be changed once more.
@@ -191,7 +208,7 @@ class _Recorder:
             for i, x in enumerate(leaves)
         ]
         order = self._order
-        with order._modes(), _drawing_from(state if order._draws else None, order._draws):
+        with order._modes(), drawing_from(state if order._draws else None, order._draws):
             results = run_eagerly(order._gm, given)
         if len(tangents) == 1 and isinstance(tangents[0], list):
             tangents = tangents[0]
@@ -296,6 +313,10 @@ def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
     return operator.itemgetter(*places)
 
 
+def _is_small(example: Any) -> bool:
+    return _has_fixed_geometry(example) and example.numel() <= _SMALL
+
+
 def _changes(info: Any) -> bool:
     return bool(info.mutates_data or info.mutates_metadata)
 
@@ -348,39 +369,3 @@ def _check_versions(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
                 f"{tensor._version}; expected version {version} instead. It is an input of a "
                 "compiled graph, which create_graph=True runs again to differentiate it"
             )
-
-
-def _present_modes(
-    examples: Sequence[Any],
-) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """A context with the grad mode and the autocast that are on now, which Dynamo guards."""
-    devices = {"cpu"} | {x.device.type for x in examples if isinstance(x, torch.Tensor)}
-    casts = [
-        (d, torch.get_autocast_dtype(d), torch.is_autocast_enabled(d))
-        for d in sorted(devices)
-        if torch.amp.is_autocast_available(d)
-    ]
-    gradients = torch.is_grad_enabled()
-
-    @contextlib.contextmanager
-    def modes() -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.set_grad_enabled(gradients))
-            for device, dtype, enabled in casts:
-                if enabled or torch.is_autocast_enabled(device):
-                    stack.enter_context(torch.autocast(device, dtype, enabled))
-            yield
-
-    return modes
-
-
-@contextlib.contextmanager
-def _drawing_from(state: Tensor | None, draws: bool) -> Iterator[None]:
-    """Draw from a state of torch's generator, and leave the generator as it was."""
-    if not draws:
-        yield
-        return
-    with torch.random.fork_rng():
-        if state is not None:
-            torch.set_rng_state(state)
-        yield

@@ -62,8 +62,8 @@ class DonatedInputs:
     def _are_apart(self, donated: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
         """Whether nothing else of a call lies in the memory that it changes.
 
-        XLA takes it for granted, and would read what it has overwritten. `overlaps` keeps Dynamo's
-        graphs from it; others, and the constants of a graph, meet it here alone.
+        XLA takes it for granted, and would read what it has overwritten. `overlapping_calls` keeps
+        Dynamo's graphs from it; others, and the constants of a graph, meet it here alone.
         """
         others = [*(args[index] for index in self._read), *self._constants]
         addresses = list(map(_address_of, (*donated, *others)))
