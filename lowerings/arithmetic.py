@@ -19,6 +19,7 @@ from xla_dynamo.lowerings.builders.build import (
     dtype_of,
     full,
     full_like,
+    is_nonzero,
     shape_of,
     where,
 )
@@ -79,17 +80,38 @@ def div(ctx: Context, x: Value, other: Value | Number, rounding_mode: str | None
 
 
 def _divide_truncated(x: Value, y: Value) -> Value:
+    if not dtype_of(x).is_floating_point:
+        return _whole_quotient(x, y)
     return truncate(divide(x, y))
+
+
+def _whole_quotient(x: Value, y: Value) -> Value:
+    """Whole numbers by others, towards zero; all bits are set where y is zero, as XLA has it.
+
+    XLA divides numbers that it knows by the processor, which ends the process where one is zero.
+    """
+    if is_nonzero(y):
+        return hlo.divide(x, y)
+    zero = _is_zero(y)
+    return where(zero, hlo.not_(full_like(x, 0)), hlo.divide(x, where(zero, full_like(y, 1), y)))
+
+
+def _rest(x: Value, y: Value) -> Value:
+    """C's remainder; x where whole numbers are divided by zero, as XLA has it."""
+    if dtype_of(x).is_floating_point or is_nonzero(y):
+        return hlo.remainder(x, y)
+    zero = _is_zero(y)
+    return where(zero, x, hlo.remainder(x, where(zero, full_like(y, 1), y)))
 
 
 def floor_divide(x: Value, y: Value) -> Value:
     """Python's x // y, with torch's result where y is zero: x / y of floats."""
     dtype = dtype_of(x)
     if not dtype.is_signed:
-        return hlo.divide(x, y)
+        return _whole_quotient(x, y)
     if not dtype.is_floating_point:
-        quotient = hlo.divide(x, y)
-        return where(_wrong_side(hlo.remainder(x, y), y), _minus_one(quotient), quotient)
+        quotient = _whole_quotient(x, y)
+        return where(_wrong_side(_rest(x, y), y), _minus_one(quotient), quotient)
     # The exact multiple of y below x, not the floor of a rounded quotient: 1 // 0.1 is 9.
     rest = hlo.remainder(x, y)
     multiple = divide(hlo.subtract(x, rest), y)
@@ -103,7 +125,7 @@ def floor_divide(x: Value, y: Value) -> Value:
 
 def remainder(x: Value, y: Value) -> Value:
     """Python's x % y: zero or of y's sign."""
-    rest = hlo.remainder(x, y)
+    rest = _rest(x, y)
     if not dtype_of(x).is_signed:
         return rest
     return where(_wrong_side(rest, y), hlo.add(rest, y), rest)
@@ -127,7 +149,7 @@ def _is_zero(x: Value) -> Value:
 lowers(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)(
     pointwise(remainder, rounds_numbers=True)
 )
-lowers(aten.fmod.Tensor, aten.fmod.Scalar)(pointwise(hlo.remainder, rounds_numbers=True))
+lowers(aten.fmod.Tensor, aten.fmod.Scalar)(pointwise(_rest, rounds_numbers=True))
 
 
 def _power_of_integers(x: jax.Array, exponent: jax.Array) -> jax.Array:

@@ -55,8 +55,8 @@ ROOMS = {
     "spmd.recipes": "runtime spmd",
     "training": "backend dynamo events execution graphs options runtime torch_threads",
     "distributed_checkpoint": "runtime spmd training",
-    "lazy": "backend decompositions execution graphs lowerings.builders options runtime"
-    " runtime.cpu spmd",
+    "lazy": "backend decompositions execution graphs lowerings.builders lowerings.table options"
+    " runtime runtime.cpu spmd",
     "stablehlo": "decompositions execution graphs lowerings.bounded lowerings.builders"
     " lowerings.target options programs runtime",
     "reports": "backend dynamo events options training",

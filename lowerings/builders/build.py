@@ -170,6 +170,14 @@ def _may_round(divisor: Value) -> bool:
     return _sizes_vary.get() or not _is_power_of_two(divisor)
 
 
+def is_nonzero(y: Value) -> bool:
+    """Whether a value is one whole number everywhere, and that is not zero."""
+    if defining_name(y) != "stablehlo.constant":
+        return False
+    attribute = ir.DenseIntElementsAttr(y.owner.attributes["value"])
+    return attribute.is_splat and bool(attribute.get_splat_value().value)
+
+
 def _is_power_of_two(y: Value) -> bool:
     if defining_name(y) != "stablehlo.constant":
         return False

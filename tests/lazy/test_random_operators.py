@@ -1,5 +1,6 @@
 """Random operators on the lazy device: operators with odd names, generators, and cuts."""
 
+import itertools
 import keyword
 
 import pytest
@@ -67,3 +68,106 @@ def test_random_between_bounds_compiled(dtype, rng):
         drawn, places = compiled(f, rng=rng)(torch.ones(50).to(dtype), op)
         assert set(drawn.tolist()) == {2, 3, 4}
         assert len(places) == 50
+
+
+# --- cuts ----------------------------------------------------------------------------------------
+
+
+def draws(device):
+    """Functions that draw, each in another way."""
+    x, y = torch.ones(6, device=device), torch.ones(2, 3, device=device)
+    out = torch.zeros(6, device=device)
+    drop = torch.nn.Dropout(0.5)
+    return [
+        lambda: torch.rand(6, device=device),
+        lambda: x.normal_(),
+        lambda: drop(y),
+        lambda: torch.nn.functional.rrelu(y - 2, training=True),
+        lambda: torch.bernoulli(y * 0.5),
+        lambda: torch.ones(6, device=device).bernoulli_(0.5),
+        lambda: torch.normal(y, 2.0),
+        lambda: torch.randint(0, 1000, (6,), device=device),
+        lambda: torch.randperm(9, device=device),
+        lambda: torch.multinomial(y, 2),
+        lambda: out.view(2, 3)[1].uniform_(2, 3),
+        lambda: torch.rand(6, out=out),
+        lambda: torch.nn.functional.dropout(x, 0.0),
+        lambda: torch.poisson(y * 4),
+        lambda: torch.zeros(6, device=device).exponential_(),
+        lambda: torch.zeros(6, dtype=torch.int64, device=device).random_(3, 1000),
+        lambda: torch.native_dropout(y, 0.5, True)[0],
+        lambda: torch.nn.functional.scaled_dot_product_attention(
+            y[None], y[None], y[None], dropout_p=0.5
+        ),
+    ]
+
+
+def drawn(cut):
+    """What all of them draw, in turn, with one seed; `cut` is called with each result."""
+    torch.manual_seed(7)
+    found = []
+    for draw in draws(XLA):
+        found.append(draw().clone())
+        cut(found[-1])
+    return [t.tolist() for t in found]
+
+
+def test_numbers_do_not_depend_on_cuts():
+    expected = drawn(lambda t: None)
+    assert len({str(numbers) for numbers in expected}) > 15
+    count = itertools.count()
+    assert drawn(lambda t: next(count) % 4 or xla_dynamo.sync()) == expected
+    assert drawn(lambda t: next(count) % 5 or t.tolist()) == expected
+    assert drawn(lambda t: t.sum()) == expected
+
+
+def test_what_is_dropped_counts_as_drawn():
+    """An operator draws where it is called, also if nobody reads what it makes."""
+    found = []
+    for keep in (True, False):
+        torch.manual_seed(3)
+        first = torch.rand(4, device=XLA)
+        if not keep:
+            del first
+        found.append(torch.rand(4, device=XLA).tolist())
+    assert found[0] == found[1]
+
+
+def test_states_are_those_between_draws():
+    torch.manual_seed(11)
+    torch.rand(2, device=XLA)
+    state = torch.xla.get_rng_state()
+    pending = torch.rand(3, device=XLA)
+    torch.xla.set_rng_state(state)
+    again = torch.rand(3, device=XLA)
+    assert pending.tolist() == again.tolist()
+
+
+def test_draws_of_one_program_differ():
+    x = torch.stack([torch.rand(1000, device=XLA) for _ in range(4)])
+    assert abs(torch.corrcoef(x).cpu() - torch.eye(4)).max() < 0.15
+    values = x.flatten().cpu()
+    assert len(values.unique()) > 3990
+    assert abs(values.mean() - 0.5) < 0.02
+
+
+def test_generators():
+    """One of the CPU draws its own numbers; torch gives none to a device that Python makes."""
+    numbers = []
+    for device in ("cpu", XLA):
+        generator = torch.Generator().manual_seed(3)
+        x = torch.rand(3, device=device, generator=generator)
+        y = torch.zeros(3, device=device).normal_(generator=generator)
+        numbers.append((x.tolist(), y.tolist(), generator.get_state().tolist()))
+    assert numbers[0] == numbers[1]
+    with pytest.raises(NotImplementedError, match="getNewGenerator"):  # a limitation
+        torch.Generator("xla")
+    (default,) = torch.xla.default_generators
+    default.manual_seed(5)
+    first = torch.rand(3, device=XLA).tolist()
+    state = default.get_state()
+    second = torch.rand(3, device=XLA).tolist()
+    default.set_state(state)
+    assert torch.rand(3, device=XLA).tolist() == second
+    torch.xla.manual_seed(5)
+    assert torch.rand(3, device=XLA).tolist() == first

@@ -231,3 +231,25 @@ def test_sums_of_three_operands_are_rounded_as_in_eager(dtype):
         lambda x, y, z: torch.addcmul(x * 0.1, y * 0.1, z) * 0.1 - x,
     ):
         assert_exact(f, x, y, z)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_whole_numbers_divided_by_a_known_zero(dtype):
+    """Eager raises; XLA, which divides known numbers by the processor, ended the process."""
+
+    def f(x):
+        ones, zeros = torch.ones(3, dtype=dtype), torch.zeros(3, dtype=dtype)
+        found = []
+        for y in (zeros, x * 0):
+            found += [ones // y, torch.div(ones, y, rounding_mode="trunc")]
+            found += [ones % y, torch.fmod(ones, y), torch.gcd(ones, y), torch.lcm(ones, y)]
+        return found
+
+    made = compiled_anew(f)(torch.ones(3, dtype=dtype))
+    assert [t.tolist() for t in made[:6]] == [t.tolist() for t in made[6:]]
+    *quotients, rest, last, divisor, multiple = made[:6]
+    for quotient in quotients:
+        assert quotient.tolist() == [torch.tensor(-1).to(dtype)] * 3
+    for one in (rest, last, divisor):
+        assert one.tolist() == [1] * 3
+    assert multiple.tolist() == [0] * 3

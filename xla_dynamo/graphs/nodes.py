@@ -114,8 +114,15 @@ def is_random(node: Node) -> bool:
     op = call_of(node)[0] if node.op == "call_function" else None
     if not isinstance(op, OpOverload) or torch.Tag.nondeterministic_seeded not in op.tags:
         return False
-    given = {a.name: a.default_value for a in schema(op).arguments} | _arguments(node)
-    return all(given.get(name, "") != nothing for name, nothing in _DRAWS_NOTHING.items())
+    return not draws_nothing(op, (), _arguments(node))
+
+
+def draws_nothing(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator that can draw random numbers draws none in a call, as dropout by 0."""
+    arguments = schema(op).arguments
+    given: dict[str, Any] = {a.name: a.default_value for a in arguments}
+    given |= dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
+    return any(given.get(name, "") == nothing for name, nothing in _DRAWS_NOTHING.items())
 
 
 def generator_of(node: Node) -> Any:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from xla_dynamo.lazy import memory, random_state
-from xla_dynamo.lazy.execution import compute
 from xla_dynamo.lazy.steps import get_memory_info
 from xla_dynamo.lazy.streams import (
     Event,
@@ -143,7 +142,6 @@ def manual_seed(seed: int, device: Any = None) -> None:
         seed: the seed, as for `torch.manual_seed`.
         device: as in PyTorch/XLA; there is one.
     """
-    compute()  # what was drawn before was drawn with the seed before
     random_state.generator.manual_seed(seed)
 
 
@@ -161,7 +159,6 @@ def get_rng_state(device: Any = None) -> torch.Tensor:
     Args:
         device: as in PyTorch/XLA; there is one.
     """
-    compute()
     return random_state.generator.get_state()
 
 
@@ -175,13 +172,11 @@ def set_rng_state(state: torch.Tensor | int, device: Any = None) -> None:
     if isinstance(state, int):
         manual_seed(state)
         return
-    compute()
     random_state.generator.set_state(state)
 
 
 def seed() -> int:
     """Seed the device's random numbers with a number that nobody knows, and return it."""
-    compute()
     return random_state.generator.seed()
 
 

@@ -15,6 +15,7 @@ from xla_dynamo.execution.calls import BoxedGraph
 from xla_dynamo.lazy import contents, debug, growth, memory, modes
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Value, cell_of
+from xla_dynamo.lazy.draws import KEY_BYTES, packed
 from xla_dynamo.lazy.random_state import drawing
 from xla_dynamo.lazy.slices import Slice, cut
 from xla_dynamo.lazy.trace import trace
@@ -64,7 +65,7 @@ class Program:
         placement = self._placement
         stream = placement.stream() if placement.has_streams else None
         buffers = [v.buffer for v in part.inputs if v.buffer is not None]
-        buffers += [import_tensor(n, placement, stream) for n in self._numbers(part)]
+        buffers += [import_tensor(n, placement, stream) for n in self._numbers_and_keys(part)]
         results, changed = self._on_buffers(buffers, stream)
         new = iter(results)
         return [next(new) if r < 0 else changed[r] for r in part.replaced]
@@ -75,7 +76,7 @@ class Program:
         tensors = [memory.tensor_of(v) for v in part.inputs]
         tensors = [t.clone() if i in replaced else t for i, t in enumerate(tensors)]
         known = set(map(storage_id, tensors))
-        results = iter(self._call(*tensors, *self._numbers(part)))
+        results = iter(self._call(*tensors, *self._numbers_and_keys(part)))
         outputs = []
         for value, place in zip(part.outputs, part.replaced, strict=True):
             tensor = next(results) if place < 0 else tensors[place]
@@ -85,18 +86,20 @@ class Program:
             outputs.append(memory.buffer_of(tensor, *value.geometry[1:3]))
         return outputs
 
-    def _numbers(self, part: Slice) -> list[Tensor]:
-        if not part.numbers:
-            return []
-        numbers = torch.tensor(part.numbers, dtype=torch.float64)
-        return [numbers.to(self._placement.torch_device)]
+    def _numbers_and_keys(self, part: Slice) -> list[Tensor]:
+        given = [torch.tensor(part.numbers, dtype=torch.float64)] if part.numbers else []
+        given += [packed(part.keys)] if part.keys else []
+        return [t.to(self._placement.torch_device) for t in given]
 
 
 def _examples(part: Slice, device: torch.device) -> list[Tensor]:
-    """Tensors like a slice's inputs, and its numbers, without elements."""
+    """Tensors like a slice's inputs, its numbers and keys, without elements."""
     geometries = [v.geometry for v in part.inputs]
     if part.numbers:
         geometries.append((torch.float64, torch.Size([len(part.numbers)]), (1,), 0))
+    if part.keys:
+        size = torch.Size([len(part.keys), KEY_BYTES])
+        geometries.append((torch.uint8, size, (KEY_BYTES, 1), 0))
     with FakeTensorMode():
         return [
             torch.empty_strided(size, stride, dtype=dtype, device=device)

@@ -10,6 +10,12 @@ from xla_dynamo.execution.constants import seeds_from
 generator = torch.Generator()
 
 
+def next_key() -> int:
+    """The key of the next operator that draws, from the device's generator."""
+    drawn = torch.empty(1, dtype=torch.int64, device="cpu")
+    return int(drawn.random_(generator=generator))
+
+
 @contextlib.contextmanager
 def drawing() -> Iterator[None]:
     """Let programs take their seeds from the device's generator."""

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.lazy import contents
+from xla_dynamo.lazy import contents, random_state
 from xla_dynamo.lazy.changing_numbers import changing_numbers_of, may_change
 from xla_dynamo.lazy.contents import (
     Cell,
@@ -80,13 +80,14 @@ class Record:
         overwritten: the values that the cells it writes had before.
         count: how many results it has.
         drawn: where they are random, references to them.
+        key: what they are drawn from; None if they are not random.
         order: records are made in this order.
         place: the user's line.
     """
 
     __slots__ = (
-        "args", "count", "drawn", "inputs", "kwargs", "numbers", "order", "overwritten", "place",
-        "recipe",
+        "args", "count", "drawn", "inputs", "key", "kwargs", "numbers", "order", "overwritten",
+        "place", "recipe",
     )  # fmt: skip
 
     def __init__(self, recipe: Recipe, call: "_Call", overwritten: list[Value]) -> None:
@@ -98,6 +99,7 @@ class Record:
         self.place: Place | None = place_of_caller()
         self.count = 0
         self.drawn: Sequence[weakref.ref[Value]] = ()
+        self.key = random_state.next_key() if recipe.signature.draws else None
 
     def result(self, geometry: Geometry) -> Value:
         """One more result."""

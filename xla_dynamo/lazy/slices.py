@@ -40,6 +40,7 @@ class Slice:
         inputs: values that are there.
         outputs: values that somebody may still read.
         numbers: the changing numbers of all records.
+        keys: what the records draw from that are random.
         places: of the result `index` of a record, `places[record.order] + index` is its number.
         replaced: of each output, the number of the input whose cell and memory it takes, or -1.
         division: how the program is divided over a mesh; None for a program of one device.
@@ -50,6 +51,7 @@ class Slice:
     inputs: list[Value]
     outputs: list[Value]
     numbers: list[float]
+    keys: list[int]
     places: dict[int, int]
     replaced: list[int]
     division: Division | None
@@ -97,7 +99,8 @@ def cut(roots: Iterable[Value] | None) -> Slice | None:
         tuple(replaced),
         division,
     )
-    return Slice(records, inputs, outputs, numbers, places, replaced, division, key)
+    keys = [r.key for r in records if r.key is not None]
+    return Slice(records, inputs, outputs, numbers, keys, places, replaced, division, key)
 
 
 def _division(

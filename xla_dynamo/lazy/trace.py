@@ -14,6 +14,7 @@ from xla_dynamo.decompositions import fused_cells
 from xla_dynamo.graphs.keyword_names import without_keywords
 from xla_dynamo.lazy.changing_numbers import form_of
 from xla_dynamo.lazy.contents import Geometry, Value, View, as_dtype
+from xla_dynamo.lazy.draws import keyed
 from xla_dynamo.lazy.records import Arg, Number, Record
 from xla_dynamo.lazy.slices import Slice
 from xla_dynamo.runtime.mesh import Sharding
@@ -29,7 +30,8 @@ def trace(cut: Slice, device: torch.device) -> torch.fx.GraphModule:
     """The graph of a slice.
 
     Its inputs are the slice's, and behind them a vector of float64 with the changing numbers, if
-    there are any. Its results are the outputs that replace no input; the others it writes there.
+    there are any, and the keys of what draws, a row each. Its results are the outputs that replace
+    no input; the others it writes there.
 
     Args:
         cut: the slice.
@@ -43,7 +45,8 @@ class _Trace:
         self._cut, self._device, self._graph = cut, device, torch.fx.Graph()
         self._inputs = {id(v): self._graph.placeholder(f"x{i}") for i, v in enumerate(cut.inputs)}
         self._numbers = self._graph.placeholder("numbers") if cut.numbers else None
-        self._first_number = 0
+        self._keys = self._graph.placeholder("keys") if cut.keys else None
+        self._first_number = self._key = 0
         self._stack_trace: str | None = None
         self._results: dict[int, Node] = {}
         self._views: dict[tuple[Node, Geometry], Node] = {}
@@ -118,6 +121,9 @@ class _Trace:
             op, kwargs = form_of(whole), {**kwargs, "out": _dtypes(record)}
         if recipe.default_dtype != torch.get_default_dtype():
             op = _under(recipe.default_dtype, op)
+        if record.key is not None:
+            args.insert(0, self._call(aten.select.int, self._keys, 0, self._key))
+            op, self._key = keyed(op), self._key + 1
         call = self._call(op, *args, **kwargs)
         self._first_number += len(record.numbers)
         for shown, copy, bits in self._behind_bits:
