@@ -76,6 +76,7 @@ def test_the_error_names_the_line_and_says_what_eager_says():
 
 
 BYTES, NUMBERS = torch.arange(4, dtype=torch.uint8), torch.ones(2, 3)
+IMAGE = torch.ones(2, 3, 9, 9, dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
 HALVES, WHOLE = torch.ones(2, 3, dtype=torch.float16), torch.ones(2, 3, dtype=torch.int64)
 CALLS = {
     "products of two dtypes": lambda: NUMBERS @ HALVES.T,
@@ -178,7 +179,7 @@ def test_the_generator_stays_where_it_is():
         (aten.mm.default, (torch.ones(7, 9).to_sparse(), torch.ones(9, 2))),
         (aten.add.Tensor, (torch.ones(2, device="meta"), HALVES)),
     ],
-    ids=lambda x: str(x) if isinstance(x, torch._ops.OpOverload) else "",
+    ids=lambda x: str(x) if isinstance(x, torch._ops.OpOverload) else "with",
 )
 def test_small_tensors_tell_nothing(op, args):
     """Of sizes, of values, of tensors of other kinds and devices, and at no cost in memory."""

@@ -3,12 +3,13 @@
 Kernels check more than what traces a graph does: `addmm` of two dtypes, `silu` of integers, `clamp`
 of bytes at 300. Which kernel takes what changes with each release of torch, so no list here says
 it. The small call has other sizes and values than the program, which may be refused for themselves:
-a refusal counts only if the same call passes with other dtypes, or if it is that of a draw, whose
-parameters are numbers.
+a refusal counts only if it speaks of dtypes and the same call passes with others, or if it is that
+of a draw, whose parameters are numbers.
 """
 
 import dataclasses
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,6 +61,10 @@ _DTYPES = frozenset(
         torch.int64,
     }
 )  # fmt: skip
+_SPEAKS_OF_DTYPES = re.compile(
+    r"(?i)^(?!.*internal assert).*"
+    r"(implemented|type|bool|complex|float|half|integ|support|overflow|zerodivision)"
+)
 # Integers that are neither sizes nor numbers of something.
 _NO_SIZES = frozenset({"dim", "from", "to", "low", "high"})
 # `arange` makes as many elements as numbers say that are no sizes.
@@ -140,7 +145,7 @@ def refusal_of_out(
             _failure(function, small_given, without, filling) is None for filling in _FILLINGS
         ):
             return None
-    return _told(failures)
+    return _told(failures[-1])
 
 
 def _ask(op: OpOverload, flat: list[Any], spec: Any) -> str | None:
@@ -148,13 +153,16 @@ def _ask(op: OpOverload, flat: list[Any], spec: Any) -> str | None:
         failures = [_failure(op, flat, spec, filling) for filling in _FILLINGS]
         if None in failures:
             return None
-        if op.overloadpacket.__name__ in _DRAWS or any(
+        if op.overloadpacket.__name__ in _DRAWS:
+            return _told(failures[-1])
+        # Of kernels of some dtypes alone, such as those of bytes of images, sizes may be the fault.
+        of_dtypes = [error for error in failures if _SPEAKS_OF_DTYPES.search(str(error))]
+        passes_with_others = of_dtypes and any(
             _failure(op, leaves, spec, filling) is None
             for leaves in _with_other_dtypes(flat)
             for filling in _FILLINGS
-        ):
-            return _told(failures)
-    return None
+        )
+    return _told(of_dtypes[0]) if passes_with_others else None
 
 
 @contextmanager
@@ -189,8 +197,7 @@ def _failure(
     return None
 
 
-def _told(failures: Sequence[Exception | None]) -> str:
-    error = failures[-1]
+def _told(error: Exception | None) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
 
