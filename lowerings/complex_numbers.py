@@ -40,10 +40,9 @@ lowers(
     aten._conj.default,
     aten._conj_physical.default,
     aten.conj_physical.default,
-    aten._conj_copy.default,
 )(pointwise(conjugate))
 lowers(aten.resolve_conj.default, aten.resolve_neg.default)(pointwise(lambda x: x))
-lowers(aten._neg_view.default, aten._neg_view_copy.default)(pointwise(hlo.negate))
+lowers(aten._neg_view.default)(pointwise(hlo.negate))
 lowers(aten.real.default)(pointwise(hlo.real))
 lowers(aten.imag.default)(pointwise(hlo.imag))
 lowers(aten.angle.default)(pointwise(angle, KIND.INT_TO_FLOAT))
@@ -71,11 +70,11 @@ def join_parts(x: Value) -> Value:
     return hlo.complex(*(reshape(part, shape_of(x)[:-1]) for part in parts))
 
 
-@lowers(aten.view_as_real.default, aten.view_as_real_copy.default)
+@lowers(aten.view_as_real.default)
 def view_as_real(ctx: Context, x: Value) -> Value:
     return split_parts(x)
 
 
-@lowers(aten.view_as_complex.default, aten.view_as_complex_copy.default)
+@lowers(aten.view_as_complex.default)
 def view_as_complex(ctx: Context, x: Value) -> Value:
     return join_parts(x)

@@ -23,7 +23,6 @@ from xla_dynamo.lowerings.table import Context, aten, lowers
     aten.contiguous.default,
     aten.lift.default,
     aten.lift_fresh.default,
-    aten.lift_fresh_copy.default,
 )
 def same(ctx: Context, x: Value, memory_format: torch.memory_format | None = None) -> Value:
     return x  # values have no strides here: the memory format is the output layout's affair

@@ -25,7 +25,7 @@ from xla_dynamo.lowerings.windows import windows
 from xla_dynamo.torch_private import invert_perm
 
 
-@lowers(aten.as_strided.default, aten.as_strided_copy.default)
+@lowers(aten.as_strided.default)
 def as_strided(
     ctx: Context, x: Value, size: Sizes, stride: Sizes, storage_offset: int | None = None
 ) -> Value:

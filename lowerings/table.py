@@ -9,7 +9,7 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.lowerings.target import Target
-from xla_dynamo.torch_private import OpOverload
+from xla_dynamo.torch_private import OpOverload, schema
 
 Rule = Callable[..., Any]
 
@@ -119,11 +119,24 @@ def refuses(*ops: OpOverload | str) -> Callable[[_R], _R]:
     return register
 
 
+def _copy_of(op: OpOverload | str) -> str | None:
+    """The overload of ATen that copies what this one views; None if it views nothing."""
+    if not isinstance(op, OpOverload) or not any(r.alias_info for r in schema(op).returns):
+        return None
+    name, _, overload = str(op).rpartition(".")
+    packet = getattr(torch.ops.aten, f"{name.removeprefix('aten.')}_copy", None)
+    known = packet is not None and overload in packet.overloads()
+    return f"{name}_copy.{overload}" if known else None
+
+
 def lowers(*ops: OpOverload | str) -> Callable[[_R], _R]:
     """Register a rule for one or more operator overloads.
 
     An operator of a library that may not be imported yet is given by name, as in
     "namespace.operator.overload".
+
+    What makes a view in torch has one more overload, as `aten.permute_copy.default`, that makes a
+    copy. It is given the same rule, since values have no memory here.
 
     A rule takes a `Context` and then the operator's arguments, named and defaulted as in its
     schema; tensors arrive as `ir.Value`, numbers and lists as they stand in the graph. It emits
@@ -148,7 +161,7 @@ def lowers(*ops: OpOverload | str) -> Callable[[_R], _R]:
             raise ValueError(f"{op} has a rule already, in {REGISTERED_IN[str(op)]}")
 
     def register(rule: _R) -> _R:
-        for op in map(str, ops):
+        for op in (*map(str, ops), *filter(None, map(_copy_of, ops))):
             TABLE[op], REGISTERED_IN[op] = rule, module
         return rule
 

@@ -20,7 +20,6 @@ from xla_dynamo.torch_private import invert_perm
     aten.squeeze.default,
     aten.squeeze.dim,
     aten.squeeze.dims,
-    aten.view_copy.default,
 )
 def view(ctx: Context, x: Value, *_: object) -> Value:
     return build.reshape(x, ctx.out.shape)
@@ -30,7 +29,6 @@ def view(ctx: Context, x: Value, *_: object) -> Value:
 @lowers(
     aten.alias.default,
     aten.detach.default,
-    aten.detach_copy.default,
     "prims.copy_strided.default",
 )
 def alias(ctx: Context, x: Value, *_: object) -> Value:
@@ -57,7 +55,7 @@ def expand(ctx: Context, x: Value, size: list[int], *, implicit: bool = False) -
     return build.broadcast_to(x, ctx.out.shape)
 
 
-@lowers(aten.permute.default, aten.permute_copy.default)
+@lowers(aten.permute.default)
 def permute(ctx: Context, x: Value, dims: list[int]) -> Value:
     return build.transpose(x, [build.normalize_dim(d, build.rank_of(x)) for d in dims])
 
@@ -75,7 +73,7 @@ def t(ctx: Context, x: Value) -> Value:
     return build.transpose(x, range(build.rank_of(x))[::-1])
 
 
-@lowers(aten.select.int, aten.select_copy.int)
+@lowers(aten.select.int)
 def select(ctx: Context, x: Value, dim: int, index: int | Value) -> Value:
     dim = build.normalize_dim(dim, build.rank_of(x))
     row = build.slice_at(x, dim, _place(index, build.shape_of(x)[dim]))
@@ -98,7 +96,7 @@ def select_scatter(ctx: Context, x: Value, src: Value, dim: int, index: int) -> 
     return build.update_slice(x, src, dim, index % build.shape_of(x)[dim])
 
 
-@lowers(aten.slice.Tensor, aten.slice_copy.Tensor)
+@lowers(aten.slice.Tensor)
 def slice_(
     ctx: Context,
     x: Value,

@@ -222,6 +222,36 @@ UNCHECKED_ON_THE_DEVICE = dict.fromkeys(
     _VALUES_OF_A_STEP,
 )
 
+_REFLECTED = "Dynamo calls the method of a number as if it were a tensor's, with every backend"
+_INDICES = "indices are not compared with sizes when the program runs; XLA leaves such elements out"
+# Error inputs of the database, by number, that eager refuses and compiled code computes.
+INPUTS_NOT_REFUSED: dict[str, tuple[tuple[int, ...], str]] = {
+    **dict.fromkeys(
+        ("__radd__", "__rmul__", "__rand__", "__ror__", "__rxor__"), ((0, 1), _REFLECTED)
+    ),
+    "gather": ((4,), _INDICES),
+    "scatter": ((3,), _INDICES),
+    "scatter_add": ((3,), _INDICES),
+}
+# The same of dtypes that an operator does not support.
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_TRUSTS = "its kernel takes its arguments' word for sizes, so it is not run with small tensors"
+DTYPES_NOT_REFUSED: dict[str, tuple[tuple[torch.dtype, ...], str]] = {
+    **dict.fromkeys(
+        ("_segment_reduce.lengths", "_segment_reduce.offsets"),
+        ((*_INTEGERS, torch.bool, _C64, torch.complex128), _TRUSTS),
+    ),
+    "max_pool2d_with_indices_backward": (_INTEGERS, _TRUSTS),
+    "nn.functional.conv2d": (
+        _INTEGERS[1:],
+        "a dilated window larger than small tensors are, so that they do not tell",
+    ),
+    "nn.functional.max_pool1d": (
+        _INTEGERS,
+        "without gradients torch takes a kernel of its own, which a trace does not meet",
+    ),
+}
+
 
 def limitation(op: str, dtype: torch.dtype, form: str = "values") -> Limitation | None:
     """The row of an operator and dtype, if it has one."""

@@ -40,7 +40,7 @@ ROOMS = {
     "lowerings.passes": "lowerings.builders lowerings.target",
     "options": "",
     "graphs": "lowerings lowerings.bounded lowerings.builders lowerings.table options runtime",
-    "decompositions": "graphs",
+    "decompositions": "graphs lowerings.table",
     "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
     " lowerings.passes lowerings.symbolic lowerings.table lowerings.target options runtime",
     "jax": "decompositions graphs lowerings.builders lowerings.passes lowerings.table"

@@ -10,6 +10,11 @@ from typing import Any
 
 import torch
 
+from xla_dynamo.decompositions.refused_calls import (
+    check_outs,
+    early_calls_are_refused,
+    refusing_decompositions,
+)
 from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.decompositions.whole_resampling import resampling_is_whole
 from xla_dynamo.dynamo.aot_metadata import (
@@ -216,17 +221,23 @@ def compile_torch_graph(
         second_order.read_joint(joint, kwargs["num_fwd_outputs"])
         return forward_backward(joint, inputs, **kwargs)
 
+    table = decompositions
+    if placement is None:  # else they are operators of the 'xla' device, which eager does not have
+        table = refusing_decompositions
+        check_outs(gm)
     backend = aot_autograd(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler(kind),
-        decompositions=decompositions(options.rng),
+        decompositions=table(options.rng),
         partition_fn=partition,
         keep_inference_input_mutations=True,
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(resampling_is_whole())
         stack.enter_context(tracing_here())
+        if placement is None:
+            stack.enter_context(early_calls_are_refused())
         if options.rng == "torch":
             # A draw that nobody reads is not dead: it leaves the generator in eager's state.
             stack.enter_context(inductor_config.patch(fallback_random=True))

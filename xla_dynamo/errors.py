@@ -7,6 +7,7 @@
     │   ├── UnsupportedOperator    no rule in the lowering table
     │   ├── UnsupportedDtype       a dtype StableHLO has no type for
     │   └── UnsupportedTensor      sparse, quantized, mixed devices, a device with no PJRT plugin
+    ├── RefusedByEager         eager PyTorch raises an error at a call, so compiled code does too
     ├── LoweringError          a rule failed, or emitted another type than it promised
     ├── CompileError           PJRT refused the program
     ├── ExecutionError         PJRT failed while running it (out of memory, say)
@@ -44,6 +45,10 @@ class UnsupportedDtype(UnsupportedError):
 
 class UnsupportedTensor(UnsupportedError):
     """A tensor is sparse, quantized, on a device without a PJRT plugin, or on a second device."""
+
+
+class RefusedByEager(XlaDynamoError):
+    """Eager PyTorch refuses a call on the CPU, for its dtypes or for the numbers it is given."""
 
 
 class LoweringError(XlaDynamoError):

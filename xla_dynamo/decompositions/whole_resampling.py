@@ -5,7 +5,7 @@ kernels that gather four or sixteen elements for each result; their gradients ar
 (`lowerings.resampling`) applies one linear map for each dimension, and its transpose for gradients.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -34,9 +34,9 @@ _OPERATORS = (
     "upsample_bicubic2d",
 )
 
-_Kernels: TypeAlias = dict[DispatchKey, Callable[..., Any]]
+Kernels: TypeAlias = dict[DispatchKey, Callable[..., Any]]
 
-_DECOMPOSING = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+DECOMPOSING = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 
 def overloads() -> list[OpOverload]:
@@ -48,26 +48,34 @@ def overloads() -> list[OpOverload]:
 @contextmanager
 def resampling_is_whole() -> Iterator[None]:
     """What is traced inside has these operators as `.default`, and their backward ones."""
-    before: dict[OpOverload, _Kernels] = {}
+    changes: dict[OpOverload, Kernels] = {}
+    for name in _OPERATORS:
+        packet, backward = getattr(aten, name), getattr(aten, f"{name}_backward").default
+        changes |= {
+            packet.default: {},
+            packet.vec: dict.fromkeys(DECOMPOSING, _with_sizes(packet.default)),
+            backward: {DispatchKey.Meta: _gradient_of(backward)},
+        }
+    with replaced_kernels(changes):
+        yield
+
+
+@contextmanager
+def replaced_kernels(changes: Mapping[OpOverload, Kernels]) -> Iterator[None]:
+    """Operators have these kernels of torch's Python dispatcher, and none else that decompose."""
+    before: dict[OpOverload, Kernels] = {}
     try:
-        for name in _OPERATORS:
-            packet, backward = getattr(aten, name), getattr(aten, f"{name}_backward").default
-            changes: dict[OpOverload, _Kernels] = {
-                packet.default: {},
-                packet.vec: dict.fromkeys(_DECOMPOSING, _with_sizes(packet.default)),
-                backward: {DispatchKey.Meta: _gradient_of(backward)},
-            }
-            for op, kernels in changes.items():
-                before[op] = dict(op.py_kernels)
-                others = {k: v for k, v in op.py_kernels.items() if k not in _DECOMPOSING}
-                _replace(op, kernels | others)
+        for op, kernels in changes.items():
+            before[op] = dict(op.py_kernels)
+            others = {k: v for k, v in op.py_kernels.items() if k not in DECOMPOSING}
+            _replace(op, {**kernels, **others})
         yield
     finally:
         for op, kernels in before.items():
             _replace(op, kernels)
 
 
-def _replace(op: OpOverload, kernels: _Kernels) -> None:
+def _replace(op: OpOverload, kernels: Kernels) -> None:
     """Make these the kernels of torch's Python dispatcher, which remembers what it has chosen."""
     op.py_kernels.clear()
     op.py_kernels.update(kernels)

@@ -15,6 +15,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from xla_dynamo.graphs.nodes import (
+    assertion,
     bodies,
     generator_of,
     is_index,
@@ -68,6 +69,8 @@ def _obstacle(node: Node) -> str | None:
         return None
     if op is with_effects:
         return None if is_plain_effect(node) else "it has effects and results"
+    if op is assertion:
+        return None
     if op is aten._local_scalar_dense.default or _gives_new_sizes(node):
         return "the size or number it gives depends on values, and XLA's sizes are fixed"
     if is_number(node):

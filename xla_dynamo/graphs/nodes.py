@@ -14,6 +14,8 @@ Node: TypeAlias = torch.fx.Node
 aten = torch.ops.aten
 while_loop_stack_output = torch.ops.higher_order.while_loop_stack_output
 with_effects = torch.ops.higher_order.with_effects
+# Raises an error with a text unless a truth value holds: torch does it behind the program.
+assertion = aten._assert_async.msg
 # What checkpointing makes of a random operator: the forward saves the generator's state beside the
 # result, and the backward draws from that state again. (op, *args) and (state, op, *args).
 run_and_save_rng_state = torch.ops.higher_order.run_and_save_rng_state
@@ -34,6 +36,11 @@ def is_plain_effect(node: Node) -> bool:
     """Whether a `with_effects` node runs an operator that gives nothing: a check, a print."""
     op = node.args[1]
     return isinstance(op, OpOverload) and not schema(op).returns
+
+
+def acts_behind(node: Node) -> bool:
+    """Whether torch is to do something for a node when the program is over."""
+    return node.target in (with_effects, assertion) or bool(node.kwargs.get("check_errors"))
 
 
 def through_storage(gm: torch.fx.GraphModule) -> Iterator[Node]:

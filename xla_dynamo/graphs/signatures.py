@@ -1,6 +1,6 @@
 """The name of a node in messages: its operator with its operands' types, and the user's line."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -12,6 +12,7 @@ from xla_dynamo.lowerings.builders.dtypes import dtype_name
 from xla_dynamo.torch_private import OpOverload, decomposition_table, dtype_abbrs, schema
 
 Node: TypeAlias = torch.fx.Node
+_Show: TypeAlias = Callable[[Any], str]
 
 
 def location(node: Node) -> ir.Location:
@@ -29,13 +30,31 @@ def signature(node: Node, values: Mapping[Node, Any]) -> str:
         if isinstance(argument, torch.fx.Node):
             value = values.get(argument)
             return argument.name if value is None else _short_type(value)
-        if isinstance(argument, list | tuple):
-            return "[" + ", ".join(map(show, argument)) + "]"
-        return repr(argument)
+        return _shown(argument, show)
 
-    shown = [show(a) for a in node.args]
-    shown += [f"{key}={show(a)}" for key, a in node.kwargs.items()]
-    return f"{node.target}({', '.join(shown)})"
+    return _call(node.target, node.args, node.kwargs, show)
+
+
+def call_signature(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """A call of an operator, as `signature` shows a node."""
+
+    def show(argument: Any) -> str:
+        if isinstance(argument, torch.Tensor):
+            return _short_type(argument)
+        return _shown(argument, show)
+
+    return _call(op, args, kwargs, show)
+
+
+def _call(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], show: _Show) -> str:
+    shown = [show(a) for a in args] + [f"{key}={show(a)}" for key, a in kwargs.items()]
+    return f"{op}({', '.join(shown)})"
+
+
+def _shown(argument: Any, show: _Show) -> str:
+    if isinstance(argument, list | tuple):
+        return "[" + ", ".join(map(show, argument)) + "]"
+    return repr(argument)
 
 
 def no_rule(node: Node, values: Mapping[Node, Any]) -> UnsupportedOperator:

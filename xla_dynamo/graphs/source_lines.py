@@ -70,3 +70,10 @@ def describe(node: torch.fx.Node) -> str:
     """An indented "at file:line in function: text" for error messages."""
     line = source_line(node)
     return f"\n  at {line}" if line else f"\n  at node {node.name!r} of the graph"
+
+
+def describe_traced() -> str:
+    """The same for the operator that AOTAutograd traces now; empty where nobody knows."""
+    trace = torch.fx.traceback.get_current_meta().get("stack_trace")
+    line = innermost_user_frame(trace) if trace else None
+    return f"\n  at {line}" if line else ""

@@ -9,7 +9,14 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 from jax.interpreters.mlir import make_ir_context
 
-from xla_dynamo.graphs.nodes import is_index, is_plain_effect, with_effects, writes_input
+from xla_dynamo.graphs.nodes import (
+    acts_behind,
+    assertion,
+    is_index,
+    is_plain_effect,
+    with_effects,
+    writes_input,
+)
 from xla_dynamo.graphs.output_views import memory_of, outputs_of_one_memory, view_steps
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.signatures import no_rule
@@ -230,13 +237,7 @@ class ProgramLowering(GraphLowering):
         have pieces of the inputs, or the same memory.
         """
         target = self.builder.target
-        if (
-            not target.is_cpu
-            or target.partitions > 1
-            or any(
-                n.target is with_effects or n.kwargs.get("check_errors") for n in self.fake_values
-            )
-        ):
+        if not target.is_cpu or target.partitions > 1 or any(map(acts_behind, self.fake_values)):
             return []
         written = [node.args[0] for node in self.gm.graph.nodes if writes_input(node)]
         return [n for n in dict.fromkeys(written) if input_layout(self.fake_values[n]).is_dense]
@@ -275,6 +276,10 @@ class ProgramLowering(GraphLowering):
             return self.env[node.args[1]]  # type: ignore[index]
         if node.target is with_effects:
             return self.effect(node)
+        if node.target is assertion:
+            args = tuple(self.output(a) for a in node.args)
+            self.effects.append(Effect(assertion, args, {}))
+            return None
         if is_index(node):  # a result may be a view at that index
             raise no_rule(node, self.fake_values)
         return super().node(node)

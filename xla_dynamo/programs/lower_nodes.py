@@ -9,7 +9,7 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.decompositions.tracing import traced
 from xla_dynamo.errors import LoweringError, UnsupportedOperator
-from xla_dynamo.graphs.nodes import attribute_of, generator_of, is_index
+from xla_dynamo.graphs.nodes import assertion, attribute_of, generator_of, is_index
 from xla_dynamo.graphs.signatures import checked, location, no_rule, refused, signature
 from xla_dynamo.graphs.sizes import values_at
 from xla_dynamo.graphs.source_lines import describe
@@ -69,6 +69,8 @@ class GraphLowering:
         if generator_of(node) is not None:
             why = "it draws from a generator of its own, which a compiled program does not have"
             raise refused(node, self.fake_values, why)
+        if node.target is assertion:
+            return None  # in the body of a branch or loop, which nothing can follow
         rule = find_rule(node.target)
         if rule is None:
             raise no_rule(node, self.fake_values)
