@@ -174,3 +174,23 @@ def test_many_graphs_of_one_function(traces):
     with torch._dynamo.config.patch(recompile_limit=5):
         raise_recompile_limit()
         assert torch._dynamo.config.recompile_limit == 5, "as the user has set it"
+
+
+def test_the_bucket_that_a_growing_size_reaches_is_compiled_before(executables, monkeypatch):
+    begun = []
+    monkeypatch.setattr(background, "submit", lambda job: begun.append(job) is None)
+    run = compiled_whole(lambda x: x.softmax(1), dynamic=True)
+    for n in (12, 13, 14, 15, 16, 17):
+        run(torch.randn(2, n, 3))
+        assert not begun
+    run(torch.randn(2, 18, 3))  # beyond the half of 32
+    (compile_next,) = begun
+    for n in (19, 30, 31, 32):
+        run(torch.randn(2, n, 3))
+    compile_next()
+    before = executables()
+    for n in (33, 34):
+        x = torch.randn(2, n, 3)
+        torch.testing.assert_close(run(x), x.softmax(1))
+    assert executables() == before == 3
+    assert len(begun) == 1

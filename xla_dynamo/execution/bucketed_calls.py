@@ -48,6 +48,7 @@ class BucketedCalls:
         self._known: ExecutableCache[BoundedCall] = ExecutableCache(limit, expected=(NotBounded,))
         self._refused: set[Key] = set()
         self._finer: dict[Key, list[Key]] = {}
+        self._looked_ahead: set[Key] = set()
         self._choosing = threading.Lock()
 
     def find(self, args: Sequence[Any]) -> Call | None:
@@ -72,6 +73,8 @@ class BucketedCalls:
             return self._new(key, values)
         if bounded.padding_seconds > bounded.compile_seconds:
             self._refine(key, bounded, values)
+        if key not in self._looked_ahead:
+            self._look_ahead(key, values)
         return self._meanwhile.ahead() or bounded.at(bounded.choice.values(values))
 
     def _finest(self, key: Key, values: Sequence[int]) -> BoundedCall | None:
@@ -96,6 +99,16 @@ class BucketedCalls:
             known.insert(0, refined)
             make = functools.partial(self._make, refined)
             self._meanwhile.start(self._known, refined, make)
+
+    def _look_ahead(self, key: Key, values: Sequence[int]) -> None:
+        """Begin to compile the bucket behind one that a size grows out of."""
+        following = self._choice.next(key[0], values)
+        if following is None:
+            return
+        self._looked_ahead.add(key)
+        ahead = (following, *key[1:])
+        if ahead not in self._refused and self._known.find(ahead) is None:
+            self._meanwhile.start(self._known, ahead, functools.partial(self._make, ahead))
 
     def _new(self, key: Key, values: tuple[int, ...]) -> Call | None:
         """The call for these values of the symbols, while their bucket is not compiled yet."""

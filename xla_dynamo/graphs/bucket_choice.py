@@ -7,6 +7,9 @@ from xla_dynamo.graphs.buckets import Bucket, Buckets, bucket_of, variants_of
 from xla_dynamo.graphs.call_sizes import CallSizes
 from xla_dynamo.lowerings.bounded.extents import Extent, Symbols, constant, symbol
 
+# A size grows if it is larger in so many calls, one after another, each time by so much at most.
+_GROWS, _STEP = 3, 8
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
@@ -79,6 +82,7 @@ class BucketChoice:
         only_first = all(dim == 0 for varies, dim in vary if varies)
         self._changes = [varies and (dim != 0 or only_first) for varies, dim in vary]
         self._last: Sequence[int] | None = None
+        self._growth = 0
 
     def open_all_that_vary(self) -> None:
         """Leave open whatever Dynamo has seen to vary, a batch too."""
@@ -90,7 +94,26 @@ class BucketChoice:
         if self._last is not None:
             for number, (before, now) in enumerate(zip(self._last, values, strict=True)):
                 self._changes[number] |= before != now
+            grows = all(0 <= b - a <= _STEP for a, b in zip(self._last, values, strict=True))
+            self._growth = self._growth + 1 if grows and values != self._last else 0
         self._last = values
+        return self._at(values)
+
+    def next(self, choice: Choice, values: Sequence[int]) -> Choice | None:
+        """The choice behind one that a size grows out of, as a cache does; None if none does."""
+        if self._growth < _GROWS:
+            return None
+        ahead = {
+            symbol(number): bucket.high + 1
+            for number, (n, bucket) in enumerate(
+                zip(choice.values(values), choice.buckets, strict=True)
+            )
+            if n > (bucket.low + bucket.high) // 2
+        }
+        pairs = zip(choice.extents, values, strict=True)
+        return self._at([ahead.get(extent, value) for extent, value in pairs]) if ahead else None
+
+    def _at(self, values: Sequence[int]) -> Choice | None:
         extents: list[Extent] = []
         known: dict[tuple[int, int], Extent] = {}
         shown: list[int] = []
