@@ -194,3 +194,15 @@ def test_the_bucket_that_a_growing_size_reaches_is_compiled_before(executables, 
         torch.testing.assert_close(run(x), x.softmax(1))
     assert executables() == before == 3
     assert len(begun) == 1
+
+
+@pytest.mark.parametrize("rank", [3, 4, 7])
+def test_many_open_dimensions_are_not_padded_to_a_multiple(rank):
+    """32 in each of seven would be 34 billion elements."""
+    run = xla_dynamo.explain(lambda x: x.relu() + 1, dynamic=True)
+    for n in (3, 4, 5, 6):
+        x = torch.randn([n] * rank)
+        report = run(x)
+        torch.testing.assert_close(report.result, x.relu() + 1)
+    bounds = [next(iter(built.sizes.values())) for built in report.executables]
+    assert bounds == ([3, "2 to 4", "5 to 8"] if rank < 7 else [3, "2 to 4", 5, 6])

@@ -1,14 +1,17 @@
 """Choose, for the sizes of a call, which sizes stay open in a program, and up to which bounds."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from xla_dynamo.graphs.buckets import Bucket, Buckets, bucket_of, variants_of
-from xla_dynamo.graphs.call_sizes import CallSizes
+from xla_dynamo.graphs.call_sizes import CallSizes, TensorSizes
 from xla_dynamo.lowerings.bounded.extents import Extent, Symbols, constant, symbol
 
 # A size grows if it is larger in so many calls, one after another, each time by so much at most.
 _GROWS, _STEP = 3, 8
+# A larger input is padded to so many times its elements at most.
+_FEW_ELEMENTS, _MOST_PADDING = 1 << 20, 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class BucketChoice:
         self._changes = [varies and (dim != 0 or only_first) for varies, dim in vary]
         self._last: Sequence[int] | None = None
         self._growth = 0
+        self._modest: dict[Choice, bool] = {}
 
     def open_all_that_vary(self) -> None:
         """Leave open whatever Dynamo has seen to vary, a batch too."""
@@ -132,7 +136,28 @@ class BucketChoice:
                 shown.append(number)
                 buckets.append(bucket)
             extents.append(known[alike])
-        return Choice(tuple(extents), tuple(shown), tuple(buckets)) if buckets else None
+        if not buckets:
+            return None
+        choice = Choice(tuple(extents), tuple(shown), tuple(buckets))
+        if self._buckets != "auto" or self._is_modest(choice):
+            return choice
+        finer = self.finer(choice, values)
+        return finer if self._is_modest(finer) else None
+
+    def _is_modest(self, choice: Choice) -> bool:
+        """Whether no input is padded to many times its elements, as by several open dimensions."""
+        if choice not in self._modest:
+            highs, lows = (
+                [e.at(ends) for e in choice.extents]
+                for ends in ([b.high for b in choice.buckets], [b.low for b in choice.buckets])
+            )
+            self._modest[choice] = all(
+                (most := math.prod(e.at(highs) for e in known.shape)) <= _FEW_ELEMENTS
+                or most <= _MOST_PADDING * math.prod(e.at(lows) for e in known.shape)
+                for _, known in self._sizes.told
+                if isinstance(known, TensorSizes)
+            )
+        return self._modest[choice]
 
     def finer(self, choice: Choice, values: Sequence[int]) -> Choice:
         """The choice with the finest buckets inside of its own that have these values."""
