@@ -9,6 +9,7 @@ of a draw, whose parameters are numbers.
 
 import dataclasses
 import itertools
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,7 +68,7 @@ _SPEAKS_OF_DTYPES = re.compile(
 )
 # Integers that are neither sizes nor numbers of something.
 _NO_SIZES = frozenset({"dim", "from", "to", "low", "high"})
-# `arange` makes as many elements as numbers say that are no sizes.
+# The most elements: `arange` makes as many as numbers say that are no sizes.
 _MANY = 1 << 16
 
 
@@ -212,6 +213,8 @@ def _small(x: Any, argument: Any) -> Any:
         if x.layout is not torch.strided or x.device.type != "cpu" or x.dtype not in _DTYPES:
             raise _Unknown
         shape = tuple(_cut(n) for n in x.shape)
+        if math.prod(shape) > _MANY:  # of many dimensions
+            raise _Unknown
         return _Small(shape, x.dtype, _format(x))
     is_size = (
         argument is not None and "int" in str(argument.real_type) and argument.name not in _NO_SIZES
