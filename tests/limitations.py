@@ -177,7 +177,6 @@ NOT_ON_CPU = frozenset(
 UNSUPPORTED = {"in-place": frozenset(f"polygamma.polygamma_n_{n}" for n in range(5))}
 
 _LOST = "AOTAutograd loses the write into `out`: `aot_eager` leaves it as it was, too"
-_QUOTIENT = "where the quotient overflows, eager's vectorized kernel gives NaN; XLA is exact"
 # Where eager and compiled code differ, and stay so: by form and operator, the dtypes and why.
 DIFFERENCES: dict[str, dict[str, tuple[tuple[torch.dtype, ...], str]]] = {
     "out": {
@@ -185,9 +184,6 @@ DIFFERENCES: dict[str, dict[str, tuple[tuple[torch.dtype, ...], str]]] = {
         "linalg.matrix_rank.hermitian": (_EVERY, _LOST),
     },
     "special": {
-        "fmod": ((_F32,), _QUOTIENT),
-        "remainder": ((_F32,), _QUOTIENT),
-        "__rmod__": ((_F32,), _QUOTIENT),
         "__rdiv__": (
             (_F32,),
             "eager multiplies by the reciprocal, which is subnormal: zero in compiled code",

@@ -119,8 +119,9 @@ def samples(op: OpInfo, dtype: torch.dtype, limit: int | None, form: str) -> Ite
     if form == "in-place":
         every = [sample for sample in every if not sample.broadcasts_input]
     if form == "special":
-        # Eager's kernels for AVX-512 give NaN where a quotient overflows, those for scalars 0.
-        numbers = _SPECIAL[:-1] if op.name in ("fmod", "remainder") else _SPECIAL
+        # Where a quotient overflows, eager's vectorized kernels give NaN, those for scalars 0.
+        divides = op.name in ("fmod", "remainder", "__rmod__")
+        numbers = _SPECIAL[:-1] if divides else _SPECIAL
         every = [sample.transform(functools.partial(_with_special, numbers)) for sample in every]
     if limit is None or len(every) <= limit:
         return iter(every)
