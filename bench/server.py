@@ -60,13 +60,18 @@ def built(name: str, size: str) -> torch.nn.Module:
 
 
 def sizes(longest: int) -> tuple[list[int], list[int]]:
-    """Batches and lengths of requests, of which each bucket of openxla has one."""
+    """Batches and lengths of requests, of which each bucket of openxla has one.
+
+    The least length comes besides, so that lengths are seen to vary where they have one bucket.
+    """
     limit = min(LENGTHS[-1], longest)
-    return [1, *_bounds(range(2, BATCHES[-1] + 1))], _bounds(range(LENGTHS[0], limit + 1))
+    batches = _bounds(range(2, BATCHES[-1] + 1), is_batch=True)
+    lengths = _bounds(range(LENGTHS[0], limit + 1), is_batch=False)
+    return [1, *batches], sorted({LENGTHS[0], *lengths})
 
 
-def _bounds(numbers: Sequence[int]) -> list[int]:
-    buckets = [bucket_of(n, "auto", (2, 1 << 24)) for n in numbers]
+def _bounds(numbers: Sequence[int], *, is_batch: bool) -> list[int]:
+    buckets = [bucket_of(n, "auto", (2, 1 << 24), is_batch=is_batch) for n in numbers]
     return sorted({min(b.high, numbers[-1]) for b in buckets if b is not None})
 
 

@@ -12,7 +12,7 @@ import torch
 import bench  # noqa: F401  (before transformers is imported, see bench/torchvision_operators.py)
 from tests import drawing, lean_torch  # noqa: F401
 from tests.older_releases import fault_of
-from xla_dynamo.execution import split_graph
+from xla_dynamo.execution import background, split_graph
 from xla_dynamo.execution.frozen_inputs import FrozenProgram
 from xla_dynamo.runtime import marks, metrics, xla_options
 
@@ -125,6 +125,7 @@ def frozen_runs(monkeypatch):
 @pytest.fixture
 def executables():
     """A function that says how many executables were built since the test began."""
+    background.wait()  # for what the tests before have begun
     before = metrics.counter_value("UncachedCompile")
     return lambda: metrics.counter_value("UncachedCompile") - before
 

@@ -85,8 +85,8 @@ def test_generate():
     tokens = run_recipe("generate", model=model, ids=ids)["tokens"]
     assert expected.shape == (2, 29)
     assert torch.equal(tokens, expected)
-    # The prompt; a token with a cache of 5 to 8, 9 to 16 and 17 to 32 places.
-    assert executables() == 4
+    # The prompt; the first token; one with a cache of up to 32 places; the next, in the background.
+    assert executables() in (3, 4)
 
 
 def test_generate_with_a_static_cache():

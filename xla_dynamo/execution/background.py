@@ -58,6 +58,11 @@ class BackgroundThreads:
         with self._lock:
             self._closed = True
             self._jobs.clear()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until no job is left."""
+        with self._lock:
             threads = list(self._threads)
         for thread in threads:
             thread.join()
@@ -76,3 +81,9 @@ def submit(job: Job) -> bool:
             # After the import of jax, so before jax lets go of its clients.
             atexit.register(_threads.close)
     return _threads.submit(job)
+
+
+def wait() -> None:
+    """Wait until nothing is compiled in the background."""
+    if _threads is not None:
+        _threads.wait()

@@ -8,8 +8,8 @@ from xla_dynamo.graphs.buckets import Bucket, Buckets, bucket_of, variants_of
 from xla_dynamo.graphs.call_sizes import CallSizes, TensorSizes
 from xla_dynamo.lowerings.bounded.extents import Extent, Symbols, constant, symbol
 
-# A size grows if it is larger in so many calls, one after another, each time by so much at most.
-_GROWS, _STEP = 3, 8
+# A size grows if so many calls, one after another, have each the same step to the one before.
+_GROWS = 3
 # A larger input is padded to so many times its elements at most.
 _FEW_ELEMENTS, _MOST_PADDING = 1 << 20, 8
 
@@ -85,6 +85,7 @@ class BucketChoice:
         only_first = all(dim == 0 for varies, dim in vary if varies)
         self._changes = [varies and (dim != 0 or only_first) for varies, dim in vary]
         self._last: Sequence[int] | None = None
+        self._step: list[int] = []
         self._growth = 0
         self._modest: dict[Choice, bool] = {}
 
@@ -98,8 +99,9 @@ class BucketChoice:
         if self._last is not None:
             for number, (before, now) in enumerate(zip(self._last, values, strict=True)):
                 self._changes[number] |= before != now
-            grows = all(0 <= b - a <= _STEP for a, b in zip(self._last, values, strict=True))
-            self._growth = self._growth + 1 if grows and values != self._last else 0
+            step = [b - a for a, b in zip(self._last, values, strict=True)]
+            self._growth = self._growth + 1 if step == self._step and max(step) > 0 else 0
+            self._step = step
         self._last = values
         return self._at(values)
 

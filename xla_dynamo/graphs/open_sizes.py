@@ -92,6 +92,8 @@ class OpenSizes:
             if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
                 symbol, environment = size.node.expr, size.node.shape_env
                 if symbol not in self._symbols:
+                    if size.node.is_nested_int():
+                        raise NotBounded("a size is that of jagged rows")
                     self._symbols.append(symbol)
                     hint = size.node.hint
                     self._symbols_read.append(
