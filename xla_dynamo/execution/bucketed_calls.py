@@ -21,6 +21,9 @@ from xla_dynamo.programs.lower_bounded import BoundedProgram, lower_bounded
 Key: TypeAlias = tuple[Any, ...]
 # A graph of which so many buckets were refused, and none was compiled, is not tried again.
 _TRIALS = 2
+# A smaller bucket is worth it when padding took so many times as long as its compilation, which
+# takes other calls' cores; and that takes so many seconds, also where the disk cache had the last.
+_WORTH, _LEAST = 4, 1.0
 
 
 class BucketedCalls:
@@ -71,7 +74,7 @@ class BucketedCalls:
         bounded = self._finest(key, values)
         if bounded is None:
             return self._new(key, values)
-        if bounded.padding_seconds > bounded.compile_seconds:
+        if bounded.padding_seconds > _WORTH * max(bounded.compile_seconds, _LEAST):
             self._refine(key, bounded, values)
         if key not in self._looked_ahead:
             self._look_ahead(key, values)
@@ -85,9 +88,9 @@ class BucketedCalls:
         return self._known.find(key)
 
     def _refine(self, key: Key, bounded: BoundedCall, values: Sequence[int]) -> None:
-        """Begin to compile a smaller bucket inside of one whose padding took more time than that.
+        """Begin to compile a smaller bucket inside of one whose padding took much more time.
 
-        So what is padded in vain takes at most twice the time that the best buckets would take.
+        So what is padded in vain takes a bounded part of the time that all calls take.
         """
         finer = self._choice.finer(bounded.choice, values)
         if finer == bounded.choice:  # these values fill it
