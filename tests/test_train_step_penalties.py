@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import xla_dynamo
+from tests.doubled_gradient import Doubled
 from tests.training_steps import eager_step
 from xla_dynamo.errors import UnsupportedError
 
@@ -45,27 +46,14 @@ def test_a_whole_training_step_with_a_penalty(loss_fn):
     assert not loss.requires_grad
 
 
-class _Doubled(torch.autograd.Function):
-    """Its backward says what its forward does not: twice the gradient."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return 4 * gradient * ctx.saved_tensors[0]
-
-
 def test_a_penalty_on_the_users_own_backward_in_a_training_step_is_an_error():
     model = nn.Linear(3, 1)
 
     def loss_fn(model, x):
         x = x.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(_Doubled.apply(model(x)).sum(), x, create_graph=True)
+        (slope,) = torch.autograd.grad(Doubled.apply(model(x)).sum(), x, create_graph=True)
         return slope.square().sum()
 
     step = xla_dynamo.train_step(model, loss_fn, torch.optim.SGD(model.parameters(), 0.01))
-    with pytest.raises(UnsupportedError, match=r"user's own backward(.|\n)*_Doubled.apply"):
+    with pytest.raises(UnsupportedError, match=r"user's own backward(.|\n)*Doubled.apply"):
         step(torch.randn(6, 3))

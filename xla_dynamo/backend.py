@@ -44,7 +44,7 @@ from xla_dynamo.execution.calls import BoxedGraph
 from xla_dynamo.execution.compiled_graph import CompiledGraph, compile_graph
 from xla_dynamo.execution.graph_keys import NoKey, graph_key
 from xla_dynamo.execution.overlapping_calls import in_eager_if_overlapping
-from xla_dynamo.execution.saved_programs import SavedPrograms
+from xla_dynamo.execution.saved_programs import SavedPrograms, write_entry
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import offset_inputs
 from xla_dynamo.options import Options
@@ -113,7 +113,7 @@ def _saved_or_compiled(
     watch = saved_graphs.Watch(log_event)
     saved = SavedPrograms(folder, key) if is_open else None
     compiled = compile_torch_graph(gm, example_inputs, options, observer=watch, saved=saved)
-    watch.close(lambda program: saved_graphs.save(folder, key, program))
+    watch.close(lambda program: write_entry(folder, key, program))
     if watch.open_graph is not None:
         saved_open_graphs.save(folder, key, watch.open_graph, guards_on_sizes(gm))
     return compiled

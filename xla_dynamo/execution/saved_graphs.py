@@ -4,24 +4,20 @@ An entry has the program as `programs.storage` writes it. It says all that a cal
 AOTAutograd adds nothing: in inference, without changes of inputs and without views among results.
 """
 
-import dataclasses
-import io
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from xla_dynamo.errors import StorageError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, Event, Observer
 from xla_dynamo.execution.calls import BoxedGraph, bind
 from xla_dynamo.execution.compiled_graph import CompiledGraph
 from xla_dynamo.execution.meanwhile import is_ahead
-from xla_dynamo.execution.saved_programs import KIND, is_whole
+from xla_dynamo.execution.saved_programs import is_whole, read_entry
 from xla_dynamo.execution.steps import steps_of
 from xla_dynamo.options import Options
 from xla_dynamo.programs.program import Program
-from xla_dynamo.programs.storage import read_program, write_program
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.cache_folder import CacheFolder
 from xla_dynamo.runtime.executables import Executable
@@ -75,29 +71,12 @@ class Watch:
             self._save = save
 
 
-def save(folder: CacheFolder, key: str, program: Program) -> None:
-    """Write a program under the key of its graph."""
-    data = io.BytesIO()
-    try:
-        # What stands in the user's sources may have moved when it is read.
-        write_program(dataclasses.replace(program, largest=None), data)
-    except StorageError as error:
-        log.info("disk cache: no place for a program: %s", error)
-        return
-    folder.write(KIND, key, data.getvalue())
-
-
 def load(
     folder: CacheFolder, key: str, options: Options, placement: Placement
 ) -> Callable[..., Any] | None:
     """The callable of the graph with this key; None if it is not there."""
-    data = folder.read(KIND, key)
-    if data is None:
-        return None
-    try:
-        program = read_program(io.BytesIO(data))
-    except StorageError as error:
-        log.warning("disk cache: a program cannot be read: %s", error)
+    program = read_entry(folder, key)
+    if not isinstance(program, Program):
         return None
     executable = None
     if program.results:

@@ -51,7 +51,7 @@ class SavedPrograms:
             except NotBounded as refusal:
                 self._folder.write(KIND, self._name(key), _REFUSED + str(refusal).encode())
                 raise
-            self._keep(self._folder, key, program)
+            write_entry(self._folder, self._name(key), program)
         return program
 
     def _find(self, folder: CacheFolder, key: Any, kind: type[P]) -> P | None:
@@ -60,42 +60,49 @@ class SavedPrograms:
         Raises:
             NotBounded: the graph was not lowered for this bucket, since that is not proved.
         """
-        data = folder.read(KIND, self._name(key))
-        if data is None:
-            return None
-        if data.startswith(_REFUSED):
-            raise NotBounded(data.removeprefix(_REFUSED).decode())
-        try:
-            found = read_any_program(io.BytesIO(data))
-        except StorageError as error:
-            log.warning("disk cache: a program cannot be read: %s", error)
-            return None
+        found = read_entry(folder, self._name(key))
         if not isinstance(found, kind):
             return None
         metrics.increment("PersistentCacheProgramHit")
         return found
 
-    def _keep(self, folder: CacheFolder, key: Any, program: Program | BoundedProgram) -> None:
-        """Write a program, if it says all that a call does."""
-        if isinstance(program, BoundedProgram):
-            whole = program.program
-            program = dataclasses.replace(program, program=_without_lines(whole))
-        else:
-            whole, program = program, _without_lines(program)
-        if not is_whole(whole):
-            return
-        data = io.BytesIO()
-        try:
-            write_program(program, data)
-        except StorageError as error:
-            log.info("disk cache: no place for a program: %s", error)
-            return
-        folder.write(KIND, self._name(key), data.getvalue())
+
+def read_entry(folder: CacheFolder, name: str) -> Program | BoundedProgram | None:
+    """The program of an entry; None if it is not there, or cannot be read.
+
+    Raises:
+        NotBounded: the entry says that a bucket is not proved.
+    """
+    data = folder.read(KIND, name)
+    if data is None:
+        return None
+    if data.startswith(_REFUSED):
+        raise NotBounded(data.removeprefix(_REFUSED).decode())
+    try:
+        return read_any_program(io.BytesIO(data))
+    except StorageError as error:
+        log.warning("disk cache: a program cannot be read: %s", error)
+        return None
 
 
-def _without_lines(program: Program) -> Program:
-    """A program without lines of the user's sources, which may have moved when it is read."""
-    return dataclasses.replace(program, largest=None)
+def write_entry(folder: CacheFolder, name: str, program: Program | BoundedProgram) -> None:
+    """Write a program, if it says all that a call does."""
+    whole = program.program if isinstance(program, BoundedProgram) else program
+    if not is_whole(whole):
+        return
+    # What stands in the user's sources may have moved when it is read.
+    bare = dataclasses.replace(whole, largest=None)
+    if isinstance(program, BoundedProgram):
+        program = dataclasses.replace(program, program=bare)
+    else:
+        program = bare
+    data = io.BytesIO()
+    try:
+        write_program(program, data)
+    except StorageError as error:
+        log.info("disk cache: no place for a program: %s", error)
+        return
+    folder.write(KIND, name, data.getvalue())
 
 
 def is_whole(program: Program) -> bool:

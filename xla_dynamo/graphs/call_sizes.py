@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from xla_dynamo.graphs.sizes import number_at
 from xla_dynamo.lowerings.bounded.extents import Extent
 from xla_dynamo.torch_private import sizes_seen_to_vary
 
@@ -76,6 +77,4 @@ class CallSizes:
 
     def read(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """What a call's inputs have where the symbols are read from."""
-        return tuple(
-            args[index] if dim is None else args[index].shape[dim] for index, dim in self.sources
-        )
+        return tuple(number_at(args, index, dim) for index, dim in self.sources)

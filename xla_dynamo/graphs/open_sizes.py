@@ -10,7 +10,7 @@ import torch
 
 from xla_dynamo.graphs.call_sizes import CallSizes, TensorSizes
 from xla_dynamo.graphs.nodes import attribute_of
-from xla_dynamo.graphs.sizes import name_of_size
+from xla_dynamo.graphs.sizes import name_of_size, numbers_of
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.bounded.extents import Extent
 from xla_dynamo.torch_private import (
@@ -87,8 +87,7 @@ class OpenSizes:
             self._check(node)
 
     def _find_symbols(self, index: int, fake: Any) -> None:
-        sizes = enumerate(fake.shape) if isinstance(fake, torch.Tensor) else [(None, fake)]
-        for dim, size in sizes:
+        for dim, size in numbers_of(fake):
             if isinstance(size, torch.SymInt) and size.node.expr.is_symbol:
                 symbol, environment = size.node.expr, size.node.shape_env
                 if symbol not in self._symbols:

@@ -2,7 +2,7 @@
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -96,16 +96,24 @@ def symbols_of(gm: torch.fx.GraphModule) -> tuple[tuple[str, int, int | None], .
     """
     found: dict[str, tuple[str, int, int | None]] = {}
     for index, node in enumerate(gm.graph.find_nodes(op="placeholder")):
-        fake = node.meta.get("val")
-        if isinstance(fake, torch.Tensor):
-            pairs: list[tuple[int | None, Any]] = list(enumerate(fake.shape))
-        else:
-            pairs = [(None, fake)]
-        for dim, size in pairs:
+        for dim, size in numbers_of(node.meta.get("val")):
             if isinstance(size, torch.SymInt | torch.SymFloat) and size.node.expr.is_symbol:
                 name = name_of_size(size)
                 found[name] = (name, index, dim)
     return tuple(found.values())
+
+
+def numbers_of(fake: Any) -> Iterator[tuple[int | None, Any]]:
+    """The sizes of a tensor by dimension; what is no tensor by itself, of dimension None."""
+    if isinstance(fake, torch.Tensor):
+        yield from enumerate(fake.shape)
+    else:
+        yield None, fake
+
+
+def number_at(args: Sequence[Any], index: int, dim: int | None) -> Any:
+    """The size of an argument of a call in a dimension, or the argument that is the number."""
+    return args[index] if dim is None else args[index].shape[dim]
 
 
 def name_of_size(size: torch.SymInt | torch.SymFloat) -> str:

@@ -11,7 +11,13 @@ from xla_dynamo.graphs.call_sizes import CallSizes
 from xla_dynamo.graphs.marked import specs_in
 from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
 from xla_dynamo.graphs.request import Request
-from xla_dynamo.graphs.sizes import has_symbols, is_symbolic, offset_inputs, symbols_of
+from xla_dynamo.graphs.sizes import (
+    has_symbols,
+    is_symbolic,
+    number_at,
+    offset_inputs,
+    symbols_of,
+)
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.options import Options
 from xla_dynamo.runtime.libraries import libraries_of
@@ -49,10 +55,7 @@ class GraphFacts:
 
     def values_of_symbols(self, args: Sequence[Any]) -> dict[str, Any]:
         """The values of the open sizes and numbers in a call, by name."""
-        return {
-            name: args[index] if dim is None else args[index].shape[dim]
-            for name, index, dim in self.symbols
-        }
+        return {name: number_at(args, index, dim) for name, index, dim in self.symbols}
 
 
 class SourceGraph:

@@ -234,16 +234,6 @@ def span(size: Sequence[int], stride: Sequence[int]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
-def may_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether elements of a tensor may share a place: with stride 0, or with strides too small."""
-    reached = 0
-    for step, n in sorted((s, n) for n, s in zip(size, stride, strict=True) if n > 1):
-        if step <= reached:
-            return True
-        reached += (n - 1) * step
-    return False
-
-
 def as_dtype(memory: Tensor, dtype: torch.dtype) -> Tensor:
     """The memory that a tensor spans, from its first element, as elements of another dtype."""
     return memory.as_strided((span(memory.size(), memory.stride()),), (1,)).view(dtype)

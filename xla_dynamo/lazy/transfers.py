@@ -10,7 +10,6 @@ from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.lazy import contents
 from xla_dynamo.lazy.contents import (
     cell_of,
-    may_overlap,
     new_tensor,
     refuse_dtype,
     refuse_other_forms,
@@ -20,6 +19,7 @@ from xla_dynamo.lazy.execution import tensors_behind
 from xla_dynamo.lazy.memory import fallback_device, value_of
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.signatures import Signature
+from xla_dynamo.lowerings.builders.strides import overlaps
 from xla_dynamo.runtime import metrics
 from xla_dynamo.torch_private import OpOverload
 
@@ -179,7 +179,7 @@ def _batch_norm(
 def _empty_strided(signature: Signature, *args: Any, **kwargs: Any) -> Tensor:
     """Where strides let elements share a place, a view of memory in which each has its own."""
     like, (size, stride) = args[:-2], args[-2:]
-    if not may_overlap(size, stride) or 0 in size:
+    if not overlaps(size, stride) or 0 in size:
         return record(signature, args, kwargs, _never)
     base = record(signature, (*like, [span(size, stride)], [1]), kwargs, _never)
     view = contents.restrided(base, size, stride, 0)
