@@ -12,6 +12,7 @@ import torch
 import bench  # noqa: F401  (before transformers is imported, see bench/torchvision_operators.py)
 from tests import drawing, lean_torch  # noqa: F401
 from tests.older_releases import fault_of
+from xla_dynamo.dynamo import dynamo_trace
 from xla_dynamo.execution import background, split_graph
 from xla_dynamo.execution.frozen_inputs import FrozenProgram
 from xla_dynamo.runtime import marks, metrics, xla_options
@@ -79,6 +80,7 @@ def cold(monkeypatch):
     yield
     torch._dynamo.reset()
     background.wait()  # for what would count in the next test
+    dynamo_trace._TRACE.removeHandler(dynamo_trace._LOG)  # there since the test had the log on
 
 
 @pytest.fixture(autouse=True)
