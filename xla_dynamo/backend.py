@@ -33,6 +33,7 @@ from xla_dynamo.dynamo.float64_changes import compile_keeping_changes
 from xla_dynamo.dynamo.joint_partitioner import forward_backward
 from xla_dynamo.dynamo.marks_in_place import read_marked_values
 from xla_dynamo.dynamo.own_memory import with_own_memory
+from xla_dynamo.dynamo.paged_cache import trace_paged_caches
 from xla_dynamo.dynamo.recompile_limit import raise_recompile_limit
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.dynamo.second_order import SecondOrder
@@ -262,3 +263,4 @@ def _changes_uncounted(value: Any) -> bool:
 let_threads_register()  # whoever looks us up has imported this file before
 log_what_dynamo_does()  # what breaks the very first graph comes before it
 raise_recompile_limit()
+trace_paged_caches()

@@ -89,6 +89,19 @@ def test_generate():
     assert executables() in (3, 4)
 
 
+def test_generate_batch():
+    model = tiny_text.gpt2().eval()
+    prompts = [torch.randint(0, 100, (n,)).tolist() for n in (5, 11, 8)]
+    expected = [
+        model.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0].tolist()
+        for prompt in prompts
+    ]
+    answers = run_recipe("generate_batch", model=model, prompts=prompts)["answers"]
+    found = [[*answer.prompt_ids, *answer.generated_tokens] for answer in answers.values()]
+    assert sorted(found) == sorted(expected)
+    assert not counters["graph_break"]
+
+
 def test_generate_with_a_static_cache():
     model = tiny_text.gpt2().eval()
     ids = torch.randint(0, 100, (2, 5))

@@ -73,7 +73,7 @@ class BucketedCalls:
             return None
         bounded = self._finest(key, values)
         if bounded is None:
-            return self._new(key, values)
+            return self._new(self._steady(key, values), values)
         if bounded.padding_seconds > _WORTH * max(bounded.compile_seconds, _LEAST):
             self._refine(key, bounded, values)
         if key not in self._looked_ahead:
@@ -86,6 +86,16 @@ class BucketedCalls:
             if finer[0].serves(values) and (bounded := self._known.find(finer)) is not None:
                 return bounded
         return self._known.find(key)
+
+    def _steady(self, key: Key, values: Sequence[int]) -> Key:
+        """The key of a smaller bucket inside a new one, where sizes are steady; else its own."""
+        finer = self._choice.finer(key[0], values, where_steady=True), *key[1:]
+        if finer == key or finer in self._refused:
+            return key
+        known = self._finer.setdefault(key, [])
+        if finer not in known:
+            known.insert(0, finer)
+        return finer
 
     def _refine(self, key: Key, bounded: BoundedCall, values: Sequence[int]) -> None:
         """Begin to compile a smaller bucket inside of one whose padding took much more time.
@@ -109,7 +119,7 @@ class BucketedCalls:
         if following is None:
             return
         self._looked_ahead.add(key)
-        ahead = (following, *key[1:])
+        ahead = self._steady((following, *key[1:]), values)
         if ahead not in self._refused and self._known.find(ahead) is None:
             self._meanwhile.start(self._known, ahead, functools.partial(self._make, ahead))
 

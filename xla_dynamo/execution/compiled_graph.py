@@ -24,13 +24,14 @@ from xla_dynamo.execution.split_graph import Part, SplitGraph
 from xla_dynamo.execution.steps import Steps, steps_of
 from xla_dynamo.execution.traced_strides import taking_strides, with_strides
 from xla_dynamo.graphs.bucket_choice import Choice
+from xla_dynamo.graphs.effects import take_effects
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
 from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
 from xla_dynamo.graphs.manual_regions import check_eager
 from xla_dynamo.graphs.marked import on_one_mesh
 from xla_dynamo.graphs.preparation import prepare
 from xla_dynamo.graphs.request import Request
-from xla_dynamo.graphs.sizes import size_key, static_values, values_at
+from xla_dynamo.graphs.sizes import is_symbolic, size_key, static_values, values_at
 from xla_dynamo.graphs.source_graph import SourceGraph, source_of
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.target import Target
@@ -333,6 +334,7 @@ def compile_graph(
     device = _device_of(gm, example_inputs)
     if options.freeze and not request.trains and device.type == "cpu":
         fold_batch_norms(gm, request.static_inputs)
+    effects = take_effects(gm) if is_symbolic(gm) else None
     schedule = split(gm, options)
     if schedule is not None:
         check_eager(gm, schedule.eager)
@@ -368,6 +370,8 @@ def compile_graph(
         fakes = _promised_inputs(gm)
         traced = {index: fakes[index].stride() for index in request.input_strides}
         compiled.call = taking_strides(traced, compiled.call)
+    if effects is not None:
+        compiled = BoxedGraph(effects.behind(compiled.call), compiled.chosen_strides)
     record.seconds = time.perf_counter() - record.start
     return compiled
 

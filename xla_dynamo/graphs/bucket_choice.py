@@ -10,6 +10,8 @@ from xla_dynamo.lowerings.bounded.extents import Extent, Symbols, constant, symb
 
 # A size grows if so many calls, one after another, have each the same step to the one before.
 _GROWS = 3
+# A size is steady if so many calls, one after another, have the same.
+_STEADY = 3
 # A larger input is padded to so many times its elements at most.
 _FEW_ELEMENTS, _MOST_PADDING = 1 << 20, 8
 
@@ -87,6 +89,7 @@ class BucketChoice:
         self._last: Sequence[int] | None = None
         self._step: list[int] = []
         self._growth = 0
+        self._alike = [0] * len(sizes.dims)
         self._modest: dict[Choice, bool] = {}
 
     def open_all_that_vary(self) -> None:
@@ -102,6 +105,7 @@ class BucketChoice:
             step = [b - a for a, b in zip(self._last, values, strict=True)]
             self._growth = self._growth + 1 if step == self._step and max(step) > 0 else 0
             self._step = step
+            self._alike = [n + 1 if by == 0 else 0 for n, by in zip(self._alike, step, strict=True)]
         self._last = values
         return self._at(values)
 
@@ -161,14 +165,19 @@ class BucketChoice:
             )
         return self._modest[choice]
 
-    def finer(self, choice: Choice, values: Sequence[int]) -> Choice:
-        """The choice with the finest buckets inside of its own that have these values."""
+    def finer(self, choice: Choice, values: Sequence[int], *, where_steady: bool = False) -> Choice:
+        """The choice with the finest buckets inside of its own that have these values.
+
+        With `where_steady`, those of sizes that the last calls had in common, as the number of the
+        sequences that a server generates at a time; the others stay.
+        """
         if self._buckets != "auto":
             return choice
-        buckets = []
-        for bucket, value in zip(choice.buckets, choice.values(values), strict=True):
-            ends = bucket.low, bucket.high
-            buckets.append(bucket_of(value, "auto", ends, is_batch=True) or bucket)
+        buckets = list(choice.buckets)
+        for place, (number, bucket) in enumerate(zip(choice.shown, choice.buckets, strict=True)):
+            if not where_steady or self._alike[number] + 1 >= _STEADY:
+                ends = bucket.low, bucket.high
+                buckets[place] = bucket_of(values[number], "auto", ends, is_batch=True) or bucket
         return dataclasses.replace(choice, buckets=tuple(buckets))
 
     def _range(self, alike: tuple[int, int], values: Sequence[int]) -> tuple[int, int]:

@@ -1,0 +1,163 @@
+"""Keep the key-value cache of transformers' continuous batching inside of the compiled graph.
+
+`PagedAttentionCache.update` writes the keys and values of new tokens into a cache that all layers
+share, and reads those of all tokens back. transformers keeps it out of graphs, so there would be
+two graphs for each layer. Two facts allow more. The layers write to rows that are apart, so all
+writes may wait until the program is over. And what a layer reads is either older than the call, or
+among the rows that the layer has at hand.
+"""
+
+import functools
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from xla_dynamo.torch_private import (
+    InstructionTranslator,
+    effect_types,
+    on_compile_start,
+    register_effectful_op,
+)
+
+_CACHE = "transformers.generation.continuous_batching.cache"
+_ALLOCATORS = "transformers.generation.continuous_batching.cache_allocators"
+# Of the functions that are replaced in a graph, the source's digests: another release of
+# transformers may do something else.
+_KNOWN = {
+    "PagedAttentionCache": {"b2e32368cbfdf65a"},
+    "FullAttentionCacheAllocator": {"38ffee2b3818ed73"},
+    "SlidingAttentionCacheAllocator": {"7cd1400ea34be023"},
+}
+
+# Lives as long as the process: torch forgets what a Library registered when it dies.
+_library = torch.library.Library("xla", "FRAGMENT")
+_library.define(
+    "write_rows(Tensor x, Tensor index, Tensor rows) -> ()", tags=(torch.Tag.pt2_compliant_tag,)
+)
+
+
+def _write_rows(x: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
+    """Write rows into x. The schema does not say so: it is an effect, which has its order."""
+    x.index_copy_(0, index, rows)
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+torch.library.impl("xla::write_rows", "CompositeExplicitAutograd", _write_rows, lib=_library)
+torch.library.register_fake("xla::write_rows", _nothing, lib=_library)
+register_effectful_op("xla::write_rows", effect_types.ORDERED)
+
+
+def _digest(function: Callable[..., Any]) -> str:
+    source = inspect.getsource(inspect.unwrap(function))
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+@torch.compiler.assume_constant_result
+def _is_for_us() -> bool:
+    """Whether Dynamo traces for this backend."""
+    backend: Any = InstructionTranslator.current_tx().output.compiler_fn
+    while backend is not None and not getattr(backend, "__module__", "").startswith("xla_dynamo"):
+        backend = getattr(backend, "compiler_fn", None)
+    return backend is not None
+
+
+@torch.compiler.assume_constant_result
+def _kind_of(allocator: Any) -> str:
+    """How the caches of a class are read and written: "full", "sliding" or "" if it is unknown."""
+    name = allocator.__name__
+    try:
+        is_known = _digest(allocator.update) in _KNOWN.get(name, ())
+    except (OSError, TypeError):  # there is no source
+        return ""
+    return name.removesuffix("AttentionCacheAllocator").lower() if is_known else ""
+
+
+def _update(
+    cache: Any, keys: torch.Tensor, values: torch.Tensor, layer: int, kwargs: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`PagedAttentionCache.update` in a graph. Dynamo traces this.
+
+    Args:
+        cache: the cache.
+        keys: those of the new tokens, [1, heads, tokens, head size].
+        values: likewise.
+        layer: the number of the layer.
+        kwargs: of the attention function; what is for all layers becomes what is for this one.
+
+    Returns:
+        The keys and values to attend to, [1, heads, tokens read, head size].
+    """
+    allocator = cache.layer_to_allocator[layer]
+    kwargs["cu_seq_lens_k"] = kwargs["cu_seq_lens_k"][allocator.layer_type].to(torch.int32)
+    kwargs["max_length_k"] = kwargs["max_length_k"][allocator.layer_type]
+    read = kwargs["read_index"][allocator.index]
+    write = kwargs["write_index"][allocator.index]
+    whole = allocator.cache_tensor
+    rows = whole.view(-1, *whole.shape[2:])  # of all layers, the keys and the values
+    first = 2 * allocator.layer_indices.index(layer) * allocator.tokens_per_page
+    starts = first, first + allocator.tokens_per_page
+    new = [x.squeeze(0).transpose(0, 1) for x in (keys, values)]
+    found = keys, values
+    if read.numel() > 0:
+        number = _numbers(allocator, read, write)
+        found = tuple(
+            _read(rows, read + start, x, number).transpose(0, 1).unsqueeze(0)
+            for x, start in zip(new, starts, strict=True)
+        )
+    for x, start in zip(new, starts, strict=True):
+        torch.ops.xla.write_rows(rows, write + start, x)
+    return found
+
+
+def _numbers(allocator: Any, read: torch.Tensor, write: torch.Tensor) -> torch.Tensor:
+    """For each row to be read, which of the new rows it is, from 1; 0 if it is in the cache."""
+    if _kind_of(type(allocator)) == "sliding":  # there the index says so
+        is_new = read == allocator.sentinel_index
+        return torch.where(is_new, is_new.cumsum(0), 0)
+    order = torch.arange(1, write.shape[0] + 1, device=write.device)
+    return torch.where(read[:, None] == write, order, 0).amax(1)
+
+
+def _read(
+    rows: torch.Tensor, index: torch.Tensor, new: torch.Tensor, number: torch.Tensor
+) -> torch.Tensor:
+    fresh = new.index_select(0, (number - 1).clamp(min=0))
+    return torch.where((number > 0)[:, None, None], fresh, rows.index_select(0, index))
+
+
+def trace_paged_caches(*_: Any) -> None:
+    """Let Dynamo trace the update of a paged cache for this backend, if transformers is there.
+
+    Other backends, and releases of transformers that are not known, have it out of graphs as ever.
+    """
+    module = sys.modules.get(_CACHE)
+    cache: Any = getattr(module, "PagedAttentionCache", None)
+    if cache is None or hasattr(cache.update, "in_graphs_of_xla_dynamo"):
+        return
+    outside = cache.update
+    try:
+        if _digest(outside) not in _KNOWN["PagedAttentionCache"]:
+            return
+    except (OSError, TypeError):
+        return
+
+    @functools.wraps(outside, updated=())
+    def update(self: Any, keys: Any, values: Any, layer: int, kwargs: dict[str, Any]) -> Any:
+        is_plain = kwargs.get("block_table") is None and not torch.is_grad_enabled()
+        is_traced = torch.compiler.is_dynamo_compiling() and is_plain and _is_for_us()
+        if is_traced and _kind_of(type(self.layer_to_allocator[layer])) != "":
+            return _update(self, keys, values, layer, kwargs)
+        return outside(self, keys, values, layer, kwargs)
+
+    update.in_graphs_of_xla_dynamo = True  # type: ignore[attr-defined]
+    cache.update = update
+
+
+on_compile_start(trace_paged_caches)
