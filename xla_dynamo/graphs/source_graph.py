@@ -86,6 +86,8 @@ class SourceGraph:
 
 def source_of(gm: torch.fx.GraphModule, device: torch.device, request: Request) -> SourceGraph:
     """The source of a graph that is there."""
+    if is_symbolic(gm):  # it is kept for the sizes to come
+        _drop_erased_nodes(gm)
     facts = GraphFacts(
         device, is_symbolic(gm), tuple(offset_inputs(gm)), any(True for _ in specs_in(gm))
     )
@@ -102,6 +104,18 @@ def source_of(gm: torch.fx.GraphModule, device: torch.device, request: Request) 
                 facts = dataclasses.replace(facts, refusal=str(error))
         source.facts = facts
     return source
+
+
+def _drop_erased_nodes(gm: torch.fx.GraphModule) -> None:
+    """Make the graph anew of the nodes that it has.
+
+    A graph of torch.fx remembers each node that it ever named. Of a decomposed model nine in ten
+    are gone, and Python's garbage collector would go through them for as long as the graph lives.
+    """
+    graph = torch.fx.Graph()
+    value, old = graph.graph_copy(gm.graph, {}, return_output_node=True)
+    graph.output(value).meta = old.meta
+    gm.graph = graph
 
 
 def _refuse_slow(gm: torch.fx.GraphModule, options: Options) -> None:
