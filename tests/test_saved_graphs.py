@@ -73,8 +73,9 @@ MODELS = {
 }
 
 
+@pytest.mark.parametrize("freeze", [False, True])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_graph_is_found_again(tmp_path, monkeypatch, name):
+def test_a_graph_is_found_again(tmp_path, monkeypatch, name, freeze):
     model, args = MODELS[name]()
     if isinstance(model, nn.Module):
         model.eval()
@@ -82,11 +83,11 @@ def test_a_graph_is_found_again(tmp_path, monkeypatch, name):
     torch.backends.mha.set_fastpath_enabled(False)  # which is a call of torch's, and none of XLA's
     with cache_in(tmp_path), torch.no_grad():
         expected = model(*args)
-        actual, found = run(model, *args)
+        actual, found = run(model, *args, freeze=freeze)
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
         assert not found
         monkeypatch.setattr(backend, "compile_torch_graph", None)  # neither trace nor lowering
-        again, found = run(model, *args)
+        again, found = run(model, *args, freeze=freeze)
         assert found == 1
     torch.backends.mha.set_fastpath_enabled(before)
     torch.testing.assert_close(again, actual, rtol=0, atol=0)
@@ -109,6 +110,33 @@ def test_a_graph_that_was_found_reads_the_parameters_of_the_model(tmp_path):
         second.load_state_dict(first.state_dict())
         torch.testing.assert_close(compiled(x), first(x))
     assert len(list(tmp_path.glob("program-*"))) == 1
+
+
+def test_a_frozen_graph_that_was_found_sees_parameters_change(tmp_path):
+    """Its values are computed from the parameters of the model that runs, anew when they change.
+
+    Another model of the same graph finds the program, too; open sizes under `freeze` find none.
+    """
+    x = torch.randn(2, 3, 8, 8)
+    with cache_in(tmp_path), torch.no_grad():
+        run(Convolutional().eval(), x, freeze=True)
+        model = Convolutional().eval()
+        before = hits()
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="openxla", options={"freeze": True})
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+        assert hits() == before + 1
+        model.conv.weight.mul_(2)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+        model.norm.running_mean.add_(1)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+        torch._dynamo.reset()
+        options = {"freeze": True}
+        compiled = torch.compile(model, backend="openxla", dynamic=True, options=options)
+        for n in (2, 3):
+            x = torch.randn(n, 3, 8, 8)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+        assert hits() == before + 1
 
 
 def test_random_numbers_are_drawn_as_before(tmp_path):

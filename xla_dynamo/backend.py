@@ -86,7 +86,9 @@ def openxla(
     """
     parsed = Options.parse(options, mode)
     folder = disk_cache()
-    if folder is None or parsed.freeze or marks.were_ever_there():
+    # At several sizes, the programs of a graph under `freeze` share values of this process.
+    is_shared = parsed.freeze and has_open_sizes(gm)
+    if folder is None or is_shared or marks.were_ever_there():
         return compile_torch_graph(gm, example_inputs, parsed)
     return _saved_or_compiled(gm, example_inputs, parsed, folder)
 

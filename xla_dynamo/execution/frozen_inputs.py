@@ -148,7 +148,8 @@ class FrozenValues:
         """Compile what computes new ones; returns the seconds it took."""
         if frozen.module is None:
             return 0.0
-        executable = Executable(frozen.module, placement, options.xla_options)
+        asked = options.xla_options
+        executable = Executable(frozen.module, placement, asked, frozen.written_as)
         program = FrozenProgram(placement, frozen, executable)
         self.keys.update({key: (program, i) for i, key in enumerate(frozen.computed)})
         return executable.compile_seconds

@@ -13,6 +13,7 @@ import torch
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, Event, Observer
 from xla_dynamo.execution.calls import BoxedGraph, bind
 from xla_dynamo.execution.compiled_graph import CompiledGraph
+from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.meanwhile import is_ahead
 from xla_dynamo.execution.saved_programs import is_whole, read_entry
 from xla_dynamo.execution.steps import steps_of
@@ -78,10 +79,13 @@ def load(
     program = read_entry(folder, key)
     if not isinstance(program, Program):
         return None
-    executable = None
+    executable, frozen = None, None
+    if program.frozen is not None:
+        frozen = FrozenValues()
+        frozen.compile(program.frozen, placement, options)
     if program.results:
         executable = Executable(program.module, placement, options.xla_options, program.written_as)
-    steps = steps_of(program, executable, True, None) if executable is not None else None
+    steps = steps_of(program, executable, True, frozen) if executable is not None else None
     graph = BoxedGraph(bind(program, steps, placement), program.chosen_strides, steps)
     metrics.increment("PersistentCacheProgramHit")
     if executable is None or not executable.was_saved:

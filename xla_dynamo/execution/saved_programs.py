@@ -111,4 +111,4 @@ def is_whole(program: Program) -> bool:
     A tensor that the user's code holds, and may change, would be one of this process.
     """
     held = any(not constant.is_literal for constant in program.constants)
-    return not (held or program.effects or program.mutations or program.donations or program.frozen)
+    return not (held or program.effects or program.mutations or program.donations)

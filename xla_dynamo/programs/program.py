@@ -100,6 +100,7 @@ class Frozen:
         takes_negative_zero: whether the last argument of `module` is -0.0, f32[].
         packed: those that the program reads by handles, in an array of them that comes behind the
             values of `keys`; none if there are none.
+        written_as: as in `Program`, of `module`.
     """
 
     keys: tuple[str, ...]
@@ -108,6 +109,7 @@ class Frozen:
     computed: tuple[str, ...]
     takes_negative_zero: bool
     packed: tuple[Packed, ...] = ()
+    written_as: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -93,11 +93,12 @@ def write_program(program: Program | BoundedProgram, file: str | BinaryIO) -> No
             written_as=program.written_as or digest_of_module(program.module),
         )
         if program.frozen is not None:
-            bound = dataclasses.replace(
-                bound, frozen=dataclasses.replace(program.frozen, module=None)
-            )
-            if program.frozen.module is not None:
-                archive.writestr("frozen.mlir", _artifact(program.frozen.module))
+            frozen = dataclasses.replace(program.frozen, module=None)
+            if (module := program.frozen.module) is not None:
+                archive.writestr("frozen.mlir", _artifact(module))
+                digest = frozen.written_as or digest_of_module(module)
+                frozen = dataclasses.replace(frozen, written_as=digest)
+            bound = dataclasses.replace(bound, frozen=frozen)
         archive.writestr("module.mlir", _artifact(program.module))
         constants = []
         for index, constant in enumerate(program.constants):
