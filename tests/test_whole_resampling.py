@@ -1,12 +1,16 @@
 """Resampling reaches the table as one operator, and torch has its own kernels again afterwards."""
 
+import threading
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import xla_dynamo
 from tests.compiling import assert_matches_eager, compiled
+from xla_dynamo.decompositions.refused_calls import early_calls_are_refused
 from xla_dynamo.decompositions.whole_resampling import _OPERATORS, resampling_is_whole
+from xla_dynamo.stablehlo import exported_program_to_stablehlo
 
 aten = torch.ops.aten
 MODES = {
@@ -107,6 +111,49 @@ def test_torch_has_its_kernels_again_after_an_error():
     before = kernels(ops)
     with pytest.raises(KeyError), resampling_is_whole():
         raise KeyError
+    assert kernels(ops) == before
+
+
+def test_torch_has_its_kernels_again_when_blocks_of_threads_overlap():
+    """The first to begin is the first to end: it must not put back what the second then leaves."""
+    ops = [op for name in _OPERATORS for op in overloads(name)]
+    before = kernels(ops)
+    first, second = resampling_is_whole(), resampling_is_whole()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert kernels(ops) != before
+    second.__exit__(None, None, None)
+    assert kernels(ops) == before
+
+
+@pytest.mark.usefixtures("others_may_warn")
+def test_torch_has_its_kernels_again_when_threads_export_and_compile():
+    ops = [op for name in _OPERATORS for op in overloads(name)]
+    before = kernels(ops)
+    program = torch.export.export(torch.nn.Upsample(scale_factor=2), (image(1),))
+    failures = []
+
+    def often(f):
+        for _ in range(100):
+            try:
+                f()
+            except Exception as error:
+                failures.append(error)
+
+    def trace():
+        with resampling_is_whole(), early_calls_are_refused():
+            pass
+
+    exporting = threading.Thread(target=often, args=(trace,))
+    tracing = threading.Thread(target=often, args=(trace,))
+    exporting.start()
+    tracing.start()
+    for _ in range(3):
+        exported_program_to_stablehlo(program)
+    exporting.join()
+    tracing.join()
+    assert not failures
     assert kernels(ops) == before
 
 

@@ -5,7 +5,8 @@ kernels that gather four or sixteen elements for each result; their gradients ar
 (`lowerings.resampling`) applies one linear map for each dimension, and its transpose for gradients.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -60,25 +61,65 @@ def resampling_is_whole() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def replaced_kernels(changes: Mapping[OpOverload, Kernels]) -> Iterator[None]:
-    """Operators have these kernels of torch's Python dispatcher, and none else that decompose."""
-    before: dict[OpOverload, Kernels] = {}
-    try:
-        for op, kernels in changes.items():
-            before[op] = dict(op.py_kernels)
-            others = {k: v for k, v in op.py_kernels.items() if k not in DECOMPOSING}
-            _replace(op, {**kernels, **others})
-        yield
-    finally:
-        for op, kernels in before.items():
+class _Replaced:
+    """The kernels that are replaced now, by all threads together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._active: list[Mapping[OpOverload, Kernels]] = []
+        self._before: dict[OpOverload, Kernels] = {}
+
+    def add(self, changes: Mapping[OpOverload, Kernels]) -> None:
+        """Put changes over those that are active."""
+        with self._lock:
+            for op in changes:
+                self._before.setdefault(op, dict(op.py_kernels))
+            self._active.append(changes)
+            self._write(changes)
+
+    def remove(self, changes: Mapping[OpOverload, Kernels]) -> None:
+        """Take changes out from among the active ones, in whatever order threads do."""
+        with self._lock:
+            self._active = [other for other in self._active if other is not changes]
+            self._write(changes)
+            still = set().union(*self._active)
+            self._before = {op: known for op, known in self._before.items() if op in still}
+
+    def _write(self, ops: Iterable[OpOverload]) -> None:
+        for op in ops:
+            kernels = self._before[op]
+            for changes in self._active:
+                if op in changes:
+                    others = {k: v for k, v in kernels.items() if k not in DECOMPOSING}
+                    kernels = {**changes[op], **others}
             _replace(op, kernels)
 
 
+_replaced = _Replaced()
+
+
+@contextmanager
+def replaced_kernels(changes: Mapping[OpOverload, Kernels]) -> Iterator[None]:
+    """Operators have these kernels of torch's Python dispatcher, and none else that decompose.
+
+    They do for all threads. Behind the last of the blocks that overlap, torch's tables are as they
+    were.
+    """
+    _replaced.add(changes)
+    try:
+        yield
+    finally:
+        _replaced.remove(changes)
+
+
 def _replace(op: OpOverload, kernels: Kernels) -> None:
-    """Make these the kernels of torch's Python dispatcher, which remembers what it has chosen."""
-    op.py_kernels.clear()
+    """Make these the kernels of torch's Python dispatcher, which remembers what it has chosen.
+
+    Another thread that dispatches meanwhile finds the old kernel or the new one.
+    """
     op.py_kernels.update(kernels)
+    for key in op.py_kernels.keys() - kernels.keys():
+        del op.py_kernels[key]
     forget_kernels(op)
 
 
