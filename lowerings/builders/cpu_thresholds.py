@@ -67,3 +67,5 @@ MOST_ARRAYS, MOST_ARRAYS_OF_FEW = 1, 4
 FEW_ELEMENTS = 1 << 14
 # Operations that a value may be recomputed by where a user needs it at several indices.
 MOST_RECOMPUTED_OPERATIONS = 32
+# Operations, one behind another, that a value may be recomputed by in several kernels.
+MOST_OPERATIONS_IN_A_ROW = 24

@@ -17,6 +17,7 @@ from xla_dynamo.lowerings.builders.cpu_thresholds import FEW_ELEMENTS as FEW
 from xla_dynamo.lowerings.builders.cpu_thresholds import (
     MOST_ARRAYS,
     MOST_ARRAYS_OF_FEW,
+    MOST_OPERATIONS_IN_A_ROW,
     MOST_RECOMPUTED_OPERATIONS,
 )
 from xla_dynamo.lowerings.builders.functions import main_of, operations_of
@@ -44,6 +45,7 @@ def materialize(module: ir.Module, target: Target) -> None:
             continue
         (result,) = op.results
         reads_many, works_much = costs.reads_many(op), costs.works_much(op)
+        reads_many |= costs.is_deep(op)
         if (reads_many and result in in_several_kernels) or (
             works_much and result in at_several_indices
         ):
@@ -62,10 +64,23 @@ class _Costs:
         # By a fused value, the values that are computed for one element of it at its index, with
         # the number of operations that each takes.
         self._work: dict[Value, dict[Value, int]] = {}
+        # By a fused value, the operations on the longest way to it from an array.
+        self._depth: dict[Value, int] = {}
 
     def add_array(self, value: Value) -> None:
         """Take a value as an array in memory from now on."""
         self._arrays[value] = {value: numel_of(value)}
+        self._depth[value] = 0
+
+    def is_deep(self, op: ir.Operation) -> bool:
+        """Whether a fusible operation's result is the end of too long a chain of operations.
+
+        Along a chain each of whose steps is reduced, as of normalizations, each reduction would
+        compute all steps before it, of however few arrays: time and code grow with the square.
+        """
+        depth = 1 + max((self._depth.get(x, 0) for x in op.operands), default=0)
+        self._depth[op.results[0]] = depth
+        return depth > MOST_OPERATIONS_IN_A_ROW
 
     def reads_many(self, op: ir.Operation) -> bool:
         """Whether a fusible operation's result is computed from too many arrays of its size."""

@@ -6,6 +6,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from xla_dynamo.dynamo.carried_pieces import carry_pieces
+from xla_dynamo.dynamo.saved_parameters import fixed_inputs, save_parameters
 from xla_dynamo.graphs.nodes import call_of, is_random, run_and_save_rng_state, run_with_rng_state
 from xla_dynamo.torch_private import default_partition, detect_fake_mode, must_recompute
 
@@ -24,7 +25,10 @@ def forward_backward(
     anew in the backward to save memory. The arguments are those of torch's partitioners.
     """
     _save_draws(joint)
-    names = _forward_names(joint)
+    nodes = _forward_nodes(joint)
+    names = {node.name for node in nodes}
+    static = kwargs.get("static_lifetime_input_indices") or ()
+    save_parameters(joint, fixed_inputs(joint, static), nodes[-1])
     _skip_aliases(joint)
     forward, backward = default_partition(joint, joint_inputs, **kwargs)
     for gm, is_forward in ((forward, True), (backward, False)):
@@ -36,14 +40,14 @@ def forward_backward(
     return forward, backward
 
 
-def _forward_names(joint: GraphModule) -> set[str]:
+def _forward_nodes(joint: GraphModule) -> list[Node]:
     """The nodes of the forward: all up to the last that AOTAutograd marks, as the partitioner says.
 
     It does not mark those of a user's own backward.
     """
     nodes = list(joint.graph.nodes)
     last = max(i for i, n in enumerate(nodes) if n.meta.get("partitioner_tag") == "is_forward")
-    return {node.name for node in nodes[: last + 1]}
+    return nodes[: last + 1]
 
 
 def _skip_aliases(joint: GraphModule) -> None:

@@ -29,16 +29,17 @@ def are_apart(
         key=operator.itemgetter(0, 1, 2),
     )
     spans = [span for span in spans if span[0] != span[1]]
-    active: list[tuple[int, int, bool, Tensor]] = []
+    # Those that begin before a tensor and may reach into it: the changed ones, and the others. Two
+    # that only read may overlap, so a reader looks at the changed ones alone.
+    active: dict[bool, list[tuple[int, int, bool, Tensor]]] = {True: [], False: []}
     for span in spans:
         start, _, is_changed, tensor = span
-        active = [before for before in active if before[1] > start]
-        for _, _, before_changed, before in active:
-            if not (is_changed or before_changed):
-                continue
-            if gaps_count or _share_elements(before, tensor):
-                return False
-        active.append(span)
+        for kind in (True, False) if is_changed else (True,):
+            active[kind] = [before for before in active[kind] if before[1] > start]
+            for _, _, _, before in active[kind]:
+                if gaps_count or _share_elements(before, tensor):
+                    return False
+        active[is_changed].append(span)
     return True
 
 

@@ -34,11 +34,33 @@ def _viewed(node: Node) -> Node | None:
     return first if is_view else None
 
 
-def memory_of(node: Node) -> Node:
-    """The node whose memory a node is a view of: itself, if it is none."""
-    for view in views_under(node):
-        node = _viewed(view) or view
-    return node
+def is_view(node: Node) -> bool:
+    """Whether a node is a view of its first argument."""
+    return _viewed(node) is not None
+
+
+class Memories:
+    """Whose memory the nodes of a graph are in, for a graph that does not change meanwhile.
+
+    What is found is kept, since many outputs may be views of one another.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing looked up."""
+        self._found: dict[Node, Node] = {}
+
+    def of(self, node: Node) -> Node:
+        """The node whose memory a node is a view of: itself, if it is none."""
+        passed = []
+        while (memory := self._found.get(node)) is None:
+            passed.append(node)
+            below = _viewed(node)
+            if below is None:
+                memory = node
+                break
+            node = below
+        self._found.update(dict.fromkeys(passed, memory))
+        return memory
 
 
 def views_under(node: Node) -> Iterator[Node]:
@@ -58,7 +80,7 @@ class ViewStep:
 
 
 def view_steps(node: Node, env: Mapping[Node, Any]) -> tuple[ViewStep, ...]:
-    """How a view is made again from a tensor in the place of `memory_of(node)`.
+    """How a view is made again from a tensor in the place of `Memories.of(node)`.
 
     `env` has the numbers that the views are called with.
     """
@@ -76,7 +98,9 @@ def _same_elements(view: torch.Tensor, root: torch.Tensor) -> bool:
     return view.dtype is root.dtype and lazy
 
 
-def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) -> dict[Node, Node]:
+def outputs_of_one_memory(
+    outputs: Sequence[Any], values: Mapping[Node, Any], memories: Memories
+) -> dict[Node, Node]:
     """Map each output that shares memory with another to the node whose memory it is.
 
     Views of inputs are not among them: see `view_steps`.
@@ -84,7 +108,7 @@ def outputs_of_one_memory(outputs: Sequence[Any], values: Mapping[Node, Any]) ->
     groups: dict[Node, set[Node]] = collections.defaultdict(set)
     for output in outputs:
         if isinstance(output, torch.fx.Node) and isinstance(values.get(output), torch.Tensor):
-            groups[memory_of(output)].add(output)
+            groups[memories.of(output)].add(output)
     shared: dict[Node, Node] = {}
     for root, members in groups.items():
         value = values.get(root)

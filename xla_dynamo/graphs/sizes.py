@@ -9,7 +9,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from xla_dynamo.graphs.nodes import attribute_of, through_storage
-from xla_dynamo.graphs.output_views import memory_of
+from xla_dynamo.graphs.output_views import Memories
 from xla_dynamo.torch_private import FakeTensor, FakeTensorMode
 
 Node: TypeAlias = torch.fx.Node
@@ -133,9 +133,9 @@ def offset_inputs(gm: torch.fx.GraphModule) -> list[int]:
     with.
     """
     placeholders = {n: i for i, n in enumerate(gm.graph.find_nodes(op="placeholder"))}
-    found = set()
+    found, memories = set(), Memories()
     for node in through_storage(gm):
-        root = memory_of(node.args[0])
+        root = memories.of(node.args[0])
         explicit = len(node.args) > 3 and node.args[3] is not None
         if root in placeholders and explicit:
             found.add(placeholders[root])

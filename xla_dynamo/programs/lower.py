@@ -17,7 +17,7 @@ from xla_dynamo.graphs.nodes import (
     with_effects,
     writes_input,
 )
-from xla_dynamo.graphs.output_views import memory_of, outputs_of_one_memory, view_steps
+from xla_dynamo.graphs.output_views import Memories, outputs_of_one_memory, view_steps
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.signatures import no_rule
 from xla_dynamo.graphs.source_lines import describe
@@ -94,6 +94,7 @@ class ProgramLowering(GraphLowering):
         self.effects: list[Effect] = []
         placeholders = gm.graph.find_nodes(op="placeholder")
         self.input_index: dict[Node, int] = {node: i for i, node in enumerate(placeholders)}
+        self.memories = Memories()
         self.shared: dict[Node, Node] = {}
         self.results: list[ir.Value] = []
         self.result_index: dict[Any, int] = {}
@@ -125,7 +126,7 @@ class ProgramLowering(GraphLowering):
                 self.inputs.append(Input(len(self.input_index), InputLayout((0,))))
             self.static_inputs = self.arguments([node for node in others if node in static])
             self.lower_nodes()
-            self.shared = outputs_of_one_memory(self.with_memory(), self.fake_values)
+            self.shared = outputs_of_one_memory(self.with_memory(), self.fake_values, self.memories)
             self.outputs = tuple(self.output(value) for value in self.graph_results)
             self.mutations = tuple(
                 Mutation(self.input_index[target], self.output(value))
@@ -229,7 +230,7 @@ class ProgramLowering(GraphLowering):
         permutation = row_major_order(example.shape, stride) or range(example.ndim)
         return InputLayout(tuple(permutation), is_dense=False)
 
-    def donated(self) -> list[Node]:
+    def donated(self) -> dict[Node, None]:
         """The inputs into whose memory their new value can be written: dense ones.
 
         There are none if an effect may raise at the end, since inputs may change only after it,
@@ -238,9 +239,10 @@ class ProgramLowering(GraphLowering):
         """
         target = self.builder.target
         if not target.is_cpu or target.partitions > 1 or any(map(acts_behind, self.fake_values)):
-            return []
+            return {}
         written = [node.args[0] for node in self.gm.graph.nodes if writes_input(node)]
-        return [n for n in dict.fromkeys(written) if input_layout(self.fake_values[n]).is_dense]
+        dense = (n for n in written if input_layout(self.fake_values[n]).is_dense)
+        return dict.fromkeys(dense)
 
     def new_value(self, node: Node) -> ir.Value:
         """The final value of a donated input, permuted as the input's argument is."""
@@ -310,7 +312,7 @@ class ProgramLowering(GraphLowering):
         promised = self.fake_values.get(node)
         if not isinstance(promised, torch.Tensor) or self.env[node] is None:  # None: a token
             return Output(number=self.env[node])
-        base = memory_of(node)
+        base = self.memories.of(node)
         is_view = node in self.views_of_inputs
         if base in self.input_index and (is_view or base not in self.mutated):
             replay = () if base is node else view_steps(node, self.env)

@@ -88,9 +88,9 @@ class ExportedLowering(ProgramLowering):
         super().run_passes()
         outline_composites(self.builder.module)
 
-    def donated(self) -> list[Node]:
+    def donated(self) -> dict[Node, None]:
         """None: new values of inputs are results."""
-        return []
+        return {}
 
     def is_read(self, node: Node) -> bool:
         """Weights only if they have users, but all inputs: a caller relies on the signature."""

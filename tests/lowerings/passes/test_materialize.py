@@ -57,6 +57,36 @@ func.func private @once(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
     assert rewritten(materialize.materialize, before) == normalized(after)
 
 
+def chain_of_normalizations(count):
+    """Each step takes the sums over rows of the step before, and is computed from one array."""
+    lines = ["%x0 = stablehlo.negate %a : tensor<8x8xf32>"]
+    for n in range(count):
+        lines += [
+            f"%sum{n} = stablehlo.reduce(%x{n} init: %zero) applies stablehlo.add across "
+            "dimensions = [0] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>",
+            f"%wide{n} = stablehlo.broadcast_in_dim %sum{n}, dims = [1] "
+            ": (tensor<8xf32>) -> tensor<8x8xf32>",
+            f"%x{n + 1} = stablehlo.subtract %x{n}, %wide{n} : tensor<8x8xf32>",
+        ]
+    body = "\n".join(lines)
+    return f"""
+func.func public @main(%a: tensor<8x8xf32>) -> tensor<8x8xf32> {{
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  {body}
+  return %x{count} : tensor<8x8xf32>
+}}
+"""
+
+
+def test_a_long_chain_of_reduced_values_is_cut():
+    """Else the n-th reduction would compute n steps; so each computes a few, whatever n is."""
+    most = materialize.MOST_OPERATIONS_IN_A_ROW
+    check_left(chain_of_normalizations(most - 1))
+    for count in (2, 4):
+        after = rewritten(materialize.materialize, chain_of_normalizations(count * most))
+        assert after.count("call @once") == pytest.approx(count, abs=1)
+
+
 def test_a_value_of_one_array_is_recomputed():
     """The kernels would read one array with the value as without it."""
     check_left(TWO_REDUCTIONS.format(sum="stablehlo.tanh %a : tensor<8x8xf32>", second="sum"))

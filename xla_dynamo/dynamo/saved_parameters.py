@@ -1,0 +1,77 @@
+"""Parameters that a backward graph reads: saved as they are, and not by views of them.
+
+A layer multiplies by its transposed weight, and autograd saves the transpose. Such a view would be
+made anew at each call of the forward, and imported anew at each call of the backward. A parameter
+costs neither: it is there, and its buffer is known by its address.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+import torch
+
+from xla_dynamo.graphs.nodes import replaces_input, writes_input
+from xla_dynamo.graphs.output_views import is_view
+
+Node: TypeAlias = torch.fx.Node
+GraphModule: TypeAlias = torch.fx.GraphModule
+
+
+def fixed_inputs(joint: GraphModule, static: Collection[int]) -> list[Node]:
+    """The inputs of a joint graph that are parameters or buffers and that it does not change.
+
+    `static` has the numbers of those that are parameters or buffers.
+    """
+    written = {
+        node.args[0] for node in joint.graph.nodes if writes_input(node) or replaces_input(node)
+    }
+    inputs = joint.graph.find_nodes(op="placeholder")
+    return [inputs[index] for index in static if inputs[index] not in written]
+
+
+def save_parameters(joint: GraphModule, parameters: Collection[Node], last: Node) -> None:
+    """Let the backward make the views of parameters that it reads.
+
+    Args:
+        joint: a joint graph.
+        parameters: inputs that are parameters or buffers and do not change.
+        last: the last node of the forward.
+    """
+    graph = joint.graph
+    nodes = list(graph.nodes)
+    place = nodes.index(last) + 1
+    forward, behind = nodes[:place], nodes[place]
+    before = set(forward)
+    # By each parameter, and each view of one, what the backward reads in its place.
+    own = {node: node for node in parameters}
+    copies = []
+    for node in forward:
+        if not _can_be_made_again(node, own):
+            continue
+        readers = [user for user in node.users if user not in before and user.op != "output"]
+        with graph.inserting_before(behind):
+            copy = graph.node_copy(node, own.__getitem__)
+        copy.meta["partitioner_tag"] = "is_backward"
+        for reader in readers:
+            reader.replace_input_with(node, copy)
+        own[node] = copy
+        copies.append(copy)
+    for copy in reversed(copies):
+        if not copy.users:
+            graph.erase_node(copy)
+
+
+def _can_be_made_again(node: Node, own: Collection[Node]) -> bool:
+    """Whether a node is a view of one of these, and reads nothing else.
+
+    What a checkpointed region computes, torch's partitioner computes again by itself.
+    """
+    if "recompute" in node.meta or not is_view(node):
+        return False
+    return len(node.all_input_nodes) == 1 and node.args[0] in own
+
+
+def places_of(backward: GraphModule, parameters: Collection[str]) -> frozenset[int]:
+    """Which inputs of a backward graph are the joint graph's inputs of these names."""
+    inputs: Sequence[Node] = backward.graph.find_nodes(op="placeholder")
+    return frozenset(i for i, node in enumerate(inputs) if node.name in parameters)
