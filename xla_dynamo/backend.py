@@ -267,7 +267,7 @@ def _changes_uncounted(value: Any) -> bool:
     return is_traceable_wrapper_subclass(value) or value.device.type == "xla"
 
 
-let_threads_register()  # whoever looks us up has imported this file before
+trace_paged_caches()
+let_threads_register(asked=trace_paged_caches)  # whoever looks us up has imported this file before
 log_what_dynamo_does()  # what breaks the very first graph comes before it
 raise_recompile_limit()
-trace_paged_caches()

@@ -110,7 +110,6 @@ PLACES: dict[str, tuple[str, str]] = {
     "allow_in_graph": ("torch._dynamo:allow_in_graph", "a function that Dynamo does not enter"),
     "compile_lock": ("torch._dynamo.convert_frame:compile_lock", "Dynamo's, for all threads"),
     "InstructionTranslator": ("torch._dynamo.symbolic_convert:InstructionTranslator", "traces"),
-    "on_compile_start": ("torch._dynamo.callback:on_compile_start", "calls when a trace begins"),
     "effect_types": ("torch._higher_order_ops.effects:_EffectType", "kinds of order of effects"),
     "register_effectful_op": ("torch._higher_order_ops.effects:_register_effectful_op", "its op"),
     "dynamo_config": ("torch._dynamo:config", "Dynamo's switches"),

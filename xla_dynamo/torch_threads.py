@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -60,15 +60,29 @@ class _Backends(dict[str, Any]):
     """Torch's table of backends, in which one function may be registered twice under its name.
 
     Threads that ask for a backend for the first time at once all register it.
+
+    Attributes:
+        asked: is called when somebody asks for a backend by its name.
     """
+
+    asked: Callable[[], None]
 
     def __contains__(self, name: object) -> bool:
         asked = sys._getframe(1).f_locals.get("compiler_fn")
-        return super().__contains__(name) and self[name] is not asked  # type: ignore[index]
+        known: Any = dict(self)
+        return name in known and known[name] is not asked
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked()
+        return super().__getitem__(name)
 
 
-def let_threads_register() -> None:
-    """Let several threads look up a backend of torch's by its name for the first time at once."""
+def let_threads_register(asked: Callable[[], None]) -> None:
+    """Let several threads look up a backend of torch's by its name for the first time at once.
+
+    From then on `asked` is called at each lookup: so `torch.compile` calls it before any trace.
+    """
     registry: Any = importlib.import_module("torch._dynamo.backends.registry")
     if not isinstance(registry._COMPILER_FNS, _Backends):
         registry._COMPILER_FNS = _Backends(registry._COMPILER_FNS)
+    registry._COMPILER_FNS.asked = asked

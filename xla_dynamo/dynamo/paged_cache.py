@@ -19,7 +19,6 @@ import torch
 from xla_dynamo.torch_private import (
     InstructionTranslator,
     effect_types,
-    on_compile_start,
     register_effectful_op,
 )
 
@@ -132,7 +131,7 @@ def _read(
     return torch.where((number > 0)[:, None, None], fresh, rows.index_select(0, index))
 
 
-def trace_paged_caches(*_: Any) -> None:
+def trace_paged_caches() -> None:
     """Let Dynamo trace the update of a paged cache for this backend, if transformers is there.
 
     Other backends, and releases of transformers that are not known, have it out of graphs as ever.
@@ -158,6 +157,3 @@ def trace_paged_caches(*_: Any) -> None:
 
     update.in_graphs_of_xla_dynamo = True  # type: ignore[attr-defined]
     cache.update = update
-
-
-on_compile_start(trace_paged_caches)
