@@ -84,5 +84,5 @@ def assert_same_gradients(actual: dict[str, Any], expected: dict[str, Any]) -> N
         {k: g for k, g in actual.items() if g is not None},
         {k: g for k, g in expected.items() if g is not None},
         rtol=1e-4,
-        atol=1e-6,
+        atol=1e-5,
     )
