@@ -16,8 +16,9 @@ import pytest
 DRAW = "XLA_DYNAMO_TESTS_DRAW"
 # Cases that found a fault, by their name under tests/: an empty batch, images fewer than samples, a
 # bicubic border of bytes, Bessel functions at infinity, an operator that cannot be functional, a
-# convolution that reads beyond its image.
+# convolution that reads beyond its image, a cache with a window.
 FOUND = (
+    "libraries/test_transformers_generation.py::test_a_growing_cache*mistral*",
     "lowerings/test_convolution_gradients.py::*one column*",
     "test_op_sweep.py::*-cdist-*",
     "test_op_sweep.py::*-nn.functional.fractional_max_pool?d-*",

@@ -100,6 +100,23 @@ def test_one_executable_for_a_bucket(name, executables):
     assert executables() == 1 + bounded
 
 
+def last_places(x, window):
+    """As the keys of a sliding window: a branch tells which of two sizes is the larger one."""
+    length = x.shape[0]
+    first = max(length - window, 0)
+    taken = window if length >= window else length
+    return torch.arange(taken) + first, x[first:] * 2
+
+
+@pytest.mark.parametrize(
+    "f", [lambda x: last_places(x, 4), lambda x: last_places(x, 20)], ids=["full", "not full"]
+)
+def test_the_larger_of_two_sizes(f, executables, traces):
+    check(f, rows)
+    assert traces() == 1
+    assert executables() == 1 + 2
+
+
 TRAINED = {
     "mlp": (lambda x: F.layer_norm(x @ W, (3,)).relu().square().mean(), batches),
     # The size of a head is open here, and its root would be a number that is no size.

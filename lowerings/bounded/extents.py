@@ -97,6 +97,10 @@ class Extent:
         """Whether it only rises with the symbols, and is not below a number at the least ones."""
         return all(n > 0 for key, n in self.terms if key) and self.at(lows) >= least
 
+    def least(self, ranges: Sequence[tuple[int, int]]) -> int:
+        """A number that it is not below, where its symbols are in these ranges, from 0 or above."""
+        return sum(n * math.prod(ranges[i][n < 0] for i in key) for key, n in self.terms)
+
     @property
     def number(self) -> int | None:
         """The value, if it depends on no symbol."""

@@ -154,15 +154,22 @@ class OpenSizes:
             raise NotBounded(f"a size is {size}, not a polynomial{describe(node)}") from error
 
     def _polynomial(self, expression: sympy.Expr) -> Extent:
-        # Strides are products of Max(1, size): the size itself, where it is never below.
+        # Strides are products of Max(1, size); a window of keys begins at Max(0, length - window).
         for inner in [e for e in sympy.preorder_traversal(expression) if type(e).__name__ == "Max"]:
-            if len(inner.args) == 2 and sympy.S.One in inner.args:
-                (other,) = (e for e in inner.args if e != 1)
-                lows = [read.range[0] for read in self._symbols_read]
-                if self._polynomial(other).never_below(1, lows):
-                    expression = expression.xreplace({inner: other})
+            if (largest := self._largest(inner.args)) is not None:
+                expression = expression.xreplace({inner: largest})
         terms = sympy.Poly(expression, *self._symbols).terms()
         return Extent.of({_key(powers): _whole(factor) for powers, factor in terms})
+
+    def _largest(self, args: Sequence[sympy.Expr]) -> sympy.Expr | None:
+        """The one of two sizes that never is below the other; None if there is none."""
+        if len(args) != 2:
+            return None
+        ranges = [read.range for read in self._symbols_read]
+        for one, other in (args, args[::-1]):
+            if self._polynomial(one - other).least(ranges) >= 0:
+                return one
+        return None
 
     def _check(self, node: Node) -> None:
         """Raise NotBounded if a value of a node is open in a way that is not followed."""
