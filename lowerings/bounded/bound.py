@@ -41,8 +41,9 @@ def bound_sizes(
 ) -> Callable[[ir.Value], Dims]:
     """Change the first of these functions, which must be one graph's in several variants.
 
-    What is arbitrary, since it stands behind the elements of the graph, is kept out of whatever is
-    computed from several places; numbers that are sizes are computed at run time.
+    An array at the bounds has padding behind the elements of the graph, and the values of the
+    padding are arbitrary. An operation that combines several elements, such as a sum, gets a mask
+    that keeps the padding out. A number that is a dynamic dimension's size is computed at run time.
 
     Args:
         functions: the graph's lowerings.

@@ -23,8 +23,8 @@ from xla_dynamo.lowerings.target import ONEDNN_PACKED, Target
 
 # Operations that have effects, or may give another value each time.
 _IMPURE = named("custom_call rng rng_bit_generator") | {"func.return"}
-# A value is kept that is at most so many times as large as the roots it is computed from, or this
-# small.
+# A frozen value takes memory beside the parameters that it is computed from. It is kept if it has
+# at most so many times their bytes, or at most so few bytes.
 _GROWTH, _SMALL = 2, 1 << 16
 
 

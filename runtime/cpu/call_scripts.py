@@ -67,9 +67,10 @@ class Script:
     def call(
         self, function: Any, *arguments: Argument, stored: Mapping[int, Argument] = _NOTHING
     ) -> None:
-        """Call a C function, or one of `functions`; what is `stored` by slots is there before.
+        """Add a call of a C function, or of one of `functions`, to the script.
 
-        The arguments are what the slots held before that.
+        Before the call, the script writes the values of `stored` into the slots of these numbers.
+        An argument that is read from a slot is read before that: it is the slot's value so far.
 
         Raises:
             ValueError: there are more arguments than the handler has room for.

@@ -110,9 +110,10 @@ def described(shape: Sequence[int], strides: Sequence[int] | None) -> Object:
 
 
 def described_primitive(kind: str, arguments: Sequence[Any], faster: Mapping[str, str]) -> Object:
-    """A description of a primitive, with the kernel that oneDNN has first.
+    """A primitive descriptor of oneDNN.
 
-    Or with the second, if `faster` has its name for that of the first.
+    oneDNN lists its implementations in an order of preference. The descriptor is for the first. It
+    is for the second where `faster` maps the first one's name to the second one's.
     """
     first, second = (
         Object("primitive_desc", f"{kind}_primitive_desc_create", *arguments) for _ in range(2)

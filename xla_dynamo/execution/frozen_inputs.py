@@ -26,8 +26,10 @@ from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import Placement
 
-# The handles that are made of values, by what they are made of: the ids of the handles of all other
-# programs whose values they stand for, the buffer, and these programs' handles, which holds them.
+# Arrays of handles to packed weights, by what was packed. Each entry has the buffer of the array. A
+# weight may be packed from values of several frozen programs: so an entry also has the handle
+# tables of the other programs, which keeps these alive, and their ids, which tell whether the entry
+# is current.
 Handles: TypeAlias = dict[tuple[Packed, ...], tuple[list[int], Buffer, Any]]
 _address_of = torch.Tensor.data_ptr
 _version_of = operator.attrgetter("_version")

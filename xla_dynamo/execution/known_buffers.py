@@ -103,7 +103,7 @@ def ready(tensor: torch.Tensor, address: int, prepare: Prepare) -> torch.Tensor:
     """The tensor to import for a tensor: its memory has the elements in the program's order."""
     if not address and tensor.numel():
         tensor = _with_memory(tensor)
-    # Looked up at each import: nobody guards a tangent's bits.
+    # These two bits are looked up at each import: Dynamo has no guard for those of a tangent.
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     return tensor if prepare is None else prepare(tensor)

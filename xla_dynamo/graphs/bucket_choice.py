@@ -71,10 +71,11 @@ class Choice:
 class BucketChoice:
     """The choice for each call, by what the calls before have shown.
 
-    A size is compiled as it is until it changes: padding it to a bound would be in vain where all
-    calls have the same. Sizes that Dynamo has seen to vary, or that are marked, are open from the
-    beginning; but not those of a first dimension beside others, which is a batch as a rule, unless
-    the calls to come were shown, as to `precompile`.
+    A size is a constant of the program until it changes: where all calls have the same size, a
+    bound would only add padding. A dynamic dimension that Dynamo has seen to vary, or that is
+    marked, has a bound from the first call. The exception is a first dimension where others vary,
+    too. It is a batch as a rule, and stays a constant until it changes, unless the calls to come
+    were shown, as to `precompile`.
 
     Sizes that were equal where the graph was traced, and are equal in a call, are one symbol, as
     Dynamo has it for the inputs of a graph; the caches of a model's layers have sizes of their own.

@@ -36,8 +36,9 @@ class CallSizes:
         dims: which dimension of an input has it first; None where inputs are the number alone.
         are_batches: whether it is the first dimension of some input, beside others.
         seen_to_vary: whether it is known to vary, not only allowed to.
-        traced: its value where the graph was traced; another negative number for each that had
-            none, as how many elements a mask takes.
+        traced: its value where the graph was traced. A size that depends on values, such as the
+            number of true elements of a mask, had none: each such size has a negative number of
+            its own here, so that no two count as equal.
         ranges: the least and the largest number that it may be.
         sources: the number of the input, and its dimension, that a call reads it from.
         told: the inputs of open sizes, by number, with what their sizes are. Those of static sizes

@@ -72,8 +72,7 @@ def take_effects(gm: torch.fx.GraphModule) -> Effects | None:
     the graph changes inputs: those may not change before an effect that may raise an error.
     """
     nodes = gm.graph.find_nodes(op="call_function", target=with_effects)
-    simple = all(is_plain_effect(n) and all(map(_is_simple, _given(n))) for n in nodes)
-    if not nodes or not simple or any(map(writes_input, gm.graph.nodes)):
+    if not nodes or not all(map(_is_simple, nodes)) or any(map(writes_input, gm.graph.nodes)):
         return None
     number = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
     output = gm.graph.output_node()
@@ -107,12 +106,18 @@ def take_effects(gm: torch.fx.GraphModule) -> Effects | None:
     return Effects(calls, count, inputs)  # type: ignore[arg-type]
 
 
-def _given(node: Node) -> list[Any]:
-    return [*node.args[2:], *node.kwargs.values()]
+def _is_simple(node: Node) -> bool:
+    """Whether an effect gives nothing but a token for others, and gets no nodes in lists."""
+    tokens = list(node.users)
+    readers = [reader for token in tokens for reader in token.users]
+    only_orders = all(token.target is operator.getitem for token in tokens) and all(
+        reader.op == "output" or reader.target is with_effects for reader in readers
+    )
+    given = [*node.args[2:], *node.kwargs.values()]
+    return is_plain_effect(node) and only_orders and not any(map(_has_nodes_inside, given))
 
 
-def _is_simple(value: Any) -> bool:
-    """Whether a value has no nodes inside, in a list for instance."""
+def _has_nodes_inside(value: Any) -> bool:
     found: list[Node] = []
     torch.fx.map_arg(value, found.append)
-    return isinstance(value, torch.fx.Node) or not found
+    return bool(found) and not isinstance(value, torch.fx.Node)

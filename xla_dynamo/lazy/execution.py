@@ -33,7 +33,8 @@ _MOST_PROGRAMS = 1024
 # memory of values that are gone. Taken before `contents.lock`.
 running = threading.RLock()
 _programs: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()
-# Values behind programs that could not be compiled. This was told; they wait for who reads them.
+# Values whose program could not be compiled. The user was told. `sync()` does not try them again:
+# their error is raised when somebody reads one.
 _left: "weakref.WeakSet[Value]" = weakref.WeakSet()
 
 

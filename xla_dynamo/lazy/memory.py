@@ -63,8 +63,8 @@ def copy_of(tensor: torch.Tensor) -> Buffer:
 def tensor_of(value: Value) -> torch.Tensor:
     """A tensor of a computed value's elements, of its strides, on `fallback_device`.
 
-    It is the buffer's own memory where that can be. So nobody may write there, and it is to be
-    gone when the next program runs.
+    The tensor views the buffer's own memory where that is possible. So the caller must not write
+    into the tensor, and must drop it before the next program runs, which may overwrite the memory.
     """
     _, size, stride, _ = value.geometry
     assert value.buffer is not None
