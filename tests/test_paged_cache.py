@@ -45,6 +45,7 @@ def generated(of, lengths, tokens=6, **kwargs):
     return {prompts.index(out.prompt_ids): out.generated_tokens for out in found.values()}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("kwargs", "lengths"),
     [
@@ -78,7 +79,7 @@ def test_the_tokens_are_those_of_eager(kwargs, lengths, executables):
 
 def test_prompts_share_what_they_begin_with():
     """Requests that begin alike read the same rows of the cache."""
-    m = model()
+    m = model(num_hidden_layers=1)
     begin = list(range(5, 37))
     prompts = [begin, [*begin, 40, 41], [*begin, 50]]
 
@@ -102,14 +103,14 @@ def test_prompts_share_what_they_begin_with():
 
 def test_what_transformers_compiles_itself():
     """With padding: the rows of tokens that are not there go where nobody reads."""
-    m = model()
+    m = model(num_hidden_layers=1)
     expected = generated(m, (5, 9, 14, 3))
     how = CompileConfig(backend="openxla", mode=None, fullgraph=False, dynamic=None)
     assert generated(m, (5, 9, 14, 3), varlen_compile_config=how) == expected
 
 
 def test_other_backends_keep_it_out_of_graphs():
-    m = model()
+    m = model(num_hidden_layers=1)
     expected = generated(m, (5, 9))
     trace_paged_caches()
     counters.clear()
