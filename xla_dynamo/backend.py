@@ -36,7 +36,7 @@ from xla_dynamo.dynamo.own_memory import with_own_memory
 from xla_dynamo.dynamo.paged_cache import trace_paged_caches
 from xla_dynamo.dynamo.recompile_limit import raise_recompile_limit
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
-from xla_dynamo.dynamo.saved_parameters import fixed_inputs, places_of
+from xla_dynamo.dynamo.saved_parameters import fixed_places
 from xla_dynamo.dynamo.second_order import SecondOrder
 from xla_dynamo.dynamo.size_guards import guards_on_sizes, has_open_sizes, take_guards
 from xla_dynamo.errors import UnsupportedTensor
@@ -180,7 +180,7 @@ def compile_torch_graph(
                 options,
                 kind,
                 True,
-                static_inputs=places_of(gm, parameters),
+                static_inputs=fixed_places(gm),
                 input_strides=strides,
                 placement=placement,
                 observer=observer,
@@ -199,7 +199,6 @@ def compile_torch_graph(
         )
 
     changed: set[int] = set()
-    parameters: set[str] = set()
     count = len(example_inputs)  # what lives on must not hold the inputs themselves
     apart = with_own_memory(gm, example_inputs)
 
@@ -225,8 +224,6 @@ def compile_torch_graph(
 
     def partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
         second_order.read_joint(joint, kwargs["num_fwd_outputs"])
-        static = kwargs.get("static_lifetime_input_indices") or ()
-        parameters.update(node.name for node in fixed_inputs(joint, static))
         return forward_backward(joint, inputs, **kwargs)
 
     table = decompositions

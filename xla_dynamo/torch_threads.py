@@ -69,8 +69,7 @@ class _Backends(dict[str, Any]):
 
     def __contains__(self, name: object) -> bool:
         asked = sys._getframe(1).f_locals.get("compiler_fn")
-        known: Any = dict(self)
-        return name in known and known[name] is not asked
+        return super().__contains__(name) and self.get(str(name)) is not asked
 
     def __getitem__(self, name: str) -> Any:
         self.asked()

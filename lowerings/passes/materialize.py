@@ -45,8 +45,8 @@ def materialize(module: ir.Module, target: Target) -> None:
             continue
         (result,) = op.results
         reads_many, works_much = costs.reads_many(op), costs.works_much(op)
-        reads_many |= costs.is_deep(op)
-        if (reads_many and result in in_several_kernels) or (
+        is_deep = costs.is_deep(op)
+        if ((reads_many or is_deep) and result in in_several_kernels) or (
             works_much and result in at_several_indices
         ):
             with ir.InsertionPoint.after(op), op.location:

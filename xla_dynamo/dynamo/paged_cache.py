@@ -23,7 +23,6 @@ from xla_dynamo.torch_private import (
 )
 
 _CACHE = "transformers.generation.continuous_batching.cache"
-_ALLOCATORS = "transformers.generation.continuous_batching.cache_allocators"
 # Of the functions that are replaced in a graph, the source's digests: another release of
 # transformers may do something else.
 _KNOWN = {
@@ -53,9 +52,15 @@ torch.library.register_fake("xla::write_rows", _nothing, lib=_library)
 register_effectful_op("xla::write_rows", effect_types.ORDERED)
 
 
-def _digest(function: Callable[..., Any]) -> str:
-    source = inspect.getsource(inspect.unwrap(function))
-    return hashlib.sha256(source.encode()).hexdigest()[:16]
+@functools.cache
+def _is_known(owner: type, update: Callable[..., Any]) -> bool:
+    """Whether the update of a class has the source that `_update` stands for."""
+    try:
+        source = inspect.getsource(inspect.unwrap(update))
+    except (OSError, TypeError):  # there is none
+        return False
+    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
+    return digest in _KNOWN.get(owner.__name__, ())
 
 
 @torch.compiler.assume_constant_result
@@ -70,12 +75,9 @@ def _is_for_us() -> bool:
 @torch.compiler.assume_constant_result
 def _kind_of(allocator: Any) -> str:
     """How the caches of a class are read and written: "full", "sliding" or "" if it is unknown."""
-    name = allocator.__name__
-    try:
-        is_known = _digest(allocator.update) in _KNOWN.get(name, ())
-    except (OSError, TypeError):  # there is no source
+    if not _is_known(allocator, allocator.update):
         return ""
-    return name.removesuffix("AttentionCacheAllocator").lower() if is_known else ""
+    return str(allocator.__name__).removesuffix("AttentionCacheAllocator").lower()
 
 
 def _update(
@@ -141,10 +143,7 @@ def trace_paged_caches() -> None:
     if cache is None or hasattr(cache.update, "in_graphs_of_xla_dynamo"):
         return
     outside = cache.update
-    try:
-        if _digest(outside) not in _KNOWN["PagedAttentionCache"]:
-            return
-    except (OSError, TypeError):
+    if not _is_known(cache, outside):
         return
 
     @functools.wraps(outside, updated=())

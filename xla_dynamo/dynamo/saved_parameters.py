@@ -15,18 +15,24 @@ from xla_dynamo.graphs.output_views import is_view
 
 Node: TypeAlias = torch.fx.Node
 GraphModule: TypeAlias = torch.fx.GraphModule
+# In the meta of an input that is a parameter or a buffer, and does not change. The partitioner
+# hands the meta on to the inputs of the two graphs that it makes.
+_FIXED = "xla_dynamo_fixed"
 
 
 def fixed_inputs(joint: GraphModule, static: Collection[int]) -> list[Node]:
-    """The inputs of a joint graph that are parameters or buffers and that it does not change.
+    """Find the parameters and buffers among the inputs of a joint graph that it does not change.
 
-    `static` has the numbers of those that are parameters or buffers.
+    They are marked, for `fixed_places`. `static` has the numbers of all parameters and buffers.
     """
     written = {
         node.args[0] for node in joint.graph.nodes if writes_input(node) or replaces_input(node)
     }
     inputs = joint.graph.find_nodes(op="placeholder")
-    return [inputs[index] for index in static if inputs[index] not in written]
+    found = [inputs[index] for index in static if inputs[index] not in written]
+    for node in found:
+        node.meta[_FIXED] = True
+    return found
 
 
 def save_parameters(joint: GraphModule, parameters: Collection[Node], last: Node) -> None:
@@ -71,7 +77,7 @@ def _can_be_made_again(node: Node, own: Collection[Node]) -> bool:
     return len(node.all_input_nodes) == 1 and node.args[0] in own
 
 
-def places_of(backward: GraphModule, parameters: Collection[str]) -> frozenset[int]:
-    """Which inputs of a backward graph are the joint graph's inputs of these names."""
+def fixed_places(backward: GraphModule) -> frozenset[int]:
+    """Which inputs of a backward graph are `fixed_inputs` of the joint graph that it is from."""
     inputs: Sequence[Node] = backward.graph.find_nodes(op="placeholder")
-    return frozenset(i for i, node in enumerate(inputs) if node.name in parameters)
+    return frozenset(i for i, node in enumerate(inputs) if _FIXED in node.meta)

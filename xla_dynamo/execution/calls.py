@@ -14,7 +14,7 @@ from xla_dynamo.execution.failures import failure
 from xla_dynamo.execution.restriding import restrided
 from xla_dynamo.execution.steps import Steps
 from xla_dynamo.graphs.output_views import ViewStep
-from xla_dynamo.programs.program import Output, Program, Strides
+from xla_dynamo.programs.program import Effect, Output, Program, Strides
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 from xla_dynamo.runtime.placement import Placement
@@ -75,15 +75,22 @@ def bind(program: Program, steps: Steps | None, placement: Placement) -> Call:
     def call(args: list[Any]) -> list[Any]:
         inputs = {index: args[index] for index in needed}
         results = run(args)
-        for effect in effects:
-            checked = [_value(a, results, inputs) for a in effect.args]
-            named = {k: _value(a, results, inputs) for k, a in effect.kwargs.items()}
-            effect.op(*checked, **named)
+        run_effects(effects, results, inputs)
         for mutation, write in writes:
             write(inputs[mutation.index], _value(mutation.output, results, inputs))
         return [_value(output, results, inputs) for output in outputs]
 
     return call
+
+
+def run_effects(
+    effects: Sequence[Effect], results: list[torch.Tensor], inputs: dict[int, Any]
+) -> None:
+    """Run the operators that act when a program is over, on its results and a call's inputs."""
+    for effect in effects:
+        given = [_value(a, results, inputs) for a in effect.args]
+        named = {k: _value(a, results, inputs) for k, a in effect.kwargs.items()}
+        effect.op(*given, **named)
 
 
 def _copy(tensor: torch.Tensor, new: torch.Tensor) -> None:

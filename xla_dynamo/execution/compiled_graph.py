@@ -16,6 +16,7 @@ from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed, l
 from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.execution.bucketed_calls import BucketedCalls
 from xla_dynamo.execution.calls import BoxedGraph, Call, bind
+from xla_dynamo.execution.effects import take_effects, with_effects_behind
 from xla_dynamo.execution.executable_cache import ExecutableCache
 from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.meanwhile import Meanwhile
@@ -24,7 +25,6 @@ from xla_dynamo.execution.split_graph import Part, SplitGraph
 from xla_dynamo.execution.steps import Steps, steps_of
 from xla_dynamo.execution.traced_strides import taking_strides, with_strides
 from xla_dynamo.graphs.bucket_choice import Choice
-from xla_dynamo.graphs.effects import take_effects
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
 from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
 from xla_dynamo.graphs.manual_regions import check_eager
@@ -334,7 +334,7 @@ def compile_graph(
     device = _device_of(gm, example_inputs)
     if options.freeze and not request.trains and device.type == "cpu":
         fold_batch_norms(gm, request.static_inputs)
-    effects = take_effects(gm) if is_symbolic(gm) else None
+    effects = take_effects(gm) if is_symbolic(gm) else []
     schedule = split(gm, options)
     if schedule is not None:
         check_eager(gm, schedule.eager)
@@ -370,8 +370,9 @@ def compile_graph(
         fakes = _promised_inputs(gm)
         traced = {index: fakes[index].stride() for index in request.input_strides}
         compiled.call = taking_strides(traced, compiled.call)
-    if effects is not None:
-        compiled = BoxedGraph(effects.behind(compiled.call), compiled.chosen_strides)
+    if effects:
+        call = with_effects_behind(compiled.call, effects)
+        compiled = BoxedGraph(call, compiled.chosen_strides)
     record.seconds = time.perf_counter() - record.start
     return compiled
 

@@ -86,11 +86,10 @@ class SourceGraph:
 
 def source_of(gm: torch.fx.GraphModule, device: torch.device, request: Request) -> SourceGraph:
     """The source of a graph that is there."""
-    if is_symbolic(gm):  # it is kept for the sizes to come
+    is_open = is_symbolic(gm)
+    if is_open:  # it is kept for the sizes to come
         _drop_erased_nodes(gm)
-    facts = GraphFacts(
-        device, is_symbolic(gm), tuple(offset_inputs(gm)), any(True for _ in specs_in(gm))
-    )
+    facts = GraphFacts(device, is_open, tuple(offset_inputs(gm)), any(True for _ in specs_in(gm)))
     source = SourceGraph(lambda: gm, facts)
     if facts.is_symbolic:
         facts = dataclasses.replace(facts, symbols=symbols_of(gm))
