@@ -12,9 +12,9 @@ import torch
 import bench  # noqa: F401  (before transformers is imported, see bench/torchvision_operators.py)
 from tests import drawing, lean_torch  # noqa: F401
 from tests.older_releases import fault_of
+from xla_dynamo.calls.frozen_inputs import FrozenProgram
 from xla_dynamo.dynamo import dynamo_trace
 from xla_dynamo.execution import background, split_graph
-from xla_dynamo.execution.frozen_inputs import FrozenProgram
 from xla_dynamo.runtime import marks, metrics, xla_options
 
 # The CPU appears as eight devices, over which some tests divide programs; the others use the first.

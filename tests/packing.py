@@ -11,6 +11,7 @@ from tests.compiling import watched
 from tests.freezing import check_inference
 from xla_dynamo.lowerings.cpu import onednn
 from xla_dynamo.lowerings.passes.call_packed import TARGET
+from xla_dynamo.programs.program import Handles
 from xla_dynamo.runtime.libraries import libraries_of
 
 needs_onednn = pytest.mark.skipif(
@@ -64,4 +65,9 @@ def forms(model, x):
     """What follows the convolutions of a frozen model inside their calls."""
     run, built = watched(model, fullgraph=True, freeze=True)
     check_inference(run, x, eager=model)
-    return [json.loads(packed.form)["then"] for packed in built[0].program.frozen.packed]
+    return [json.loads(call.form)["then"] for call in packed_calls(built[0].program)]
+
+
+def packed_calls(program):
+    """What a program executes by handles."""
+    return [call for slot in program.of(Handles) for call in slot.calls]

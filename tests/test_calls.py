@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from tests.compiling import assert_matches_eager, compiled
-from xla_dynamo.execution.known_buffers import StaticInputs
+from xla_dynamo.memory.known_buffers import StaticInputs
 from xla_dynamo.runtime import metrics
 
 
 @pytest.fixture
 def imports(monkeypatch):
     """The address of each tensor that is imported into PJRT, and the one that it has there."""
-    import xla_dynamo.execution.known_buffers as known_buffers
+    import xla_dynamo.memory.known_buffers as known_buffers
     from xla_dynamo.runtime.jaxlib_private import buffer_address
 
     seen = []

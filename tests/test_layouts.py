@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.compiling import compiled
-from xla_dynamo.execution.restriding import preparation, restriding
 from xla_dynamo.lowerings.builders.strides import is_row_major, row_major_order
+from xla_dynamo.memory.restriding import preparation, restriding
 from xla_dynamo.programs.layouts import input_layout, output_layout
 
 shapes = st.lists(st.integers(0, 4), max_size=4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.compiling import assert_matches_eager, compiled, compiled_anew
-from xla_dynamo.execution import donated_inputs
+from xla_dynamo.memory import donated_inputs
 from xla_dynamo.runtime.buffers import donates_in_place
 from xla_dynamo.runtime.clients import placement_at
 
@@ -13,7 +13,7 @@ from xla_dynamo.runtime.clients import placement_at
 def copies(monkeypatch):
     """The values that were copied back."""
     copied = []
-    monkeypatch.setattr(donated_inputs, "_copy_back", lambda *args: copied.append(args))
+    monkeypatch.setattr(donated_inputs, "copy_back", lambda *args: copied.append(args))
     return copied
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 import xla_dynamo
 from tests.compiling import compiled, compiled_anew, leaf
-from xla_dynamo.execution.overlaps import are_apart
+from xla_dynamo.memory.overlaps import are_apart
 from xla_dynamo.runtime import metrics
 
 

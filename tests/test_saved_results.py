@@ -35,7 +35,7 @@ def chosen_strides(f, *inputs, dynamic=False):
     leaves = [x.requires_grad_() for x in inputs]
     close = {"rtol": 1e-4, "atol": 1e-5}
     assert_matches_eager(run, *leaves, calls=2, gradient_strides=True, **close)
-    return [event.program.chosen_strides for event in built]
+    return [event.program.chosen_strides() for event in built]
 
 
 @has_images

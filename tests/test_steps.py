@@ -16,8 +16,8 @@ def test_the_steps_of_a_call_alone():
 
     first, second = graph(torch.sin).steps, graph(torch.exp).steps
     x = torch.randn(64, 64)
-    buffers, changing = first.import_inputs([x], None)
-    assert not changing
+    assert not first.donated
+    buffers = first.supply([x], None)
     (between,) = first.execute(buffers)
     results = second.execute(between)
     (actual,) = second.export(results, [], None)
@@ -35,6 +35,6 @@ def test_buffers_of_another_kind_are_refused(x):
     """PJRT counts bytes alone, and would read them as it was compiled to."""
     gm = make_fx(lambda x: (x + 1,), tracing_mode="fake")(torch.ones(64, 64))
     steps = xla_dynamo.compile_graph(gm, [torch.ones(64, 64)]).steps
-    buffers, _ = steps.import_inputs([x], None)
+    buffers = steps.supply([x], None)
     with pytest.raises(xla_dynamo.ExecutionError, match="was given buffers"):
         steps.execute(buffers)

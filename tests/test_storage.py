@@ -23,6 +23,7 @@ from xla_dynamo.graphs.sizes import static_values
 from xla_dynamo.options import Options
 from xla_dynamo.programs import program as records
 from xla_dynamo.programs.lower import lower
+from xla_dynamo.programs.program import Constant, NegativeZero
 from xla_dynamo.programs.storage import read_program, write_program
 from xla_dynamo.programs.targets import target_of
 
@@ -112,7 +113,7 @@ def test_random_numbers_and_barriers(stored):
     first = f(torch.ones(100))
     torch.manual_seed(3)
     assert torch.equal(first, f(torch.ones(100)))
-    assert read_program(io.BytesIO(stored[0])).takes_negative_zero
+    assert read_program(io.BytesIO(stored[0])).of(NegativeZero)
 
 
 def test_frozen_values(stored):
@@ -134,7 +135,7 @@ def test_tensors_of_the_graph(stored, dtype):
     gm = trace(torch.ones(100))
     (result,) = xla_dynamo.compile_graph(gm, [torch.ones(100)])(torch.ones(100))
     assert torch.equal(result, torch.ones(100) + table)
-    (constant,) = read_program(io.BytesIO(stored[0])).constants
+    (constant,) = read_program(io.BytesIO(stored[0])).of(Constant)
     assert torch.equal(constant.tensor, table)
 
 
@@ -174,14 +175,15 @@ def test_other_files(tmp_path):
     ("change", "said"),
     [
         (lambda d: d.update(format=99), "format 99"),
-        (lambda d: d["program"]["Program"].pop("uses_rng"), "uses_rng"),
+        (lambda d: d["program"]["Program"].pop("arguments"), "arguments"),
         (lambda d: d["program"]["Program"].update(largest={"torch": "load"}), "torch.load"),
         (lambda d: d["program"]["Program"].update(largest={"op": "aten.no_such.op"}), "no_such"),
         (lambda d: d.update(format="1"), "format '1'"),
         (lambda d: d["program"]["Program"].update(results="x"), "program.results is str"),
-        (lambda d: d["program"]["Program"].update(results=7), "returns 1 results"),
+        (lambda d: d["program"]["Program"].update(results={"tuple": []}), "slots for 1 and 0"),
         (lambda d: d["program"]["Program"].update(outputs=5), "program.outputs is int"),
-        (lambda d: d["program"]["Program"].update(uses_rng=True), "takes 1 arguments"),
+        (lambda d: _arguments(d).append({"Seed": {}}), "slots for 2 and 1"),
+        (lambda d: _arguments(d).append({"Output": {}}), r"arguments\[1\] is Output, and none"),
         (lambda d: d["program"]["Program"].update(effects=_effect("aten.add.Tensor")), "no check"),
         (lambda d: d["program"]["Program"].update(effects=_effect(LOADS)), "no operator"),
         (lambda d: d["program"]["Program"].update(largest={"float": "0x1p99999"}), "Overflow"),
@@ -202,6 +204,10 @@ def test_changed_descriptions(change, said):
             archive.writestr(name, data)
     with pytest.raises(xla_dynamo.StorageError, match=said):
         read_program(changed)
+
+
+def _arguments(described):
+    return described["program"]["Program"]["arguments"]["tuple"]
 
 
 LOADS = "load_library.__call__.__call__"
@@ -236,7 +242,7 @@ def test_constants_of_another_size():
     write_program(program, file)
     with zipfile.ZipFile(file) as archive:
         contents = {name: archive.read(name) for name in archive.namelist()}
-    contents["constants/0"] = b""
+    contents["constants/1"] = b""
     changed = io.BytesIO()
     with zipfile.ZipFile(changed, "w") as archive:
         for name, data in contents.items():
@@ -277,8 +283,8 @@ def test_in_a_fresh_process(name, tmp_path):
     torch.save((x, expected), tmp_path / "tensors")
     script = f"""
 import torch
-from xla_dynamo.execution.calls import bind
-from xla_dynamo.execution.steps import steps_of
+from xla_dynamo.calls.calls import bind
+from xla_dynamo.calls.steps import steps_of
 from xla_dynamo.programs.storage import read_program
 from xla_dynamo.runtime.clients import placement_of
 from xla_dynamo.runtime.executables import Executable

@@ -46,18 +46,21 @@ ROOMS = {
     "jax": "decompositions graphs lowerings.builders lowerings.passes lowerings.table"
     " lowerings.target programs runtime",
     "events": "graphs programs runtime",
-    "execution": "decompositions events graphs lowerings.builders lowerings.table"
-    " lowerings.passes lowerings.target options programs runtime runtime.cpu",
+    "memory": "lowerings.builders programs runtime",
+    "calls": "graphs lowerings.builders lowerings.passes memory options programs runtime"
+    " runtime.cpu",
+    "execution": "calls decompositions events graphs lowerings.builders lowerings.table"
+    " lowerings.target memory options programs runtime",
     "dynamo": "events graphs lowerings.builders programs",
-    "backend": "decompositions dynamo events execution graphs options programs runtime"
+    "backend": "calls decompositions dynamo events execution graphs options programs runtime"
     " torch_threads",
     "spmd": "runtime",
     "spmd.recipes": "runtime spmd",
-    "training": "backend dynamo events execution graphs options runtime torch_threads",
+    "training": "backend dynamo events execution graphs memory options runtime torch_threads",
     "distributed_checkpoint": "runtime spmd training",
-    "lazy": "backend decompositions execution graphs lowerings.builders lowerings.table options"
+    "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table options"
     " runtime runtime.cpu spmd",
-    "stablehlo": "decompositions execution graphs lowerings.bounded lowerings.builders"
+    "stablehlo": "calls decompositions graphs lowerings.bounded lowerings.builders"
     " lowerings.target options programs runtime",
     "reports": "backend dynamo events options training",
     "command_line": "execution reports runtime stablehlo",

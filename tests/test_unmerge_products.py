@@ -12,9 +12,9 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.compiling import EXACT, assert_matches_eager, watched
+from xla_dynamo.calls.calls import bind
+from xla_dynamo.calls.steps import steps_of
 from xla_dynamo.execution import compiled_graph
-from xla_dynamo.execution.calls import bind
-from xla_dynamo.execution.steps import steps_of
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values
 from xla_dynamo.lowerings.target import Target

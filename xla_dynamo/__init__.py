@@ -28,7 +28,7 @@ _LAZY = {
     "explain": "xla_dynamo.reports.explain",
     "openxla": "xla_dynamo.backend",
     "precompile": "xla_dynamo.execution.precompile",
-    "refreeze": "xla_dynamo.execution.changes",
+    "refreeze": "xla_dynamo.memory.changes",
     "train_step": "xla_dynamo.training.train_step",
     "add_step_closure": "xla_dynamo.lazy.step_closures",
     "compile": "xla_dynamo.lazy.steps",

@@ -6,7 +6,7 @@ import re
 import torch
 
 import xla_dynamo
-from xla_dynamo.execution import divided_tensors
+from xla_dynamo.memory import divided_tensors
 from xla_dynamo.runtime.jaxlib_private import pieces_of
 from xla_dynamo.spmd import Mesh
 

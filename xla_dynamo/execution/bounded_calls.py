@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from xla_dynamo.execution.calls import Call, replayed
-from xla_dynamo.execution.restriding import restrided
+from xla_dynamo.calls.calls import Call, replayed
 from xla_dynamo.graphs.bucket_choice import Choice
 from xla_dynamo.graphs.open_sizes import TensorSizes
+from xla_dynamo.memory.restriding import restrided
 from xla_dynamo.programs.lower_bounded import BoundedProgram, OpenInput, OpenResult
 
 # How many tuples of sizes a program knows the plans of.

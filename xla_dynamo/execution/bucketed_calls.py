@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from xla_dynamo.calls.calls import Call
 from xla_dynamo.execution.bounded_calls import BoundedCall
-from xla_dynamo.execution.calls import Call
 from xla_dynamo.execution.executable_cache import ExecutableCache
 from xla_dynamo.execution.meanwhile import Meanwhile, only_looks
 from xla_dynamo.graphs.bucket_choice import BucketChoice, Choice

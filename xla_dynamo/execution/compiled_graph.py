@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 
+from xla_dynamo.calls.calls import BoxedGraph, Call, bind
+from xla_dynamo.calls.effects import take_effects, with_effects_behind
+from xla_dynamo.calls.frozen_inputs import FrozenValues
+from xla_dynamo.calls.steps import Steps, steps_of
 from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed, log_event
 from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.execution.bucketed_calls import BucketedCalls
-from xla_dynamo.execution.calls import BoxedGraph, Call, bind
-from xla_dynamo.execution.effects import take_effects, with_effects_behind
 from xla_dynamo.execution.executable_cache import ExecutableCache
-from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.meanwhile import Meanwhile
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.execution.split_graph import Part, SplitGraph
-from xla_dynamo.execution.steps import Steps, steps_of
 from xla_dynamo.execution.traced_strides import taking_strides, with_strides
 from xla_dynamo.graphs.bucket_choice import Choice
 from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
@@ -263,7 +263,7 @@ class CompiledGraph(BoxedGraph):
         if executable is not None:
             keeps_inputs = self.request.keeps_inputs
             steps = steps_of(program, executable, keeps_inputs, self._frozen)
-        return bind(program, steps, placement), program.chosen_strides, steps
+        return bind(program, steps, placement), program.chosen_strides(), steps
 
     @unset_fake_temporarily()
     def _compile_bounded(

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.execution.calls import Call
+from xla_dynamo.calls.calls import Call
 from xla_dynamo.graphs.nodes import run_and_save_rng_state, run_with_rng_state
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.runtime import metrics

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
-from xla_dynamo.execution.calls import Call
+from xla_dynamo.calls.calls import Call
 from xla_dynamo.execution.eager_graph import eager_call
 from xla_dynamo.execution.executable_cache import ExecutableCache
 from xla_dynamo.execution.result_placeholders import placeholder_call

@@ -6,7 +6,7 @@ from typing import Any
 import sympy
 import torch
 
-from xla_dynamo.execution.calls import Call
+from xla_dynamo.calls.calls import Call
 from xla_dynamo.graphs.sizes import values_at
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from xla_dynamo.calls.calls import BoxedGraph, bind
+from xla_dynamo.calls.frozen_inputs import FrozenValues
+from xla_dynamo.calls.steps import steps_of
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, Event, Observer
-from xla_dynamo.execution.calls import BoxedGraph, bind
 from xla_dynamo.execution.compiled_graph import CompiledGraph
-from xla_dynamo.execution.frozen_inputs import FrozenValues
 from xla_dynamo.execution.meanwhile import is_ahead
 from xla_dynamo.execution.saved_programs import is_whole, read_entry
-from xla_dynamo.execution.steps import steps_of
 from xla_dynamo.options import Options
 from xla_dynamo.programs.program import Program
 from xla_dynamo.runtime import metrics
@@ -80,13 +80,13 @@ def load(
     if not isinstance(program, Program):
         return None
     executable, frozen = None, None
-    if program.frozen is not None:
+    if program.reads_frozen:
         frozen = FrozenValues()
         frozen.compile(program.frozen, placement, options)
     if program.results:
         executable = Executable(program.module, placement, options.xla_options, program.written_as)
     steps = steps_of(program, executable, True, frozen) if executable is not None else None
-    graph = BoxedGraph(bind(program, steps, placement), program.chosen_strides, steps)
+    graph = BoxedGraph(bind(program, steps, placement), program.chosen_strides(), steps)
     metrics.increment("PersistentCacheProgramHit")
     if executable is None or not executable.was_saved:
         metrics.increment("UncachedCompile")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from xla_dynamo.errors import StorageError
 from xla_dynamo.graphs.open_sizes import NotBounded
 from xla_dynamo.programs.lower_bounded import BoundedProgram
-from xla_dynamo.programs.program import Program
+from xla_dynamo.programs.program import Constant, Donated, Program
 from xla_dynamo.programs.storage import read_any_program, write_program
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.cache_folder import CacheFolder
@@ -110,5 +110,5 @@ def is_whole(program: Program) -> bool:
 
     A tensor that the user's code holds, and may change, would be one of this process.
     """
-    held = any(not constant.is_literal for constant in program.constants)
-    return not (held or program.effects or program.mutations or program.donations)
+    held = any(not constant.is_literal for constant in program.of(Constant))
+    return not (held or program.effects or program.mutations or program.of(Donated))

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.calls.calls import BoxedGraph, Call
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.execution.calls import BoxedGraph, Call
 from xla_dynamo.execution.stacked_loops import CompileLoop, StackedLoop
 from xla_dynamo.graphs.fallback import (
     DRAWN_BY_TORCH,

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.calls.calls import Call
 from xla_dynamo.decompositions.tracing import traced
-from xla_dynamo.execution.calls import Call
 from xla_dynamo.graphs.nodes import bodies
 from xla_dynamo.graphs.sizes import geometry
 from xla_dynamo.torch_private import FakeTensorMode, scan_op, while_loop_op

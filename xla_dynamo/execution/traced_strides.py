@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from xla_dynamo.execution.calls import Call
+from xla_dynamo.calls.calls import Call
 from xla_dynamo.programs.program import Strides
 
 

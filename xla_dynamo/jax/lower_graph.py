@@ -15,8 +15,10 @@ from xla_dynamo.jax.arrays import to_numpy
 from xla_dynamo.lowerings import passes
 from xla_dynamo.lowerings.builders.functions import merge
 from xla_dynamo.lowerings.target import Target
+from xla_dynamo.programs.layouts import InputLayout
 from xla_dynamo.programs.lower_nodes import GraphLowering
 from xla_dynamo.programs.module_builder import ModuleBuilder
+from xla_dynamo.programs.program import Constant, Input, Seed, Slot
 
 
 def call_graph(
@@ -47,24 +49,33 @@ def call_graph(
     builder = ModuleBuilder(target, Request())
     lowering = GraphLowering(gm, static_values(gm), builder)
     with ir.InsertionPoint(builder.block), ir.Location.unknown():
-        for node in gm.graph.find_nodes(op="placeholder"):
+        for index, node in enumerate(gm.graph.find_nodes(op="placeholder")):
             fake = node.meta["val"]
-            lowering.env[node] = builder.argument(fake.shape, fake.dtype)
+            slot = Input(index, InputLayout(tuple(range(fake.ndim))))
+            lowering.env[node] = builder.argument(slot, fake.shape, fake.dtype)
         lowering.lower_nodes()
         results = gm.graph.output_node().args[0]
         func.ReturnOp([lowering.env[node] for node in results])  # type: ignore[index, union-attr]
     builder.finish()
     passes.run(builder.module, target)
-    operands = [*inputs, *(_constant(c.tensor) for c in builder.constants)]
-    if builder.uses_rng:
-        assert seed is not None
-        operands.append(seed)
+    operands = [_operand(slot, inputs, seed) for slot in builder.arguments]
     functions = [op for op in builder.module.body.operations if isinstance(op, func.FuncOp)]
     function = merge(into, builder.module, name)
     for op in functions:
         symbols.insert(op)
     reference = ir.FlatSymbolRefAttr.get(function.name.value)
     return list(func.CallOp(function.type.results, reference, operands).results)
+
+
+def _operand(slot: Slot, inputs: Sequence[ir.Value], seed: ir.Value | None) -> ir.Value:
+    """The value of an argument of the graph's function."""
+    if isinstance(slot, Input):
+        return inputs[slot.index]
+    if isinstance(slot, Constant):
+        return _constant(slot.tensor)
+    assert isinstance(slot, Seed)
+    assert seed is not None
+    return seed
 
 
 def _constant(tensor: torch.Tensor) -> ir.Value:

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.backend import compile_torch_graph
+from xla_dynamo.calls.calls import BoxedGraph
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.execution.calls import BoxedGraph
 from xla_dynamo.lazy import contents, debug, growth, memory, modes
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Value, cell_of

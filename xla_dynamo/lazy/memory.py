@@ -7,7 +7,7 @@ have the buffer, since programs write new values into the memory of old ones.
 
 import torch
 
-from xla_dynamo.execution.buffer_calls import strides_layout
+from xla_dynamo.calls.buffer_calls import strides_layout
 from xla_dynamo.lazy.contents import (
     Value,
     as_dtype,

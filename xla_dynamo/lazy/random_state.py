@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import torch
 
-from xla_dynamo.execution.constants import seeds_from
+from xla_dynamo.calls.seeds import seeds_from
 
 generator = torch.Generator()
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from xla_dynamo.execution.buffer_calls import strides_layout
+from xla_dynamo.calls.buffer_calls import strides_layout
 from xla_dynamo.lazy import contents, execution, memory
 from xla_dynamo.lazy.contents import Value, cell_of, new_tensor, shows_all, shows_twice
 from xla_dynamo.lazy.transfers import uploaded

@@ -7,25 +7,33 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from jax.extend.mlir import ir
+
 from xla_dynamo.graphs.output_views import ViewStep
 from xla_dynamo.lowerings.builders.functions import main_of
-from xla_dynamo.programs.program import Effect, Program
+from xla_dynamo.programs.program import Donated, Effect, Program
 from xla_dynamo.torch_private import OpOverload, schema
 
 
 def check_program(program: Program) -> None:
     """Raise ValueError or TypeError unless a program is whole, and calls views and checks alone."""
     _check(program, Program, "program")
-    frozen = len(program.frozen.keys) + bool(program.frozen.packed) if program.frozen else 0
-    bound = (program.donations, program.inputs, program.static_inputs, program.constants)
-    taken = sum(map(len, bound)) + program.uses_rng + frozen + program.takes_negative_zero
-    main = main_of(program.module)
-    arguments = len(main.entry_block.arguments)
+    _check_slots(program.module, len(program.arguments), len(program.results))
+    if program.frozen is not None:
+        _check_slots(program.frozen.module, len(program.frozen.arguments), len(program.frozen.keys))
+    numbers = [slot.donated for slot in program.results if slot.donated is not None]
+    if sorted(numbers) != sorted(slot.index for slot in program.of(Donated)):
+        raise ValueError("the donated inputs are not those that results are written into")
+
+
+def _check_slots(module: ir.Module, arguments: int, results: int) -> None:
+    main = main_of(module)
     *_, last = main.entry_block.operations
-    if taken != arguments or len(last.operands) != program.results:
+    taken, returned = len(main.entry_block.arguments), len(last.operands)
+    if (taken, returned) != (arguments, results):
         raise ValueError(
-            f"the module takes {arguments} arguments and returns {len(last.operands)} results, and "
-            f"the program binds {taken} and {program.results}"
+            f"the module takes {taken} arguments and returns {returned} results, and the program "
+            f"has slots for {arguments} and {results}"
         )
 
 
@@ -60,8 +68,10 @@ def _check(value: Any, hint: Any, name: str) -> None:
 def _check_one_of(value: Any, hints: tuple[Any, ...], name: str) -> None:
     if value is None and type(None) in hints:
         return
-    (hint,) = (h for h in hints if h is not type(None))
-    _check(value, hint, name)
+    kinds = [hint for hint in hints if hint is not type(None)]
+    if len(kinds) > 1 and type(value) not in kinds:
+        raise TypeError(f"{name} is {type(value).__name__}, and none of the slots")
+    _check(value, type(value) if len(kinds) > 1 else kinds[0], name)
 
 
 def _check_operator(value: Any) -> None:

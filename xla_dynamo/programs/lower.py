@@ -1,7 +1,7 @@
 """An ATen FX graph to a program: its arguments, its nodes, its results, then the passes."""
 
 import collections
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -24,7 +24,6 @@ from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings import passes
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.functions import main_of
-from xla_dynamo.lowerings.builders.shardings import sharding_attribute
 from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
 from xla_dynamo.lowerings.passes.call_packed import with_forms
 from xla_dynamo.lowerings.passes.contraction_barriers import take_negative_zero
@@ -44,10 +43,25 @@ from xla_dynamo.programs.layouts import (
 )
 from xla_dynamo.programs.lower_nodes import GraphLowering
 from xla_dynamo.programs.module_builder import ModuleBuilder
-from xla_dynamo.programs.program import Effect, Frozen, Input, Mutation, Output, Program
+from xla_dynamo.programs.program import (
+    Donated,
+    Effect,
+    Frozen,
+    FrozenValue,
+    Handles,
+    Input,
+    Mutation,
+    NegativeZero,
+    Output,
+    Parameter,
+    Program,
+    Result,
+    SymbolValues,
+)
 from xla_dynamo.torch_private import invert_perm
 
 Node: TypeAlias = torch.fx.Node
+_PLAIN = Result()
 
 
 def lower(
@@ -97,13 +111,9 @@ class ProgramLowering(GraphLowering):
         self.memories = Memories()
         self.shared: dict[Node, Node] = {}
         self.results: list[ir.Value] = []
+        self.result_slots: list[Result] = []
         self.result_index: dict[Any, int] = {}
-        self.restrides: dict[int, Restride] = {}
-        self.host_results: set[int] = set()
         self.symbols = symbols
-        self.donations: list[Input] = []
-        self.inputs: list[Input] = []
-        self.static_inputs: list[Input] = []
         self.outputs: tuple[Output, ...] = ()
         self.mutations: tuple[Mutation, ...] = ()
 
@@ -119,12 +129,12 @@ class ProgramLowering(GraphLowering):
         others = [node for node in self.input_index if node not in donated]
         static = {n for n in others if self.input_index[n] in request.static_inputs}
         with ir.InsertionPoint(builder.block):
-            self.donations = self.arguments(donated)
-            self.inputs = self.arguments([node for node in others if node not in static])
+            self.take(donated, Donated)
+            self.take([node for node in others if node not in static], Input)
             if self.symbols:
-                builder.argument([self.symbols], torch.int32)
-                self.inputs.append(Input(len(self.input_index), InputLayout((0,))))
-            self.static_inputs = self.arguments([node for node in others if node in static])
+                slot = SymbolValues(len(self.input_index), InputLayout((0,)))
+                builder.argument(slot, [self.symbols], torch.int32)
+            self.take([node for node in others if node in static], Parameter)
             self.lower_nodes()
             self.shared = outputs_of_one_memory(self.with_memory(), self.fake_values, self.memories)
             self.outputs = tuple(self.output(value) for value in self.graph_results)
@@ -133,57 +143,49 @@ class ProgramLowering(GraphLowering):
                 for target, value in self.mutated.items()
                 if target not in donated
             )
-            self.results += [self.new_value(node) for node in donated]
+            for node in donated:
+                self.add_result(self.new_value(node), Result(donated=self.input_index[node]))
             func.ReturnOp(self.results)
         builder.finish()
 
     def finish(self, frozen: Collection[str] | None) -> Program:
         """Run the passes over the module that was written."""
-        builder, request = self.builder, self.builder.request
-        donations, inputs, statics = self.donations, self.inputs, self.static_inputs
-        outputs, mutations = self.outputs, self.mutations
+        builder = self.builder
+        before = builder.arguments
+        roots = [number for number, slot in enumerate(before) if isinstance(slot, Parameter)]
         cut = None
-        if frozen is not None and not mutations and statics:
-            first = len(donations) + len(inputs)
-            roots = range(first, first + len(statics))
-            before = dict(zip(roots, statics, strict=True))
-            if (cut := freeze(builder.main, roots, frozen, builder.target)) is not None:
-                statics = [i for number, i in before.items() if number not in cut.unused]
-        builder.main.arg_attrs = self.argument_attributes(
-            len(donations), [given.axes for given in (*donations, *inputs, *statics)]
-        )
+        if frozen is not None and not self.mutations and roots:
+            cut = freeze(builder.main, roots, frozen, builder.target)
+        arguments = list(before)
+        if cut is not None:
+            arguments = [slot for number, slot in enumerate(before) if number not in cut.unused]
+            arguments += map(FrozenValue, cut.keys)
+        builder.give_attributes(arguments, self.result_slots)
         if builder.target.partitions == 1 and not self.symbols:
-            allow_any_permutation(builder.main, self.results_for_backward(outputs, mutations))
+            allow_any_permutation(builder.main, self.results_for_backward())
         self.run_passes()
         of_cut = None
         if cut is not None:
-            needs_zero = False
+            if cut.packed:
+                arguments.append(Handles(with_forms(cut.packed, builder.module)))
             if cut.module is not None:
                 passes.run(cut.module, builder.target)
-                needs_zero = take_negative_zero(main_of(cut.module))
-            read = tuple(before[number] for number in cut.arguments)
-            packed = with_forms(cut.packed, builder.module)
-            keys, computed = tuple(cut.keys), tuple(cut.computed)
-            of_cut = Frozen(keys, cut.module, read, computed, needs_zero, packed)
+                read = [before[number] for number in cut.arguments]
+                read += [NegativeZero()] * take_negative_zero(main_of(cut.module))
+                of_cut = Frozen(cut.module, tuple(read), tuple(cut.computed))
+        arguments += [NegativeZero()] * take_negative_zero(builder.main)
+        self.note_permutations()
         return Program(
             module=builder.module,
-            donations=tuple(donations),
-            inputs=tuple(inputs),
-            static_inputs=tuple(statics),
-            constants=tuple(builder.constants),
-            uses_rng=builder.uses_rng,
-            frozen=of_cut,
-            takes_negative_zero=take_negative_zero(builder.main),
-            results=len(self.results),
-            outputs=outputs,
-            mutations=mutations,
+            arguments=tuple(arguments),
+            results=tuple(self.result_slots),
+            outputs=self.outputs,
+            mutations=self.mutations,
             effects=tuple(self.effects),
-            restrides=self.restrides,
-            host_results=tuple(sorted(self.host_results)),
+            frozen=of_cut,
             calls_torch=bool(builder.calls),
-            chosen_strides=self.chosen_strides(outputs),
             largest=self.largest(),
-            mesh=tuple(request.mesh.shape().items()) if request.mesh is not None else (),
+            mesh=tuple(builder.request.mesh.shape().items()) if builder.request.mesh else (),
         )
 
     def run_passes(self) -> None:
@@ -192,29 +194,31 @@ class ProgramLowering(GraphLowering):
 
     # --- arguments -----------------------------------------------------------------------------
 
-    def arguments(self, nodes: Collection[Node]) -> list[Input]:
-        """Give the program an argument for each input that it reads."""
-        return [given for node in nodes if (given := self.argument(node)) is not None]
+    def take(self, nodes: Iterable[Node], kind: type[Input]) -> None:
+        """Give the program an argument for each of these inputs that it reads."""
+        for node in nodes:
+            self.take_one(node, kind)
 
-    def argument(self, node: Node) -> Input | None:
+    def take_one(self, node: Node, kind: type[Input]) -> None:
+        """Give the program an argument for an input, if it reads the input."""
         example = self.fake_values[node]
         if not isinstance(example, torch.Tensor):
             self.env[node] = example
-            return None
+            return
         if not self.is_read(node):
-            return None
+            return
         if node.users and all(
             user.target is with_effects and user.args[0] is node for user in node.users
         ):
             self.env[node] = None  # a token: it orders effects, and AOTAutograd passes None
-            return None
+            return
         layout, index = self.layout(node), self.input_index[node]
         shape = [example.shape[d] for d in layout.permutation]
-        argument = self.checked(node, lambda: self.builder.argument(shape, example.dtype))
-        self.env[node] = build.transpose(argument, invert_perm(layout.permutation))
         sharding = self.builder.request.shardings.get(index)
         axes = sharding.permuted(layout.permutation).axes if sharding is not None else ()
-        return Input(index, layout, axes)
+        slot = kind(index, layout, axes)
+        argument = self.checked(node, lambda: self.builder.argument(slot, shape, example.dtype))
+        self.env[node] = build.transpose(argument, invert_perm(layout.permutation))
 
     def is_read(self, node: Node) -> bool:
         """Whether an input is to be an argument of the program."""
@@ -250,26 +254,6 @@ class ProgramLowering(GraphLowering):
         value = build.broadcast_to(build.cast(value, example.dtype), example.shape)
         return build.transpose(value, input_layout(example).permutation)
 
-    def argument_attributes(
-        self, donated: int, axes: Sequence[Sequence[Sequence[str]]]
-    ) -> ir.ArrayAttr:
-        """Attributes of the arguments: the first ones have the last results for aliases.
-
-        In a program for several devices each says how it is divided.
-        """
-        arguments = self.builder.block.arguments
-        attributes: list[dict[str, ir.Attribute]] = [{} for _ in arguments]
-        number = ir.IntegerType.get_signless(32)
-        first = len(self.results) - donated
-        for i in range(donated):
-            attributes[i]["tf.aliasing_output"] = ir.IntegerAttr.get(number, first + i)
-        if self.builder.request.mesh is not None:
-            for i, argument in enumerate(arguments):
-                given = axes[i] if i < len(axes) else ()
-                given = given or [()] * build.rank_of(argument)
-                attributes[i]["sdy.sharding"] = sharding_attribute(given)
-        return ir.ArrayAttr.get([ir.DictAttr.get(a) for a in attributes])
-
     # --- nodes ---------------------------------------------------------------------------------
 
     def node(self, node: Node) -> Any:
@@ -288,9 +272,9 @@ class ProgramLowering(GraphLowering):
 
     def check_errors(self, node: Node, info: ir.Value) -> None:
         """A factorization was asked to raise when LAPACK's info, its last result, is not 0."""
-        self.results.append(info)
+        number = self.add_result(info)
         api = "torch.linalg." + str(node.target).split("linalg_")[-1].removesuffix(".default")
-        args = Output(len(self.results) - 1), Output(number=api)
+        args = Output(number), Output(number=api)
         kwargs = {"is_matrix": Output(number=build.rank_of(info) == 0)}
         self.effects.append(Effect(torch.ops.aten._linalg_check_errors.default, args, kwargs))
 
@@ -335,14 +319,18 @@ class ProgramLowering(GraphLowering):
     def result(self, node: Node) -> int:
         """The index of the program result that is this node's value."""
         if node not in self.result_index:
-            index = self.result_index[node] = len(self.results)
-            layout = output_layout(self.fake_values[node])
-            self.results.append(self.arrange(self.env[node], self.fake_values[node], layout))
-            if self.fake_values[node].device.type == "cpu":
-                self.host_results.add(index)
-            if layout.restride is not None:
-                self.restrides[index] = layout.restride
+            promised = self.fake_values[node]
+            layout = output_layout(promised)
+            value = self.arrange(self.env[node], promised, layout)
+            slot = Result(layout.restride, on_host=promised.device.type == "cpu")
+            self.result_index[node] = self.add_result(value, slot)
         return self.result_index[node]
+
+    def add_result(self, value: ir.Value, slot: Result = _PLAIN) -> int:
+        """Give the program another result; returns its number."""
+        self.results.append(value)
+        self.result_slots.append(slot)
+        return len(self.results) - 1
 
     def arrange(self, x: ir.Value, promised: torch.Tensor, layout: OutputLayout) -> ir.Value:
         """Bring a result into the form that crosses (see OutputLayout)."""
@@ -353,33 +341,31 @@ class ProgramLowering(GraphLowering):
             x = build.slice_dim(x, dim, 0, 1)
         return build.transpose(x, layout.permutation)
 
-    def results_for_backward(
-        self, outputs: Sequence[Output], mutations: Sequence[Mutation]
-    ) -> set[int]:
+    def results_for_backward(self) -> set[int]:
         """The program's results that only the backward reads, once each: of any strides."""
-        others = [mutation.output for mutation in mutations]
+        others = [mutation.output for mutation in self.mutations]
         others += [output for effect in self.effects for output in effect.outputs]
-        uses = collections.Counter(output.result for output in (*outputs, *others))
+        uses = collections.Counter(output.result for output in (*self.outputs, *others))
         found = set()
         for number in self.builder.request.results_for_backward:
-            output = outputs[number]
+            output = self.outputs[number]
             index = output.result
-            if index is not None and output.view is None and uses[index] == 1:
+            if index is None or output.view is not None or uses[index] > 1:
+                continue
+            if self.result_slots[index].restride is None:
                 found.add(index)
-        return found - self.restrides.keys()
+        return found
 
-    def chosen_strides(self, outputs: Sequence[Output]) -> dict[int, tuple[int, ...]]:
-        """The strides of outputs, by number, whose results the passes have permuted."""
-        chosen = {}
-        numbers = {output.result: number for number, output in enumerate(outputs)}
+    def note_permutations(self) -> None:
+        """Note in the slots of the results which dimensions the passes have permuted."""
         *_, last = self.builder.block.operations
         for index, permutation in take_permutations(self.builder.main).items():
             inner = last.operands[index].type.shape
             strides = row_major(inner)
             size = tuple(inner[dim] for dim in permutation)
-            stride = chosen[numbers[index]] = tuple(strides[dim] for dim in permutation)
-            self.restrides[index] = Restride(size, stride)
-        return chosen
+            given = Restride(size, tuple(strides[dim] for dim in permutation))
+            slot = self.result_slots[index]
+            self.result_slots[index] = Result(given, is_permuted=True, on_host=slot.on_host)
 
     def largest(self) -> tuple[int, str] | None:
         """The largest tensor of the graph, for messages: its bytes, and where the user made it."""

@@ -22,7 +22,15 @@ from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.layouts import output_layout
 from xla_dynamo.programs.lower import ProgramLowering
 from xla_dynamo.programs.module_builder import ModuleBuilder
-from xla_dynamo.programs.program import Output, Program
+from xla_dynamo.programs.program import (
+    Constant,
+    Donated,
+    Input,
+    Output,
+    Program,
+    Slot,
+    SymbolValues,
+)
 
 Node: TypeAlias = torch.fx.Node
 
@@ -128,6 +136,7 @@ def _lower(
             for lowering in lowerings:
                 lowering.write()
         first = lowerings[0]
+        arguments = first.builder.arguments
         views = _views(lowerings, open_sizes)
         _check_draws(gm)
         check_bindings(lowerings, open_sizes, views)
@@ -135,7 +144,7 @@ def _lower(
             dims_of = bound_sizes(
                 [lowering.builder.main for lowering in lowerings],
                 symbols,
-                len(first.donations) + len(first.inputs) - 1,
+                next(i for i, slot in enumerate(arguments) if isinstance(slot, SymbolValues)),
                 _parts_of_arguments(first, open_sizes, number_first),
                 first.env,
             )
@@ -192,22 +201,18 @@ def check_bindings(
     first = lowerings[0]
     if first.effects:
         raise NotBounded("it has effects behind the program")
-    changed = [given.index for given in first.donations] + [m.index for m in first.mutations]
+    arguments = first.builder.arguments
+    changed = [slot.index for slot in arguments if isinstance(slot, Donated)]
+    changed += [mutation.index for mutation in first.mutations]
     for index in changed:
         known = open_sizes.inputs[index]
         if isinstance(known, TensorSizes) and known.is_open:
             raise NotBounded(f"input {index}, of an open size, changes in place")
     for other in lowerings[1:]:
         alike = (
-            (first.donations, first.inputs, first.static_inputs, first.host_results)
-            == (other.donations, other.inputs, other.static_inputs, other.host_results)
-            and len(first.results) == len(other.results)
-            and [
-                c.tensor is d.tensor
-                for c, d in zip(first.builder.constants, other.builder.constants, strict=False)
-            ]
-            == [True] * len(first.builder.constants)
-            and len(first.builder.constants) == len(other.builder.constants)
+            list(map(_comparable, arguments)) == list(map(_comparable, other.builder.arguments))
+            and [slot.on_host for slot in first.result_slots]
+            == [slot.on_host for slot in other.result_slots]
             and first.mutations == other.mutations
             and all(
                 i in views or _without_number(a) == _without_number(b)
@@ -216,6 +221,11 @@ def check_bindings(
         )
         if not alike:
             raise NotBounded("inputs, outputs or views of them are bound in another way")
+
+
+def _comparable(slot: Slot) -> Any:
+    """What two lowerings of a graph have in common if a slot is the same to both."""
+    return id(slot.tensor) if isinstance(slot, Constant) else slot
 
 
 def _check_draws(gm: torch.fx.GraphModule) -> None:
@@ -238,13 +248,14 @@ def _parts_of_arguments(
 ) -> list[Sequence[Parts] | None]:
     """The parts of the dimensions of each argument of the program."""
     found: list[Sequence[Parts] | None] = []
-    for given in (*lowering.donations, *lowering.inputs, *lowering.static_inputs):
-        known = open_sizes.inputs[given.index] if given.index < len(open_sizes.inputs) else None
-        if isinstance(known, TensorSizes) and known.is_open:
-            found.append([known.shape[d].factors(number_first) for d in given.layout.permutation])
-        else:
-            found.append(None)
-    return found + [None] * (len(lowering.builder.constants) + lowering.builder.uses_rng)
+    for slot in lowering.builder.arguments:
+        parts = None
+        if isinstance(slot, Input) and not isinstance(slot, SymbolValues):
+            known = open_sizes.inputs[slot.index]
+            if isinstance(known, TensorSizes) and known.is_open:
+                parts = [known.shape[d].factors(number_first) for d in slot.layout.permutation]
+        found.append(parts)
+    return found
 
 
 def _outputs(

@@ -107,8 +107,7 @@ class ExportedLowering(ProgramLowering):
         if not isinstance(promised, torch.Tensor) or self.env[node] is None:
             return super().output(node)
         if node not in self.result_index:
-            self.result_index[node] = len(self.results)
-            self.results.append(self.env[node])
+            self.result_index[node] = self.add_result(self.env[node])
         return Output(self.result_index[node])
 
     def effect(self, node: Node) -> tuple[Any, ...]:

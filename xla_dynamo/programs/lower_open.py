@@ -19,7 +19,7 @@ from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower_bounded import check_bindings, line_of
 from xla_dynamo.programs.lower_exported import ExportedLowering
 from xla_dynamo.programs.module_builder import ModuleBuilder
-from xla_dynamo.programs.program import Program
+from xla_dynamo.programs.program import Input, Program
 
 Node: TypeAlias = torch.fx.Node
 
@@ -97,8 +97,8 @@ def _lowered(
 def _extents(lowering: OpenLowering, sizes: OpenSizes) -> list[Sequence[Extent] | None]:
     """The extents of the dimensions of each argument of the program."""
     found: list[Sequence[Extent] | None] = []
-    for given in (*lowering.inputs, *lowering.static_inputs):
-        known = sizes.inputs[given.index]
+    for slot in lowering.builder.arguments:
+        known = sizes.inputs[slot.index] if isinstance(slot, Input) else None
         found.append(known.shape if isinstance(known, TensorSizes) and known.is_open else None)
-    arguments = len(lowering.builder.block.arguments)
+    arguments = len(lowering.builder.block.arguments)  # behind the slots, that of the barriers
     return found + [None] * (arguments - len(found))

@@ -1,5 +1,7 @@
 """The MLIR module under construction, and the arguments that nodes add to its main function."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -10,9 +12,9 @@ from xla_dynamo.graphs.request import Request
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import update_type
-from xla_dynamo.lowerings.builders.shardings import declare_mesh
+from xla_dynamo.lowerings.builders.shardings import declare_mesh, sharding_attribute
 from xla_dynamo.lowerings.target import Target
-from xla_dynamo.programs.program import Constant
+from xla_dynamo.programs.program import Constant, Donated, Input, Result, Seed, Slot
 
 Node: TypeAlias = torch.fx.Node
 # The operators between a literal, as in torch.tensor([1, 2]), and its readers.
@@ -30,7 +32,7 @@ class ModuleBuilder:
         block: the body of `main`.
         functions: inlined functions by their key (see `from_jax`).
         calls: the kernels of torch that it calls.
-        constants: the tensors behind the arguments that `constant` added.
+        arguments: a slot for each argument of `main`.
     """
 
     def __init__(self, target: Target, request: Request) -> None:
@@ -44,12 +46,13 @@ class ModuleBuilder:
         self.block = self.main.add_entry_block()
         self.functions: dict[Any, Any] = {}
         self.calls: set[str] = set()
-        self.constants: list[Constant] = []
+        self.arguments: list[Slot] = []
         self._draws = 0
         self._seed: ir.Value | None = None
 
-    def argument(self, shape: Any, dtype: torch.dtype) -> ir.Value:
+    def argument(self, slot: Slot, shape: Any, dtype: torch.dtype) -> ir.Value:
         """Another argument of `main`."""
+        self.arguments.append(slot)
         return self.block.add_argument(tensor_type(shape, dtype), ir.Location.unknown())
 
     def constant(self, node: Node, tensor: torch.Tensor) -> ir.Value:
@@ -64,8 +67,7 @@ class ModuleBuilder:
                 wide = build.array(tensor.float().tolist(), torch.float32)
                 return build.cast(build.reshape(wide, tensor.shape), tensor.dtype)
             return build.reshape(build.array(tensor.tolist(), tensor.dtype), tensor.shape)
-        self.constants.append(Constant(tensor, literal))
-        return self.argument(tensor.shape, tensor.dtype)
+        return self.argument(Constant(tensor, literal), tensor.shape, tensor.dtype)
 
     @property
     def uses_rng(self) -> bool:
@@ -75,15 +77,30 @@ class ModuleBuilder:
     def random_key(self) -> ir.Value:
         """A fresh ui64[2] key: the seed that is an argument, and the number of the draw."""
         if self._seed is None:
-            self._seed = self.argument([1], torch.uint64)
+            self._seed = self.argument(Seed(), [1], torch.uint64)
         self._draws += 1
         return build.concatenate([self._seed, build.full([1], self._draws, torch.uint64)], 0)
 
     def finish(self) -> None:
-        """Give `main` its type, and the seed its place behind all other arguments."""
-        if self._seed is not None:
-            number = self._seed.arg_number
-            behind = self.argument([1], torch.uint64)
-            self._seed.replace_all_uses_with(behind)
-            self.block.erase_argument(number)
+        """Give `main` its type."""
         update_type(self.main)
+
+    def give_attributes(self, arguments: Sequence[Slot], results: Sequence[Result]) -> None:
+        """Give each donated argument its new value for an alias, and in a mesh each its sharding.
+
+        Args:
+            arguments: a slot for each argument, but for the last ones that are whole.
+            results: a slot for each result.
+        """
+        aliases = {slot.donated: number for number, slot in enumerate(results)}
+        number = ir.IntegerType.get_signless(32)
+        attributes = []
+        for argument, slot in itertools.zip_longest(self.block.arguments, arguments):
+            of_one: dict[str, ir.Attribute] = {}
+            if isinstance(slot, Donated):
+                of_one["tf.aliasing_output"] = ir.IntegerAttr.get(number, aliases[slot.index])
+            if self.request.mesh is not None:
+                axes = slot.axes if isinstance(slot, Input) else ()
+                of_one["sdy.sharding"] = sharding_attribute(axes or [()] * build.rank_of(argument))
+            attributes.append(ir.DictAttr.get(of_one))
+        self.main.arg_attrs = ir.ArrayAttr.get(attributes)

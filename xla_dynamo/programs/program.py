@@ -1,11 +1,11 @@
-"""The result of lowering a graph, as data: a StableHLO module, and how a call binds to it.
+"""The result of lowering a graph, as data: a StableHLO module, and a slot for each of its values.
 
 No field is a function: `execution` reads a program and acts, and `storage` writes it to disk.
 """
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from jax.extend.mlir import ir
@@ -19,17 +19,18 @@ from xla_dynamo.programs.layouts import InputLayout, Restride
 
 # Strides of some results, by their number.
 Strides: TypeAlias = Mapping[int, tuple[int, ...]]
+SlotT = TypeVar("SlotT")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Input:
-    """A program argument that is the graph's `index`-th input.
+    """A slot for the graph's `index`-th input, a tensor that most calls make anew.
 
     Attributes:
         index: the number of the input.
-        layout: how it becomes the argument.
-        axes: the axes of the program's mesh that divide each dimension of the argument; none for
-            one that is whole on each device.
+        layout: how the tensor becomes the argument.
+        axes: the axes of the program's mesh that shard each dimension of the argument; () for an
+            argument that is whole on each device.
     """
 
     index: int
@@ -38,11 +39,85 @@ class Input:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Parameter(Input):
+    """An input that comes again at each call: a parameter or a buffer of a module."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Donated(Input):
+    """An input whose memory takes its new value, which is a result of the argument's shape."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SymbolValues(Input):
+    """The sizes of the dynamic dimensions, i32[symbols], behind the inputs of the graph."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)  # tensors compare their elements
 class Constant:
     """A tensor of the graph: a literal, or one that may change between calls."""
 
     tensor: torch.Tensor
     is_literal: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seed:
+    """A fresh seed of random numbers, u64[1]."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrozenValue:
+    """A value that another program computes from parameters and buffers alone.
+
+    Values of equal keys are equal, whatever sizes a program is for.
+    """
+
+    key: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Handles:
+    """The addresses of calls with packed weights, i64[calls], which read frozen values."""
+
+    calls: tuple[Packed, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NegativeZero:
+    """The number -0.0, f32[], that keeps XLA from contracting operators."""
+
+
+Slot: TypeAlias = (
+    Input
+    | Parameter
+    | Donated
+    | SymbolValues
+    | Constant
+    | Seed
+    | FrozenValue
+    | Handles
+    | NegativeZero
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """A slot for a result of a program's module.
+
+    Attributes:
+        restride: how the exported result gets the strides that were promised; None where it comes
+            out as it is.
+        is_permuted: whether the passes have chosen the order of the result's dimensions, so that
+            the output has other strides than the traced ones.
+        on_host: whether the result is a tensor of the CPU, wherever the others are.
+        donated: the number of the input whose memory takes the result; None without one.
+    """
+
+    restride: Restride | None = None
+    is_permuted: bool = False
+    on_host: bool = False
+    donated: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,25 +165,18 @@ class Effect:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frozen:
-    """The values that another program computes from parameters and buffers alone.
+    """The program that computes frozen values.
 
     Attributes:
-        keys: of each value. Values of equal keys are equal, whatever sizes a program is for.
-        module: computes those of `computed`; None if there are none.
-        inputs: the arguments of `module`.
-        computed: the keys of its results.
-        takes_negative_zero: whether the last argument of `module` is -0.0, f32[].
-        packed: those that the program reads by handles, in an array of them that comes behind the
-            values of `keys`; none if there are none.
-        written_as: as in `Program`, of `module`.
+        module: the StableHLO module.
+        arguments: a slot for each of its arguments.
+        keys: the key of each of its results.
+        written_as: as in `Program`.
     """
 
+    module: ir.Module
+    arguments: tuple[Slot, ...]
     keys: tuple[str, ...]
-    module: ir.Module | None
-    inputs: tuple[Input, ...]
-    computed: tuple[str, ...]
-    takes_negative_zero: bool
-    packed: tuple[Packed, ...] = ()
     written_as: str = ""
 
 
@@ -116,28 +184,18 @@ class Frozen:
 class Program:
     """A StableHLO module and how a call binds to its arguments and results.
 
-    The module's arguments come in the order of the first attributes; the new values of donated
-    inputs are results behind all others, of their arguments' shapes.
-
     Attributes:
         module: the StableHLO module.
-        donations: inputs whose memory takes their new value.
-        inputs: the other inputs, without parameters and buffers.
-        static_inputs: the parameters and buffers.
-        constants: tensors of the graph.
-        uses_rng: whether a seed, u64[1], comes next.
-        frozen: the values computed from parameters and buffers alone, which come next.
-        takes_negative_zero: whether the last argument is -0.0, f32[].
-        results: how many results the module has.
+        arguments: a slot for each argument of the module.
+        results: a slot for each result.
         outputs: the graph's outputs.
         mutations: the inputs that change but cannot be donated.
         effects: the operators that torch runs when the program is over.
-        restrides: how exported results get the strides that were promised, by their number.
-        host_results: results, by number, that are tensors of the CPU wherever the others are.
+        frozen: computes the frozen values that no earlier program has computed; None if there are
+            none.
         calls_torch: whether the module calls kernels of torch.
-        chosen_strides: the strides of outputs, by number, that do not have the traced ones.
         largest: the largest tensor that the graph makes: its bytes, and where the user made it.
-        mesh: the axes, by name and size, of the devices that the program is divided over, in their
+        mesh: the axes, by name and size, of the devices that the program is sharded over, in their
             order; () for a program of one device.
         written_as: of a program from a file, the digest of the module's text when it was written,
             by which its executable is known in the disk cache; else "". Read, the text is another:
@@ -145,24 +203,34 @@ class Program:
     """
 
     module: ir.Module
-    donations: tuple[Input, ...]
-    inputs: tuple[Input, ...]
-    static_inputs: tuple[Input, ...]
-    constants: tuple[Constant, ...]
-    uses_rng: bool
-    frozen: Frozen | None
-    takes_negative_zero: bool
-    results: int
+    arguments: tuple[Slot, ...]
+    results: tuple[Result, ...]
     outputs: tuple[Output, ...]
-    mutations: tuple[Mutation, ...]
-    effects: tuple[Effect, ...]
-    restrides: Mapping[int, Restride]
-    host_results: tuple[int, ...]
-    calls_torch: bool
-    chosen_strides: Strides
-    largest: tuple[int, str] | None
+    mutations: tuple[Mutation, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    frozen: Frozen | None = None
+    calls_torch: bool = False
+    largest: tuple[int, str] | None = None
     mesh: tuple[tuple[str, int], ...] = ()
     written_as: str = ""
+
+    def of(self, kind: type[SlotT]) -> list[SlotT]:
+        """The slots of a kind among the arguments."""
+        return [slot for slot in self.arguments if isinstance(slot, kind)]
+
+    @property
+    def reads_frozen(self) -> bool:
+        """Whether an argument is a frozen value."""
+        return any(isinstance(slot, FrozenValue | Handles) for slot in self.arguments)
+
+    def chosen_strides(self) -> Strides:
+        """The strides of outputs, by number, that do not have the traced ones."""
+        found = {}
+        for number, output in enumerate(self.outputs):
+            given = None if output.result is None else self.results[output.result]
+            if given is not None and given.is_permuted and given.restride is not None:
+                found[number] = given.restride.stride
+        return found
 
 
 def argument_types(program: Program) -> list[tuple[tuple[int, ...], str]]:

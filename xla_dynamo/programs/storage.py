@@ -33,24 +33,53 @@ from xla_dynamo.programs.lower_bounded import (
 )
 from xla_dynamo.programs.program import (
     Constant,
+    Donated,
     Effect,
     Frozen,
+    FrozenValue,
+    Handles,
     Input,
     Mutation,
+    NegativeZero,
     Output,
+    Parameter,
     Program,
+    Result,
+    Seed,
+    SymbolValues,
 )
 from xla_dynamo.runtime.jaxlib_private import initialize_lapack
 from xla_dynamo.runtime.libraries import libraries_of
 from xla_dynamo.runtime.saved_executables import digest_of_module
 from xla_dynamo.torch_private import OpOverload
 
-FORMAT = 1
+FORMAT = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredConstant:
+    """A `Constant` whose elements are in `constants/` of the archive, under a number."""
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    is_literal: bool
+
+
 _RECORDS = {
     kind.__name__: kind
     for kind in (
         Program,
         Input,
+        Parameter,
+        Donated,
+        SymbolValues,
+        StoredConstant,
+        Seed,
+        FrozenValue,
+        Handles,
+        NegativeZero,
+        Result,
         InputLayout,
         Output,
         ViewStep,
@@ -86,29 +115,31 @@ def write_program(program: Program | BoundedProgram, file: str | BinaryIO) -> No
             calls = dataclasses.replace(program, program=None)  # type: ignore[arg-type]
             archive.writestr("bounded.json", json.dumps(encoded(calls)))
             program = program.program
-        bound = dataclasses.replace(
-            program,
-            module=None,  # type: ignore[arg-type]
-            constants=(),
-            written_as=program.written_as or digest_of_module(program.module),
+        frozen = program.frozen
+        if frozen is not None:
+            frozen = _written_module(frozen, "frozen.mlir", archive)
+        slots = tuple(
+            _written_constant(slot, number, archive) if isinstance(slot, Constant) else slot
+            for number, slot in enumerate(program.arguments)
         )
-        if program.frozen is not None:
-            frozen = dataclasses.replace(program.frozen, module=None)
-            if (module := program.frozen.module) is not None:
-                archive.writestr("frozen.mlir", _artifact(module))
-                digest = frozen.written_as or digest_of_module(module)
-                frozen = dataclasses.replace(frozen, written_as=digest)
-            bound = dataclasses.replace(bound, frozen=frozen)
-        archive.writestr("module.mlir", _artifact(program.module))
-        constants = []
-        for index, constant in enumerate(program.constants):
-            tensor = constant.tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-            data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-            archive.writestr(f"constants/{index}", data, zipfile.ZIP_STORED)
-            form = {"shape": list(tensor.shape), "dtype": encoded(tensor.dtype)}
-            constants.append({**form, "is_literal": constant.is_literal})
-        described = {"format": FORMAT, "program": encoded(bound), "constants": constants}
+        bound = _written_module(program, "module.mlir", archive)
+        bound = dataclasses.replace(bound, arguments=slots, frozen=frozen)  # type: ignore[arg-type]
+        described = {"format": FORMAT, "program": encoded(bound)}
         archive.writestr("program.json", json.dumps(described))
+
+
+def _written_module(record: Any, name: str, archive: zipfile.ZipFile) -> Any:
+    """Write the module of a program, or of a frozen one; returns the record without it."""
+    archive.writestr(name, _artifact(record.module))
+    digest = record.written_as or digest_of_module(record.module)
+    return dataclasses.replace(record, module=None, written_as=digest)
+
+
+def _written_constant(constant: Constant, number: int, archive: zipfile.ZipFile) -> StoredConstant:
+    tensor = constant.tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
+    archive.writestr(f"constants/{number}", data, zipfile.ZIP_STORED)
+    return StoredConstant(number, tuple(tensor.shape), tensor.dtype, constant.is_literal)
 
 
 def read_program(file: str | BinaryIO) -> Program:
@@ -151,19 +182,17 @@ def _read(archive: zipfile.ZipFile) -> Program:
             f"and this version of xla_dynamo reads format {FORMAT}: compile and write it again"
         )
     bound = decoded(described["program"])
-    forms = described["constants"]
-    data = [bytearray(archive.read(f"constants/{index}")) for index in range(len(forms))]
-    constants = [
-        Constant(_tensor(d, form["shape"], decoded(form["dtype"])), bool(form["is_literal"]))
-        for d, form in zip(data, forms, strict=True)
-    ]
+    slots = tuple(
+        _read_constant(slot, archive) if isinstance(slot, StoredConstant) else slot
+        for slot in bound.arguments
+    )
     frozen = bound.frozen
-    if frozen is not None and "frozen.mlir" in archive.namelist():
+    if frozen is not None:
         frozen = dataclasses.replace(frozen, module=_module(archive.read("frozen.mlir")))
     module = _module(archive.read("module.mlir"))
-    program = dataclasses.replace(bound, module=module, constants=tuple(constants), frozen=frozen)
+    program = dataclasses.replace(bound, module=module, arguments=slots, frozen=frozen)
     check_program(program)
-    if program.calls_torch or (frozen is not None and frozen.packed):
+    if program.calls_torch or program.of(Handles):
         libraries_of("cpu")  # which registers what the module calls
     return program
 
@@ -185,7 +214,12 @@ def _module(artifact: bytes) -> ir.Module:
         return hlo.deserialize_portable_artifact(context, artifact)
 
 
-def _tensor(data: bytearray, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+def _read_constant(stored: StoredConstant, archive: zipfile.ZipFile) -> Constant:
+    data = bytearray(archive.read(f"constants/{stored.number}"))
+    return Constant(_tensor(data, stored.shape, stored.dtype), stored.is_literal)
+
+
+def _tensor(data: bytearray, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     wanted = math.prod(shape) * dtype.itemsize
     if len(data) != wanted:
         raise ValueError(f"a constant of {wanted} bytes has {len(data)}")

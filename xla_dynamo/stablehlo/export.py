@@ -25,7 +25,7 @@ from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
 from xla_dynamo.options import Options
 from xla_dynamo.programs.lower_exported import lower_exported
-from xla_dynamo.programs.program import Program
+from xla_dynamo.programs.program import Constant, Input, NegativeZero, Program, Seed
 from xla_dynamo.programs.targets import target_of
 from xla_dynamo.stablehlo.export_options import StableHLOExportOptions
 from xla_dynamo.stablehlo.graph_module import StableHLOGraphModule
@@ -165,21 +165,26 @@ class _Export:
 
     def arguments(self, program: Program) -> list[Argument]:
         """The arguments of the module, and the weights behind them."""
-        found = []
-        for given in (*program.inputs, *program.static_inputs):
-            spec = self.spec_of(self.placeholders[given.index])
-            if self.specs[given.index].kind is InputKind.USER_INPUT:
-                found.append(Argument(INPUT, str(self.leaves.index(given.index)), spec))
+        found, constants = [], program.of(Constant)
+        for slot in program.arguments:
+            if isinstance(slot, Input):
+                found.append(self.argument(slot.index))
+            elif isinstance(slot, Constant):
+                name = self.stored(f"constant.{constants.index(slot)}", slot.tensor)
+                found.append(Argument(WEIGHT, name, _fixed(slot.tensor)))
+            elif isinstance(slot, Seed):
+                found.append(Argument(SEED, "", _SEED))
             else:
-                found.append(Argument(WEIGHT, self.weight(self.specs[given.index]), spec))
-        for number, constant in enumerate(program.constants):
-            name = self.stored(f"constant.{number}", constant.tensor)
-            found.append(Argument(WEIGHT, name, _fixed(constant.tensor)))
-        if program.uses_rng:
-            found.append(Argument(SEED, "", _SEED))
-        if program.takes_negative_zero:
-            found.append(Argument(NEGATIVE_ZERO, "", _SCALAR))
+                assert isinstance(slot, NegativeZero)
+                found.append(Argument(NEGATIVE_ZERO, "", _SCALAR))
         return found
+
+    def argument(self, index: int) -> Argument:
+        """The argument that is an input of the graph: the user's, or a weight."""
+        spec = self.spec_of(self.placeholders[index])
+        if self.specs[index].kind is InputKind.USER_INPUT:
+            return Argument(INPUT, str(self.leaves.index(index)), spec)
+        return Argument(WEIGHT, self.weight(self.specs[index]), spec)
 
     def weight(self, spec: InputSpec) -> str:
         """The name under which a parameter, a buffer or a constant is stored."""
@@ -238,7 +243,7 @@ class _Export:
         """The shapes and dtypes of the module's results."""
         nodes: Any = self.gm.graph.output_node().args[0]
         known = {o.result: n for n, o in zip(nodes, program.outputs, strict=True)}
-        return tuple(self.spec_of(known[number]) for number in range(program.results))
+        return tuple(self.spec_of(known[number]) for number in range(len(program.results)))
 
     def changes(self, program: Program) -> list[Change]:
         """The weights and inputs that take new values."""

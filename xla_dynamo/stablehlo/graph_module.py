@@ -11,10 +11,20 @@ import jaxlib.version
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.execution.calls import Call, bind
-from xla_dynamo.execution.steps import steps_of
+from xla_dynamo.calls.calls import Call, bind
+from xla_dynamo.calls.steps import steps_of
 from xla_dynamo.programs.layouts import InputLayout
-from xla_dynamo.programs.program import Input, Mutation, Output, Program
+from xla_dynamo.programs.program import (
+    Input,
+    Mutation,
+    NegativeZero,
+    Output,
+    Parameter,
+    Program,
+    Result,
+    Seed,
+    Slot,
+)
 from xla_dynamo.runtime.clients import placement_of
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.stablehlo.calls import leaves_of_call, made_outputs
@@ -30,6 +40,7 @@ from xla_dynamo.stablehlo.signature import (
     NEGATIVE_ZERO,
     SEED,
     WEIGHT,
+    Argument,
     Signature,
     sizes_of_call,
 )
@@ -183,37 +194,27 @@ class StableHLOGraphModule:
         numbers = {name: i for i, name in enumerate(self.weights, len(signature.inputs))}
         numbers_of_inputs = {str(i): i for i in range(len(signature.inputs))}
 
-        def bound(kind: str) -> tuple[Input, ...]:
-            names = numbers if kind == WEIGHT else numbers_of_inputs
-            return tuple(
-                Input(names[a.name], InputLayout(tuple(range(len(a.spec.shape))), is_dense=False))
-                for a in signature.arguments
-                if a.kind == kind
-            )
+        def number_of(kind: str, name: str) -> int:
+            return (numbers if kind == WEIGHT else numbers_of_inputs)[name]
 
-        kinds = [a.kind for a in signature.arguments]
-        mutations = [
-            Mutation((numbers if c.kind == WEIGHT else numbers_of_inputs)[c.name], Output(c.result))
-            for c in signature.changes
-        ]
+        def slot_of(argument: Argument) -> Slot:
+            if argument.kind == SEED:
+                return Seed()
+            if argument.kind == NEGATIVE_ZERO:
+                return NegativeZero()
+            kind = Parameter if argument.kind == WEIGHT else Input
+            dims = tuple(range(len(argument.spec.shape)))
+            index = number_of(argument.kind, argument.name)
+            return kind(index, InputLayout(dims, is_dense=False))
+
         program = Program(
             module=module,
-            donations=(),
-            inputs=bound(INPUT),
-            static_inputs=bound(WEIGHT),
-            constants=(),
-            uses_rng=SEED in kinds,
-            frozen=None,
-            takes_negative_zero=NEGATIVE_ZERO in kinds,
-            results=len(signature.results),
+            arguments=tuple(map(slot_of, signature.arguments)),
+            results=tuple(Result() for _ in signature.results),
             outputs=tuple(map(Output, range(len(signature.results)))),
-            mutations=tuple(mutations),
-            effects=(),
-            restrides={},
-            host_results=(),
-            calls_torch=False,
-            chosen_strides={},
-            largest=None,
+            mutations=tuple(
+                Mutation(number_of(c.kind, c.name), Output(c.result)) for c in signature.changes
+            ),
         )
         placement = placement_of(self._device())
         steps = None

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.errors import UnsupportedError
-from xla_dynamo.execution.changes import note_step
+from xla_dynamo.memory.changes import note_step
 from xla_dynamo.torch_private import (
     has_gradient_hooks,
     init_group,

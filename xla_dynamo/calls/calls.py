@@ -9,11 +9,11 @@ import jax
 import torch
 from torch.autograd import forward_ad
 
+from xla_dynamo.calls.failures import failure
+from xla_dynamo.calls.steps import Steps
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.execution.failures import failure
-from xla_dynamo.execution.restriding import restrided
-from xla_dynamo.execution.steps import Steps
 from xla_dynamo.graphs.output_views import ViewStep
+from xla_dynamo.memory.restriding import restrided
 from xla_dynamo.programs.program import Effect, Output, Program, Strides
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.cpu.deferred_signals import after_signals
@@ -105,7 +105,7 @@ def _nothing(args: list[Any]) -> list[Any]:
 
 def _in_a_row(steps: Steps, placement: Placement, program: Program) -> Call:
     """From the graph's inputs to the program's results."""
-    import_inputs, _, execute, export, _ = steps
+    supply, execute, export, donated = steps.supply, steps.run, steps.export, steps.donated
     stream_of = placement.stream if placement.has_streams else None
 
     def run(args: list[Any]) -> list[torch.Tensor]:
@@ -114,7 +114,8 @@ def _in_a_row(steps: Steps, placement: Placement, program: Program) -> Call:
         if in_forward_mode():
             _refuse_tangents(args)
         stream = stream_of() if stream_of is not None else None
-        buffers, changing = import_inputs(args, stream)
+        changing = [args[index] for index in donated] if donated else []
+        buffers = supply(args, stream)
         args.clear()
         return finish(buffers, changing, stream)
 

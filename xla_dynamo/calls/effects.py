@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.execution.calls import Call, run_effects
+from xla_dynamo.calls.calls import Call, run_effects
 from xla_dynamo.graphs.nodes import is_plain_effect, with_effects, writes_input
 from xla_dynamo.programs.program import Effect, Output
 

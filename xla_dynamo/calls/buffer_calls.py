@@ -4,12 +4,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from xla_dynamo.execution.constants import negative_zero, own_arguments
+from xla_dynamo.calls.supply import supply_of
 from xla_dynamo.lowerings.builders.strides import Sizes, row_major
+from xla_dynamo.memory.memory import Memory, Results, Supply
 from xla_dynamo.programs.layouts import InputLayout, layout_of
-from xla_dynamo.programs.program import Program, result_types
+from xla_dynamo.programs.program import Input, Program, result_types
 from xla_dynamo.runtime.jaxlib_private import Buffer
-from xla_dynamo.runtime.placement import Placement
 
 # Takes the buffers of the graph's inputs, each in the layout of its strides, and torch's stream.
 # Returns those of the outputs, likewise, and of the inputs that change, by number.
@@ -31,8 +31,8 @@ def own_geometries(program: Program) -> list[tuple[Sizes, Sizes] | None]:
     None for a result that torch has to expand or to cut out.
     """
     found: list[tuple[Sizes, Sizes] | None] = []
-    for number, (shape, _) in enumerate(result_types(program)):
-        given = program.restrides.get(number)
+    for (shape, _), slot in zip(result_types(program), program.results, strict=True):
+        given = slot.restride
         if given is None:
             found.append((shape, row_major(shape)))
             continue
@@ -57,7 +57,7 @@ class Binding(NamedTuple):
 def binding_of(program: Program) -> Binding | None:
     """How a program's results are bound; None where torch has to do with inputs or results."""
     changes = [m.output for m in program.mutations]
-    if program.effects or program.frozen:
+    if program.effects or program.reads_frozen:
         return None
     geometries = own_geometries(program)
     every = (*program.outputs, *changes)
@@ -65,13 +65,16 @@ def binding_of(program: Program) -> Binding | None:
         return None
     outputs = [output.result or 0 for output in program.outputs]
     changed: dict[int, int] = {m.index: m.output.result or 0 for m in program.mutations}
-    first = program.results - len(program.donations)
-    changed |= {donated.index: first + place for place, donated in enumerate(program.donations)}
+    changed |= {
+        slot.donated: number
+        for number, slot in enumerate(program.results)
+        if slot.donated is not None
+    }
     return Binding(outputs, changed)
 
 
 def buffer_call(
-    program: Program, placement: Placement, run: Callable[[Sequence[Buffer]], list[list[Buffer]]]
+    program: Program, memory: Memory, run: Callable[[Sequence[Buffer]], Results]
 ) -> BufferCall | None:
     """The call of a program on buffers; None where torch has to do with inputs or results.
 
@@ -81,20 +84,21 @@ def buffer_call(
     if binding is None:
         return None
     outputs, changed = binding
-    order = [a.index for a in (*program.donations, *program.inputs, *program.static_inputs)]
-    own = own_arguments(program, placement)
-    last = [negative_zero(placement)] if program.takes_negative_zero else []
+
+    def inputs(slots: Sequence[Input]) -> list[Supply]:
+        return [
+            lambda buffers, stream: memory.taken(slots, [buffers[slot.index] for slot in slots])
+        ]
+
+    supply = supply_of(program.arguments, memory, inputs)
 
     def call(
         buffers: Sequence[Buffer], stream: int | None
     ) -> tuple[list[Buffer], dict[int, Buffer]]:
-        arguments = [buffers[index] for index in order]
-        if own is not None:
-            arguments += own(stream)
-        results = run(arguments + last)
+        results = memory.buffers(run(supply(buffers, stream)))
         return (
-            [results[place][0] for place in outputs],
-            {index: results[place][0] for index, place in changed.items()},
+            [results[number] for number in outputs],
+            {index: results[number] for index, number in changed.items()},
         )
 
     return call

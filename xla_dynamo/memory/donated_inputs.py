@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.execution.known_buffers import ready
-from xla_dynamo.execution.overlaps import are_apart
-from xla_dynamo.execution.restriding import preparation
-from xla_dynamo.programs.program import Input
+from xla_dynamo.memory.known_buffers import ready
+from xla_dynamo.memory.overlaps import are_apart
+from xla_dynamo.memory.restriding import preparation
+from xla_dynamo.programs.program import Donated
 from xla_dynamo.runtime.buffers import import_donated, import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import Placement
@@ -29,35 +29,27 @@ class DonatedInputs:
     def __init__(
         self,
         placement: Placement,
-        donations: Sequence[Input],
+        donations: Sequence[Donated],
         read: Sequence[int],
         constants: Sequence[torch.Tensor],
     ) -> None:
         """Take the donations, the indices of the inputs that are only read, and the constants."""
         self._placement, self._constants = placement, constants
-        self._places = [
-            (d.index, preparation(d.layout), invert_perm(d.layout.permutation)) for d in donations
-        ]
+        self._places = [(slot.index, preparation(slot.layout)) for slot in donations]
         self._read = list(read)
         self._apart: list[int] = []
 
-    def buffers(self, args: Sequence[Any], stream: int | None) -> tuple[list[Any], list[Buffer]]:
-        """The tensors that a call will change, and their buffers."""
-        tensors = [args[index] for index, _, _ in self._places]
+    def buffers(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:
+        """The buffers of the tensors that a call will change."""
+        tensors = [args[index] for index, _ in self._places]
         # Eager refuses to change inference tensors elsewhere, and so does copying back.
         foreign = not torch.is_inference_mode_enabled() and any(map(_is_inference, tensors))
         give = import_tensor if foreign or not self._are_apart(tensors, args) else import_donated
         found = []
-        for tensor, (_, prepare, _) in zip(tensors, self._places, strict=True):
+        for tensor, (_, prepare) in zip(tensors, self._places, strict=True):
             given = ready(tensor, _address_of(tensor), prepare)
             found.append(give(given, self._placement, stream))
-        return tensors, found
-
-    def write_back(self, tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-        """Copy the new values that did not land in the tensors' own memory."""
-        for tensor, value, (_, _, order) in zip(tensors, values, self._places, strict=True):
-            if _address_of(tensor) != _address_of(value):
-                _copy_back(tensor, value.permute(order))
+        return found
 
     def _are_apart(self, donated: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
         """Whether nothing else of a call lies in the memory that it changes.
@@ -75,6 +67,16 @@ class DonatedInputs:
         return True
 
 
-def _copy_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
+def write_back(
+    slots: Sequence[Donated], tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+) -> None:
+    """Copy the new values that did not land in the tensors' own memory."""
+    for slot, tensor, value in zip(slots, tensors, values, strict=True):
+        if _address_of(tensor) != _address_of(value):
+            copy_back(tensor, value.permute(invert_perm(slot.layout.permutation)))
+
+
+def copy_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Give a tensor the elements of another."""
     with torch.no_grad():
         tensor.copy_(value)

@@ -14,14 +14,14 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.execution.changes import epoch, watch_optimizers
-from xla_dynamo.execution.constants import negative_zero
-from xla_dynamo.execution.known_buffers import StaticInputs
-from xla_dynamo.execution.packed_values import pack
-from xla_dynamo.execution.restriding import preparation
+from xla_dynamo.calls.packed_values import pack
+from xla_dynamo.calls.supply import supply_of
 from xla_dynamo.lowerings.passes.pack_weights import Packed
+from xla_dynamo.memory.changes import epoch, watch_optimizers
+from xla_dynamo.memory.memory import Supply
+from xla_dynamo.memory.one_device import OneDevice
 from xla_dynamo.options import Options
-from xla_dynamo.programs.program import Frozen
+from xla_dynamo.programs.program import Frozen, FrozenValue, Handles, Input
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import Placement
@@ -30,7 +30,7 @@ from xla_dynamo.runtime.placement import Placement
 # weight may be packed from values of several frozen programs: so an entry also has the handle
 # tables of the other programs, which keeps these alive, and their ids, which tell whether the entry
 # is current.
-Handles: TypeAlias = dict[tuple[Packed, ...], tuple[list[int], Buffer, Any]]
+HandleTable: TypeAlias = dict[tuple[Packed, ...], tuple[list[int], Buffer, Any]]
 _address_of = torch.Tensor.data_ptr
 _version_of = operator.attrgetter("_version")
 # The most elements of a tensor that is compared bit by bit, and of such a vector.
@@ -48,7 +48,7 @@ class _Known:
     memory: list[torch.Tensor]  # and nobody else the addresses
     watched: list[Any]
     bits: list[bytes]
-    handles: Handles
+    handles: HandleTable
 
 
 class FrozenProgram:
@@ -56,11 +56,10 @@ class FrozenProgram:
 
     def __init__(self, placement: Placement, frozen: Frozen, executable: Executable) -> None:
         """Take what the executable reads among a graph's inputs."""
-        indices = [i.index for i in frozen.inputs]
-        prepare = [preparation(i.layout) for i in frozen.inputs]
+        indices = [slot.index for slot in frozen.arguments if isinstance(slot, Input)]
         self._pick = operator.itemgetter(*indices, indices[-1])
-        self._inputs = StaticInputs(placement, indices, prepare)
-        self._constants = [negative_zero(placement)] if frozen.takes_negative_zero else []
+        memory = OneDevice(placement)
+        self._supply = supply_of(frozen.arguments, memory, memory.inputs)
         self._execute = executable.execute
         watch_optimizers()
         # Several modules may share the program, as the layers of a stack do.
@@ -68,7 +67,7 @@ class FrozenProgram:
 
     def values(
         self, args: Sequence[Any], stream: int | None, wanted: Collection[int]
-    ) -> tuple[list[Any], Handles]:
+    ) -> tuple[list[Any], HandleTable]:
         """The values for the parameters among a call's arguments, at least those of some numbers.
 
         And the handles of values that were made for these parameters.
@@ -79,7 +78,7 @@ class FrozenProgram:
             state += map(_version_of, tensors)
         except RuntimeError:  # an inference tensor, whose changes nobody counts
             state.append(object())
-        handles: Handles = {}
+        handles: HandleTable = {}
         known = self._known.get(state[0])
         if (
             known is not None
@@ -92,8 +91,8 @@ class FrozenProgram:
             handles = known.handles
         watched = [_array_of(tensor) for tensor in tensors if _is_watched(tensor)]
         bits = _bits(watched)  # before they are read: a change meanwhile is one to be seen
-        buffers = [*self._inputs.buffers(args, stream), *self._constants]
-        results: list[Any] = [buffer for (buffer,) in self._execute(buffers)]
+        executed = self._execute(self._supply(args, stream))
+        results: list[Any] = [buffer for (buffer,) in executed]
         memory = [tensor.detach() for tensor in tensors]
         owner = weakref.ref(tensors[0], self._forgetting(state[0]))
         others = [tensor for tensor in tensors if tensor is not tensors[0]]
@@ -146,23 +145,23 @@ class FrozenValues:
         """Begin without any."""
         self.keys: dict[str, tuple[FrozenProgram, int]] = {}
 
-    def compile(self, frozen: Frozen, placement: Placement, options: Options) -> float:
-        """Compile what computes new ones; returns the seconds it took."""
-        if frozen.module is None:
+    def compile(self, frozen: Frozen | None, placement: Placement, options: Options) -> float:
+        """Compile what computes new ones, if any are; returns the seconds it took."""
+        if frozen is None:
             return 0.0
         asked = options.xla_options
         executable = Executable(frozen.module, placement, asked, frozen.written_as)
         program = FrozenProgram(placement, frozen, executable)
-        self.keys.update({key: (program, i) for i, key in enumerate(frozen.computed)})
+        self.keys.update({key: (program, i) for i, key in enumerate(frozen.keys)})
         return executable.compile_seconds
 
-    def of(
-        self, frozen: Frozen, placement: Placement
-    ) -> Callable[[Sequence[Any], int | None], list[Buffer]]:
-        """A function of a call's arguments and the stream: the values that a program reads."""
-        places = [self.keys[key] for key in frozen.keys]
-        if frozen.packed:
-            return self._with_handles(places, frozen, placement)
+    def of(self, slots: Sequence[FrozenValue | Handles], placement: Placement) -> Supply:
+        """A function that gives the buffers of a program's frozen values and handles."""
+        places = [self.keys[slot.key] for slot in slots if isinstance(slot, FrozenValue)]
+        for slot in slots:
+            if isinstance(slot, Handles):
+                assert slot is slots[-1], "handles stand behind the frozen values"
+                return self._with_handles(places, slot.calls, placement)
         wanted = _by_program(places)
 
         def buffers(args: Sequence[Any], stream: int | None) -> list[Buffer]:
@@ -172,10 +171,9 @@ class FrozenValues:
         return buffers
 
     def _with_handles(
-        self, places: Sequence[Place], frozen: Frozen, placement: Placement
-    ) -> Callable[[Sequence[Any], int | None], list[Buffer]]:
+        self, places: Sequence[Place], packed: tuple[Packed, ...], placement: Placement
+    ) -> Supply:
         """The same for a program that reads some of the values by handles."""
-        packed = frozen.packed
         reads = [[self.keys[key] for key in one.keys] for one in packed]
         sources = list(dict.fromkeys(itertools.chain(*reads)))
         wanted, every = _by_program(places), _by_program([*places, *sources])

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.execution.changes import epoch, watch_optimizers
-from xla_dynamo.execution.known_buffers import ready
-from xla_dynamo.execution.restriding import preparation
+from xla_dynamo.memory.changes import epoch, watch_optimizers
+from xla_dynamo.memory.known_buffers import ready
+from xla_dynamo.memory.restriding import preparation
 from xla_dynamo.programs.layouts import InputLayout
 from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address, pieces_of
 from xla_dynamo.runtime.mesh import Sharding

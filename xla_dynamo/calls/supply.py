@@ -1,0 +1,77 @@
+"""The buffers of a program's arguments, slot by slot: the one loop that every call begins with."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from xla_dynamo.calls.seeds import draw_seed
+from xla_dynamo.lowerings.passes.contraction_barriers import NEGATIVE_ZERO
+from xla_dynamo.memory.memory import Memory, Supply
+from xla_dynamo.programs.program import (
+    Constant,
+    FrozenValue,
+    Handles,
+    Input,
+    NegativeZero,
+    Seed,
+    Slot,
+)
+from xla_dynamo.runtime.jaxlib_private import Buffer
+
+# Give functions for the buffers of inputs, and of frozen values, in the order of their slots.
+InputParts: TypeAlias = Callable[[Sequence[Input]], list[Supply]]
+FrozenPart: TypeAlias = Callable[[Sequence[FrozenValue | Handles]], Supply]
+
+
+def supply_of(
+    slots: Sequence[Slot], memory: Memory, inputs: InputParts, frozen: FrozenPart | None = None
+) -> Supply:
+    """The function that gives the buffers of all arguments of a program, in their order.
+
+    Args:
+        slots: the arguments.
+        memory: where the program runs.
+        inputs: gives the functions for the inputs of a call.
+        frozen: gives the function for frozen values; None for a program without.
+    """
+
+    def constants(slots: Sequence[Constant]) -> list[Supply]:
+        return [memory.constants(slots)]
+
+    def seeds(slots: Sequence[Seed]) -> list[Supply]:
+        return [lambda _, stream: [memory.fresh(draw_seed(memory.placement), stream)]]
+
+    def negative_zeros(slots: Sequence[NegativeZero]) -> list[Supply]:
+        return [memory.constants([Constant(NEGATIVE_ZERO, is_literal=True)])]
+
+    def frozen_values(slots: Sequence[FrozenValue | Handles]) -> list[Supply]:
+        assert frozen is not None, "a frozen value, and nobody who computes it"
+        return [frozen(slots)]
+
+    by_kind: dict[type, Callable[[Any], list[Supply]]] = {
+        Input: inputs,
+        Constant: constants,
+        Seed: seeds,
+        NegativeZero: negative_zeros,
+        FrozenValue: frozen_values,
+        Handles: frozen_values,
+    }
+
+    def supplier(slot: Slot) -> Callable[[Any], list[Supply]]:
+        return by_kind[Input if isinstance(slot, Input) else type(slot)]
+
+    parts = [
+        part
+        for parts_of, group in itertools.groupby(slots, supplier)
+        for part in parts_of(list(group))
+    ]
+    if len(parts) == 1:
+        return parts[0]
+
+    def supply(args: Sequence[Any], stream: int | None) -> list[Buffer]:
+        buffers: list[Buffer] = []
+        for part in parts:
+            buffers += part(args, stream)
+        return buffers
+
+    return supply

@@ -1,0 +1,115 @@
+"""The memory of one PJRT device, which torch's tensors may share."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from xla_dynamo.memory.donated_inputs import DonatedInputs
+from xla_dynamo.memory.known_buffers import KnownBuffers, StaticInputs
+from xla_dynamo.memory.memory import Results, Supply
+from xla_dynamo.memory.restriding import preparation
+from xla_dynamo.programs.program import Constant, Donated, Input, Parameter
+from xla_dynamo.runtime.buffers import exporter, import_tensor
+from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
+from xla_dynamo.runtime.placement import Placement
+
+
+class OneDevice:
+    """The memory of one device."""
+
+    def __init__(
+        self, placement: Placement, constants: Sequence[Constant] = (), keeps_inputs: bool = True
+    ) -> None:
+        """Take the program's constants, and whether an input may come with several calls."""
+        self.placement, self._keeps = placement, keeps_inputs
+        self._held = [constant.tensor for constant in constants]
+        self._tensor_of = exporter(placement)
+
+    def inputs(self, slots: Sequence[Input]) -> list[Supply]:
+        """Functions that give the buffers of inputs: views of the tensors where possible."""
+        donated = [slot for slot in slots if isinstance(slot, Donated)]
+        static = [slot for slot in slots if isinstance(slot, Parameter)]
+        fresh = [slot for slot in slots if not isinstance(slot, Donated | Parameter)]
+        assert [*donated, *fresh, *static] == list(slots)
+        parts: list[Supply] = []
+        if donated:
+            read = [slot.index for slot in (*fresh, *static)]
+            parts.append(DonatedInputs(self.placement, donated, read, self._held).buffers)
+        if fresh:
+            parts.append(self._fresh_inputs(fresh))
+        if static:
+            indices = [slot.index for slot in static]
+            prepare = [preparation(slot.layout) for slot in static]
+            parts.append(StaticInputs(self.placement, indices, prepare).buffers)
+        return parts
+
+    def _fresh_inputs(self, slots: Sequence[Input]) -> Supply:
+        """One function without calls of others, since every µs counts here."""
+        places = [
+            (
+                slot.index,
+                KnownBuffers(self.placement, preparation(slot.layout), keeps=self._keeps),
+            )
+            for slot in slots
+        ]
+        device, on_gpu = self.placement.torch_device, self.placement.has_streams
+
+        def supply(args: Sequence[Any], stream: int | None) -> list[Buffer]:
+            buffers: list[Buffer] = []
+            for index, known in places:
+                tensor = args[index]
+                if on_gpu and tensor.device != device:  # a 0-d CPU tensor among others
+                    tensor = tensor.to(device)
+                address = tensor.data_ptr()
+                buffer = known.by_address.get(address)
+                if buffer is None:
+                    buffer = known.load_if_it_comes_again(tensor, address, stream)
+                buffers.append(buffer)
+            return buffers
+
+        return supply
+
+    def constants(self, constants: Sequence[Constant]) -> Supply:
+        """A function that gives the buffers of a graph's own tensors.
+
+        A buffer is a view of its tensor's memory. If it cannot be, the tensor is copied at each
+        call, unless it is a literal.
+        """
+        buffers = [self._load(constant) for constant in constants]
+        pairs = enumerate(zip(constants, buffers, strict=True))
+        copied = [(index, c) for index, (c, buffer) in pairs if _may_differ(c, buffer)]
+
+        def refreshed(args: Sequence[Any], stream: int | None) -> list[Buffer]:
+            again = list(buffers)
+            for index, constant in copied:
+                again[index] = self._load(constant)
+            return again
+
+        return refreshed if copied else lambda args, stream: buffers
+
+    def _load(self, constant: Constant) -> Buffer:
+        tensor = constant.tensor.to(self.placement.torch_device).contiguous()
+        return import_tensor(tensor, self.placement)
+
+    def fresh(self, tensor: torch.Tensor, stream: int | None) -> Buffer:
+        """The buffer of a tensor that comes once."""
+        return import_tensor(tensor.to(self.placement.torch_device), self.placement, stream)
+
+    def taken(self, slots: Sequence[Input], buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """The buffers: they are of this device."""
+        return buffers
+
+    def tensors(self, results: Results, stream: int | None) -> list[torch.Tensor]:
+        """Tensors over the memory of the results, or copies where torch cannot share it."""
+        tensor_of = self._tensor_of
+        return [tensor_of(buffer, stream) for (buffer,) in results]
+
+    def buffers(self, results: Results) -> list[Buffer]:
+        """The buffer of each result."""
+        return [buffer for (buffer,) in results]
+
+
+def _may_differ(constant: Constant, buffer: Buffer) -> bool:
+    """Whether a buffer does not see its constant change."""
+    return buffer_address(buffer) != constant.tensor.data_ptr() and not constant.is_literal
