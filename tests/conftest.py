@@ -108,7 +108,7 @@ def split_graphs(monkeypatch):
             super().__init__(*args)
             made.append(self)
 
-    monkeypatch.setattr("xla_dynamo.execution.compiled_graph.SplitGraph", Watched)
+    monkeypatch.setattr("xla_dynamo.execution.compile_graph.SplitGraph", Watched)
     return made
 
 

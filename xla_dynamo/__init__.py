@@ -24,7 +24,7 @@ _LAZY = {
     "Context": "xla_dynamo.lowerings.table",
     "lowers": "xla_dynamo.lowerings.table",
     "call_jax": "xla_dynamo.lowerings.builders.from_jax",
-    "compile_graph": "xla_dynamo.execution.compiled_graph",
+    "compile_graph": "xla_dynamo.execution.compile_graph",
     "explain": "xla_dynamo.reports.explain",
     "openxla": "xla_dynamo.backend",
     "precompile": "xla_dynamo.execution.precompile",

@@ -43,7 +43,8 @@ from xla_dynamo.dynamo.size_guards import guards_on_sizes, has_open_sizes, take_
 from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.events import Observer, log_event
 from xla_dynamo.execution import saved_graphs, saved_open_graphs
-from xla_dynamo.execution.compiled_graph import CompiledGraph, compile_graph
+from xla_dynamo.execution.compile_graph import compile_graph
+from xla_dynamo.execution.compiled_graph import CompiledGraph
 from xla_dynamo.execution.graph_keys import NoKey, graph_key
 from xla_dynamo.execution.overlapping_calls import in_eager_if_overlapping
 from xla_dynamo.execution.saved_programs import SavedPrograms, write_entry

@@ -13,7 +13,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 from jax.interpreters.mlir import make_ir_context
 
-from xla_dynamo.execution.compiled_graph import compile_graph
+from xla_dynamo.execution.compile_graph import compile_graph
 from xla_dynamo.lowerings import TABLE, Context
 from xla_dynamo.lowerings.builders.build import is_value
 from xla_dynamo.lowerings.builders.dtypes import tensor_type

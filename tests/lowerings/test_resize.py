@@ -5,7 +5,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from xla_dynamo.errors import UnsupportedOperator
-from xla_dynamo.execution.compiled_graph import compile_graph
+from xla_dynamo.execution.compile_graph import compile_graph
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.options import Options
 

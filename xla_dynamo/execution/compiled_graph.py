@@ -1,8 +1,7 @@
-"""An ATen FX graph to a callable that runs on PJRT: split, lower, compile, bind."""
+"""A graph that is lowered, compiled and bound, once for each variant that its calls need."""
 
 import contextlib
 import dataclasses
-import itertools
 import logging
 import threading
 import time
@@ -12,27 +11,22 @@ from typing import Any
 import torch
 
 from xla_dynamo.calls.calls import BoxedGraph, Call, bind
-from xla_dynamo.calls.effects import take_effects, with_effects_behind
 from xla_dynamo.calls.frozen_inputs import FrozenValues
 from xla_dynamo.calls.steps import Steps, steps_of
 from xla_dynamo.errors import CompileError
-from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed, log_event
+from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed
 from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.execution.bucketed_calls import BucketedCalls
 from xla_dynamo.execution.executable_cache import ExecutableCache
 from xla_dynamo.execution.meanwhile import Meanwhile
 from xla_dynamo.execution.saved_programs import SavedPrograms
-from xla_dynamo.execution.split_graph import Part, SplitGraph
-from xla_dynamo.execution.traced_strides import taking_strides, with_strides
-from xla_dynamo.graphs.bucket_choice import Choice
-from xla_dynamo.graphs.fallback import TWO_PROGRAMS, split
-from xla_dynamo.graphs.fold_batch_norms import fold_batch_norms
-from xla_dynamo.graphs.manual_regions import check_eager
+from xla_dynamo.execution.traced_strides import with_strides
+from xla_dynamo.execution.variants import VariantKey, exact_variant
 from xla_dynamo.graphs.marked import on_one_mesh
-from xla_dynamo.graphs.preparation import prepare
+from xla_dynamo.graphs.open_sizes import NotBounded
 from xla_dynamo.graphs.request import Request
-from xla_dynamo.graphs.sizes import is_symbolic, size_key, static_values, values_at
-from xla_dynamo.graphs.source_graph import SourceGraph, source_of
+from xla_dynamo.graphs.sizes import static_values, values_at
+from xla_dynamo.graphs.source_graph import SourceGraph
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower import lower
@@ -56,9 +50,9 @@ class CompiledGraph(BoxedGraph):
         source: the graph.
         request: what it is compiled with.
 
-    A graph of static sizes is compiled at once. A symbolic one is compiled for each tuple of sizes
-    that it is called with, without being traced again; `Options.max_executables` of them are kept.
-    Likewise one that is divided over a mesh, for each set of shardings that its inputs have.
+    A graph of static sizes is compiled at once. Any other has one table of variants, by what an
+    executable is for (`VariantKey`): the sizes of a call or bounds of them, and the shardings that
+    its inputs have. `Options.max_executables` of them are kept. It is not traced again.
 
     Several threads may call it. Lowering has a lock, since the executables of a graph share its
     nodes and frozen values; XLA compiles without it, and calls never take it.
@@ -73,35 +67,36 @@ class CompiledGraph(BoxedGraph):
         saved: SavedPrograms | None = None,
     ) -> None:
         facts = source.facts
-        self._offset_inputs, self._is_static = facts.offset_inputs, facts.is_static
+        self.source, self._record, self._part = source, record, part
         # A feeder that says where the program runs passes other tensors than the user's.
         self._may_be_marked = request.placement is None
-        self.source, self._device = source, facts.device
         self._saved = saved or SavedPrograms(None, "")
-        is_marked = self._any_marks() or facts.has_marks
+        is_marked = facts.has_marks or self._any_marks()
         asked = request
         if is_marked or facts.is_symbolic:
             request = dataclasses.replace(request, results_for_backward=frozenset())
         self.request = request
-        self._record, self._part = record, part
         self._sizes: dict[str, Any] | None = None
-        self._sharding_of = _sharding_of_tensors(self._device)
+        self._sharding_of = _sharding_of_tensors(facts.device)
         freezes = request.options.freeze and request.keeps_inputs and not request.trains
         self._frozen = FrozenValues() if freezes else None
         self._lowering = threading.Lock()
         self._meanwhile = Meanwhile(source, request)
-        waits = (is_marked and self._may_be_marked) or not self._is_static
-        # Of a forward that trains, AOTAutograd asks for the strides of results now.
-        waits |= not request.trains and self._meanwhile.ahead() is not None
+        limit = request.options.max_executables
+        self._variants: ExecutableCache[Any] = ExecutableCache(limit, expected=(NotBounded,))
         self._buckets = None
         if facts.refusal and not is_marked and not freezes:
             self._tell_not_bucketed({}, facts.refusal)
-        if facts.sizes is not None and not (is_marked or freezes or self._offset_inputs):
+        if facts.sizes is not None and not (is_marked or freezes or facts.offset_inputs):
             self._buckets = BucketedCalls(
-                source, asked, self._compile_bounded, self._tell_not_bucketed, self._meanwhile
+                source,
+                asked,
+                self._variants,
+                self._compile_bounded,
+                self._tell_not_bucketed,
+                self._meanwhile,
             )
-        self._by_size: ExecutableCache[Call] = ExecutableCache(request.options.max_executables)
-        if waits:
+        if self._waits(is_marked):
             super().__init__(lambda args: self._for(args, self._shardings(args))(args))
             return
         call, strides, steps = self._compile(
@@ -112,6 +107,13 @@ class CompiledGraph(BoxedGraph):
         if self._may_be_marked and marks.were_ever_there():
             call = self._unless_divided(call, strides)
         super().__init__(call, strides, steps)
+
+    def _waits(self, is_marked: bool) -> bool:
+        """Whether the graph is compiled when it is called, and not before."""
+        if not self.source.facts.is_static or (is_marked and self._may_be_marked):
+            return True
+        # Of a forward that trains, AOTAutograd asks for the strides of results now.
+        return not self.request.trains and self._meanwhile.ahead() is not None
 
     def _unless_divided(self, call: Call, strides: Strides) -> Call:
         """The call for inputs without shardings, and what others need, which may come later."""
@@ -124,7 +126,7 @@ class CompiledGraph(BoxedGraph):
         return either
 
     def _any_marks(self) -> bool:
-        if self._device.type == "xla":  # results of divided programs are divided without a mark
+        if self.source.facts.device.type == "xla":  # results are sharded without a mark
             return self._may_be_marked and marks.were_ever_there()
         return self._may_be_marked and marks.are_there()
 
@@ -143,29 +145,27 @@ class CompiledGraph(BoxedGraph):
             call = self._buckets.find(args)
             if call is not None:
                 return call
-        offsets = [args[index].storage_offset() for index in self._offset_inputs]
-        sizes = () if self._is_static else (*size_key(args), *offsets)
-        key = (sizes, tuple(shardings.items()))
-        found = self._by_size.find(key)
+        key = exact_variant(self.source.facts, args, shardings)
+        found = self._variants.find(key)
         if found is None:
             return self._new(key, args, shardings)
         return self._meanwhile.ahead() or found
 
-    def _new(self, key: Any, args: list[Any], shardings: dict[int, Sharding]) -> Call:
+    def _new(self, key: VariantKey, args: list[Any], shardings: dict[int, Sharding]) -> Call:
         """The callable for these sizes and shardings while their executable is not there yet."""
         stand_in = None if shardings else self._meanwhile.call()
         if stand_in is None:
-            return self._by_size.compile(key, lambda: self._compile_at(key, args, shardings))
+            return self._variants.compile(key, lambda: self._compile_at(key, args, shardings))
         # A call empties its list, and a parameter must not live on for a compilation's sake.
         kept = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
-        self._meanwhile.start(self._by_size, key, lambda: self._compile_at(key, kept, shardings))
+        self._meanwhile.start(self._variants, key, lambda: self._compile_at(key, kept, shardings))
         return stand_in
 
     @property
     def _gm(self) -> torch.fx.GraphModule:
         return self.source.gm
 
-    def _compile_at(self, key: Any, args: list[Any], shardings: dict[int, Sharding]) -> Call:
+    def _compile_at(self, key: VariantKey, args: list[Any], shardings: dict[int, Sharding]) -> Call:
         """Compile for the sizes of these inputs."""
         with self._lowering:
             sizes = self.source.facts.values_of_symbols(args)
@@ -176,12 +176,13 @@ class CompiledGraph(BoxedGraph):
         return call
 
     def _values_at(self, args: Sequence[Any]) -> dict[torch.fx.Node, Any]:
-        return static_values(self._gm) if self._is_static else values_at(self._gm, args)
+        is_static = self.source.facts.is_static
+        return static_values(self._gm) if is_static else values_at(self._gm, args)
 
-    def _why_now(self, key: Any, sizes: dict[str, Any]) -> str:
+    def _why_now(self, key: VariantKey, sizes: dict[str, Any]) -> str:
         """Why there is no executable for these sizes, which become the present ones."""
         before, self._sizes = self._sizes, sizes
-        if self._by_size.was_dropped(key):
+        if self._variants.was_dropped(key):
             limit = self.request.options.max_executables
             return f"dropped before, since max_executables is {limit}"
         if before is None:
@@ -201,14 +202,14 @@ class CompiledGraph(BoxedGraph):
         shardings: dict[int, Sharding],
         reason: str,
         sizes: Mapping[str, Any],
-        key: Any = None,
+        key: VariantKey | None = None,
     ) -> tuple[Call, Strides, Steps | None]:
         """The callable for these sizes, the strides chosen for results, and the steps of a call.
 
         `key` is what the program is known by among the saved ones, if it may be one.
         """
         request = self.request
-        placement = request.placement or placement_of(self._device)
+        placement = request.placement or placement_of(self.source.facts.device)
         has_marks = shardings or self.source.facts.has_marks
         mesh, given = on_one_mesh(self._gm, shardings) if has_marks else (None, shardings)
         if mesh is not None:
@@ -268,19 +269,20 @@ class CompiledGraph(BoxedGraph):
     @unset_fake_temporarily()
     def _compile_bounded(
         self,
-        key: tuple[Choice, Any],
+        key: VariantKey,
         lower: Callable[[Target], BoundedProgram],
         sizes: Mapping[str, Any],
     ) -> BoundedCall:
         """The call of a program for these sizes, which `lower` makes for a target."""
-        placement = placement_of(self._device)
+        placement = placement_of(self.source.facts.device)
         target = target_of(placement.platform, self.request.options, bounded=True)
         with self._lowering:
             start = time.perf_counter()
             bounded = self._saved.find_or_make(key, BoundedProgram, lambda: lower(target))
             seconds = time.perf_counter() - start, 0.0
         call, *_ = self._build(bounded.program, placement, sizes, "a new bucket", seconds)
-        return BoundedCall(bounded, call, key[0], time.perf_counter() - start)
+        assert key.bounds is not None
+        return BoundedCall(bounded, call, key.bounds, time.perf_counter() - start)
 
     def _tell_not_bucketed(self, bounds: Mapping[str, Any], reason: str) -> None:
         self._record.tell(NotBucketed(self._record, self._part, bounds, reason))
@@ -310,86 +312,7 @@ class CompiledGraph(BoxedGraph):
             raise CompileError(f"{error}{describe(last)}") from error
 
 
-def compile_graph(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    request: Request | None = None,
-    saved: SavedPrograms | None = None,
-) -> BoxedGraph:
-    """Compile an ATen graph whose nodes carry fake values in `meta["val"]`.
-
-    Args:
-        gm: the graph: functional ATen overloads, with at most closing `copy_` into its inputs.
-        example_inputs: what it is called with: tensors (fake ones will do), numbers, sizes.
-        request: the options, and what else the caller knows about the graph (see `Request`).
-        saved: where its programs at open sizes are saved, if they may be.
-
-    Raises:
-        UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
-    """
-    request = request or Request()
-    options = request.options
-    record = CompilationRecord(lambda: gm, request.kind, request.observer or log_event)
-    prepare(gm)
-    device = _device_of(gm, example_inputs)
-    if options.freeze and not request.trains and device.type == "cpu":
-        fold_batch_norms(gm, request.static_inputs)
-    effects = take_effects(gm) if is_symbolic(gm) else []
-    schedule = split(gm, options)
-    if schedule is not None:
-        check_eager(gm, schedule.eager)
-        by_torch = {n: why for n, why in schedule.eager.items() if why != TWO_PROGRAMS}
-        record.note_split(by_torch, schedule.number_of_parts())
-    record.tell(record)
-    numbers = itertools.count(1)
-
-    def compile_part(part: Part) -> Call:
-        asked = dataclasses.replace(
-            request,
-            keeps_inputs=request.keeps_inputs and not part.takes_new_tensors,
-            static_inputs=part.static_inputs,
-            views_of_inputs=part.views_of_inputs,
-            results_for_backward=frozenset(),
-            input_strides={},
-            shardings={},
-        )
-        part_device = _device_of(part.gm, _promised_inputs(part.gm))
-        source = source_of(part.gm, part_device, asked)
-        return CompiledGraph(source, asked, record, next(numbers)).call
-
-    def compile_loop(gm: torch.fx.GraphModule) -> Call:
-        kind, where = "steps of a loop", request.placement
-        asked = Request(options, kind, placement=where, observer=request.observer)
-        return compile_graph(gm, _promised_inputs(gm), asked).call
-
-    compiled: BoxedGraph
-    if schedule is None:
-        compiled = CompiledGraph(source_of(gm, device, request), request, record, saved=saved)
-    else:
-        compiled = SplitGraph(gm, schedule, request, compile_part, compile_loop)
-        fakes = _promised_inputs(gm)
-        traced = {index: fakes[index].stride() for index in request.input_strides}
-        compiled.call = taking_strides(traced, compiled.call)
-    if effects:
-        call = with_effects_behind(compiled.call, effects)
-        compiled = BoxedGraph(call, compiled.chosen_strides)
-    record.seconds = time.perf_counter() - record.start
-    return compiled
-
-
 def _sharding_of_tensors(device: torch.device) -> Callable[[torch.Tensor], Sharding | None]:
     """The function that looks up how the tensors of a device are divided."""
     tensors = tensors_on(device.type)
     return marks.sharding_of if tensors is None else tensors.sharding_of
-
-
-def _promised_inputs(gm: torch.fx.GraphModule) -> list[Any]:
-    return [node.meta["val"] for node in gm.graph.find_nodes(op="placeholder")]
-
-
-def _device_of(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> torch.device:
-    """The device of the inputs, else of whatever the graph makes, else the CPU."""
-    tensors = [a for a in example_inputs if isinstance(a, torch.Tensor)]
-    tensors += [v for n in gm.graph.nodes if isinstance(v := n.meta.get("val"), torch.Tensor)]
-    devices = [t.device for t in tensors]
-    return next((d for d in devices if d.type != "cpu"), torch.device("cpu"))
