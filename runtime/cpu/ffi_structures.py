@@ -1,7 +1,7 @@
 """The structures of XLA's foreign function interface that handlers read and write.
 
-They are declared in xla/ffi/api/c_api.h, which jaxlib includes, and here once more, for ctypes. What
-`script_runner` compiles takes the offsets of their fields from here.
+They are declared in xla/ffi/api/c_api.h, which jaxlib includes, and here once more, for ctypes.
+`script_runner` takes the offsets of their fields from here.
 """
 
 import ctypes

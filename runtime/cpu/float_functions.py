@@ -7,6 +7,7 @@ C's `feclearexcept` also writes the registers of the unit of 1980, and takes ten
 `clamp` brings floats between two bounds, as torch does: NaN stays NaN.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -14,6 +15,7 @@ from llvmlite import ir
 from xla_dynamo.runtime.cpu.llvm_functions import ADDRESS, NUMBER, WORD, Function
 
 _FLOAT, _FLOAT_BYTES = ir.FloatType(), 4
+_LANES = 16  # of a vector, which LLVM divides into as many as the processor needs
 # The register's bits that are notes of exceptions; on both processors the lowest says "invalid".
 _NOTES, _INVALID = {"x86_64": 0x3F, "aarch64": 0x9F}, 1
 # What reads and writes the register: on x86 by way of memory.
@@ -65,18 +67,38 @@ def _write_register(body: Function, write: ir.Function, value: Any) -> None:
 
 
 def _write_clamp(module: ir.Module) -> None:
-    """`clamp`: x is low if low > x, and that is high if high > it does not hold.
+    """`clamp`: y is low if low > x, else x; and z is high if high < y, else y.
 
-    A comparison with NaN does not hold, nor one of -0 with 0, so both stay as they are. LLVM makes
-    vectors of it, as wide as the processor has them.
+    No comparison with NaN holds, nor one of -0 with 0, so both stay as they are.
     """
     body = Function(module, "clamp", NUMBER, [ADDRESS, WORD, ADDRESS], exported=True)
     (values, count, bounds), build = body.arguments, body.build
-    low, high = (body.load(bounds, at, type_=_FLOAT) for at in (0, _FLOAT_BYTES))
-    with body.times(count) as index:
-        at = build.mul(index, WORD(_FLOAT_BYTES))
-        value = body.load(values, at, type_=_FLOAT)
-        value = build.select(build.fcmp_ordered(">", low, value), low, value)
-        value = build.select(build.fcmp_ordered("<", high, value), high, value)
-        body.store(value, values, at)
+    ends = [body.load(bounds, at, type_=_FLOAT) for at in (0, _FLOAT_BYTES)]
+    vectors = [_repeated(build, end) for end in ends]
+    whole = build.udiv(count, WORD(_LANES))
+    with body.times(whole) as index:
+        _clamp_at(
+            body, body.address(values, build.mul(index, WORD(_LANES * _FLOAT_BYTES))), vectors
+        )
+    done = build.mul(whole, WORD(_LANES))
+    with body.times(build.sub(count, done)) as index:
+        at = build.mul(build.add(done, index), WORD(_FLOAT_BYTES))
+        _clamp_at(body, body.address(values, at), ends)
     build.ret(NUMBER(0))
+
+
+def _repeated(build: ir.IRBuilder, value: Any) -> Any:
+    """A vector of a float."""
+    vector = ir.VectorType(_FLOAT, _LANES)
+    first = build.insert_element(vector(ir.Undefined), value, NUMBER(0))
+    places = ir.VectorType(NUMBER, _LANES)(None)
+    return build.shuffle_vector(first, vector(ir.Undefined), places)
+
+
+def _clamp_at(body: Function, address: Any, ends: Sequence[Any]) -> None:
+    """Clamp what is at an address: a float, or a vector of them as the ends are."""
+    build, (low, high) = body.build, ends
+    value = build.load(address, typ=low.type, align=_FLOAT_BYTES)
+    value = build.select(build.fcmp_ordered(">", low, value), low, value)
+    value = build.select(build.fcmp_ordered("<", high, value), high, value)
+    build.store(value, address, align=_FLOAT_BYTES)

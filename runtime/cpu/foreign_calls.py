@@ -34,7 +34,7 @@ from xla_dynamo.runtime.cpu.ffi_structures import (
 )
 
 TARGET = "xla_dynamo.call"
-# Those of c_api.h whose structures begin as they are written here: jaxlib 0.10 to 0.12.
+# Those of c_api.h whose structures begin as `ffi_structures` has them: jaxlib 0.10 to 0.12.
 _KNOWN_VERSIONS = {(0, 3), (0, 4), (0, 5)}
 
 _ApiFunction = ctypes.CFUNCTYPE(Pointer, Pointer)
@@ -158,11 +158,11 @@ def _handler(pointer: Any) -> int | None:
     try:
         _run(frame)
     except BaseException as error:
-        return make_error(ctypes.addressof(frame), f"{type(error).__name__}: {error}")
+        return _make_error(ctypes.addressof(frame), f"{type(error).__name__}: {error}")
     return None
 
 
-def make_error(frame: int, message: str) -> int | None:
+def _make_error(frame: int, message: str) -> int | None:
     """What a handler returns that has failed: the address of an error of XLA's.
 
     `frame` is the address of the call's frame.

@@ -55,7 +55,9 @@ class Function:
 
     def store(self, value: Any, base: Any, *offsets: Any) -> None:
         """Write a value, or a number as a word, to an address plus offsets."""
-        self.build.store(WORD(value) if isinstance(value, int) else value, self.address(base, *offsets))
+        self.build.store(
+            WORD(value) if isinstance(value, int) else value, self.address(base, *offsets)
+        )
 
     def element(self, base: Any, structure: type[ctypes.Structure], index: Any) -> Any:
         """The address of an element of an array of structures."""
@@ -69,8 +71,9 @@ class Function:
     def times(self, count: Any) -> Iterator[Any]:
         """Do what is written inside so many times; gives the number of the turn, from 0."""
         build = self.build
-        before, head, body, behind = build.block, *map(
-            self.function.append_basic_block, ("head", "body", "behind")
+        before, head, body, behind = (
+            build.block,
+            *map(self.function.append_basic_block, ("head", "body", "behind")),
         )
         build.branch(head)
         build.position_at_end(head)

@@ -44,7 +44,11 @@ class Part(ctypes.Structure):
 class Call(ctypes.Structure):
     """How a call in a script begins."""
 
-    _fields_ = [("function", ctypes.c_int64), ("failure", ctypes.c_int64), ("words", ctypes.c_int64)]
+    _fields_ = [
+        ("function", ctypes.c_int64),
+        ("failure", ctypes.c_int64),
+        ("words", ctypes.c_int64),
+    ]
 
 
 class Word(ctypes.Structure):

@@ -39,8 +39,8 @@ from xla_dynamo.runtime.cpu.llvm_functions import (
 )
 from xla_dynamo.runtime.cpu.script_layout import Call, Part, Plan, Word
 
-# Who waits looks so often, with pauses between that take about a millisecond together; then so often
-# again, and lets other threads have its core between; and then it sleeps between.
+# Who waits looks so often, with pauses between, which take about a millisecond together. Then it
+# looks so often again, and lets other threads have its core between. Then it sleeps between.
 SPINS, YIELDS, SLEEP_US = 1 << 15, 1 << 12, 100
 TOO_MANY = f"a call has more than {layout.MOST_ADDRESSES} operands and results"
 NO_MEMORY = "there is no memory for a call"

@@ -10,7 +10,7 @@ from torch.export import Dim
 
 import xla_dynamo
 from tests.stablehlo.exporting import exported
-from xla_dynamo.runtime.cpu import foreign_calls
+from xla_dynamo.runtime.cpu import ffi_structures, foreign_calls
 from xla_dynamo.stablehlo import (
     NumpyGraphModule,
     StableHLOCompositeBuilder,

@@ -45,6 +45,7 @@ from xla_dynamo.programs.layouts import (
 from xla_dynamo.programs.lower_nodes import GraphLowering
 from xla_dynamo.programs.module_builder import ModuleBuilder
 from xla_dynamo.programs.program import Effect, Frozen, Input, Mutation, Output, Program
+from xla_dynamo.programs.targets import target_of_cut
 from xla_dynamo.torch_private import invert_perm
 
 Node: TypeAlias = torch.fx.Node
@@ -147,7 +148,8 @@ class ProgramLowering(GraphLowering):
             first = len(donations) + len(inputs)
             roots = range(first, first + len(statics))
             before = dict(zip(roots, statics, strict=True))
-            if (cut := freeze(builder.main, roots, frozen, builder.target)) is not None:
+            target = target_of_cut(builder.target, builder.main)
+            if (cut := freeze(builder.main, roots, frozen, target)) is not None:
                 statics = [i for number, i in before.items() if number not in cut.unused]
         builder.main.arg_attrs = self.argument_attributes(
             len(donations), [given.axes for given in (*donations, *inputs, *statics)]
