@@ -8,7 +8,7 @@ import torch
 
 import xla_dynamo.runtime.cpu.torch_convolutions  # noqa: F401  it registers its kernel
 from xla_dynamo.runtime.cpu.foreign_calls import can_call
-from xla_dynamo.runtime.cpu.native_code import NativeCodeError
+from xla_dynamo.runtime.cpu.native_code import NativeCodeError, can_compile, load
 from xla_dynamo.runtime.cpu.packed_weights import can_pack, prepare
 from xla_dynamo.runtime.cpu.torch_kernels import can_share
 from xla_dynamo.runtime.jaxlib_private import calls_onednn
@@ -48,3 +48,13 @@ def can_execute_packed() -> bool:
     except NativeCodeError:
         return False
     return True
+
+
+def fault_of_native_code() -> str:
+    """What is wrong with the compiler of native code; "" if all is well, or there is none."""
+    if can_compile():
+        try:
+            load("", {})
+        except NativeCodeError as error:
+            return str(error)
+    return ""

@@ -1,4 +1,4 @@
-"""The handler that runs scripts, by itself: what it calls, who helps, what fails, and its limits."""
+"""The handler of scripts by itself: what it calls, who helps, what fails, and its limits."""
 
 import ctypes
 import threading
