@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 CHOSEN := torch==2.13.0 jax==0.10.2 jaxlib==0.10.2
 # The oldest releases that pyproject.toml allows.
 OLDEST := torch==2.11.0 jax==0.10.0 jaxlib==0.10.0 numpy==2.0.0 rich==13.0.0 \
-  transformers==5.0.0 diffusers==0.38.0
+  llvmlite==0.45.0 transformers==5.0.0 diffusers==0.38.0
 
 # Makes a virtual environment, if there is none. Names no release of pip: Python brings its own.
 define environment

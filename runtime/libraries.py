@@ -8,7 +8,8 @@ import torch
 
 import xla_dynamo.runtime.cpu.torch_convolutions  # noqa: F401  it registers its kernel
 from xla_dynamo.runtime.cpu.foreign_calls import can_call
-from xla_dynamo.runtime.cpu.packed_weights import can_pack
+from xla_dynamo.runtime.cpu.native_code import NativeCodeError, can_compile, load
+from xla_dynamo.runtime.cpu.packed_weights import can_pack, prepare
 from xla_dynamo.runtime.cpu.torch_kernels import can_share
 from xla_dynamo.runtime.jaxlib_private import calls_onednn
 
@@ -19,7 +20,8 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
 
     "onednn" are its kernels for float32, and "onednn_bfloat16" those for bfloat16, which it has
     for processors with AVX-512. "onednn_packed" are those of a library of oneDNN's own, which take
-    packed weights. "torch" are kernels of torch.
+    packed weights, and programs that call them need `can_execute_packed`. "torch" are kernels of
+    torch.
     """
     if pjrt_platform != "cpu":
         return frozenset()
@@ -33,3 +35,26 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
     if "onednn" in names and can_pack():
         names.add("onednn_packed")
     return frozenset(names)
+
+
+@functools.cache
+def can_execute_packed() -> bool:
+    """Whether what "onednn_packed" calls need is there; registers it.
+
+    It is compiled, which takes a tenth of a second, so only programs that have such calls ask.
+    """
+    try:
+        prepare()
+    except NativeCodeError:
+        return False
+    return True
+
+
+def fault_of_native_code() -> str:
+    """What is wrong with the compiler of native code; "" if all is well, or there is none."""
+    if can_compile():
+        try:
+            load("", {})
+        except NativeCodeError as error:
+            return str(error)
+    return ""

@@ -18,7 +18,7 @@ from tests.freezing import check_inference, frozen
 from tests.packing import Block, always, assert_packed, convolution, needs_onednn, packed_calls
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.lowerings.passes.call_packed import TARGET
-from xla_dynamo.runtime.cpu import call_scripts, convolution_parts, packed_weights
+from xla_dynamo.runtime.cpu import convolution_parts, packed_weights
 from xla_dynamo.runtime.cpu.onednn import OneDNNError
 from xla_dynamo.runtime.cpu.packed_weights import Convolution, handles_of
 
@@ -335,9 +335,3 @@ def test_a_failure_is_told(monkeypatch):
     failed = pytest.raises(ExecutionError, match="dnnl_primitive_execute failed")
     with torch.no_grad(), failed:
         frozen(convolution())(torch.randn(2, 8, 6, 6))
-
-
-def test_scripts_have_room_for_so_many_arguments():
-    script = call_scripts.Script()
-    with pytest.raises(ValueError, match="more than 6 arguments"):
-        script.call(0, *[call_scripts.NULL] * 7)

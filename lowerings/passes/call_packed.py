@@ -24,6 +24,8 @@ from xla_dynamo.lowerings.target import Target
 
 # The handler's name, as `runtime.cpu.call_scripts` registers it.
 TARGET = "xla_dynamo.script"
+# So many operands and results has a call of it at most (`script_layout`).
+MOST_ADDRESSES = 8
 _FORMS = "xla_dynamo.forms"
 
 
@@ -86,7 +88,13 @@ def _shapes(op: ir.Operation) -> dict[str, Any]:
 
 
 def _call(number: int, operands: Sequence[Value], type_: ir.Type) -> Value:
-    """The call of a handle, on operands and with a result that are row-major."""
+    """The call of a handle, on operands and with a result that are row-major.
+
+    Raises:
+        ValueError: there are more operands than the handler takes.
+    """
+    if len(operands) + 1 > MOST_ADDRESSES:
+        raise ValueError(f"a call has more than {MOST_ADDRESSES} operands and results")
     script = ir.DenseI64ArrayAttr.get([number])
     new = hlo.CustomCallOp(
         [type_],

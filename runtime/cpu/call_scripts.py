@@ -2,11 +2,8 @@
 
 A custom call of `TARGET` runs a plan: parts, which threads of XLA's pool do side by side. A part is
 a script: the calls of some functions that return 0, one after another. If one returns another
-number, the part's second script is run instead. `machine_code` runs both. A script is an array of
-64-bit numbers:
-
-    the number of calls; then for each the address of the function, the number of its arguments,
-    and three numbers for each of them: its place, a kind and a value
+number, the part's second script is run instead. `script_runner` runs both, and `script_layout` says
+how they lie in memory.
 
 The custom call's first operand is an array of addresses of plans, and its one attribute is the
 number of the plan among them. So programs hold no address, and their executables may be saved.
@@ -16,19 +13,17 @@ operands and then of its results; the others are free.
 """
 
 import ctypes
+import threading
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 
-from xla_dynamo.runtime.cpu import foreign_calls, machine_code
+from xla_dynamo.runtime.cpu import foreign_calls, native_code, script_layout
 
 TARGET = "xla_dynamo.script"
-FIRST_FREE = 8
-# What is added to a value: the address of the slots; whether the word at the sum is meant; and from
-# this bit on a number that is added to that.
-_IN_SLOTS, _LOADED, _OFFSET = 1, 2, 8
+FIRST_FREE = script_layout.MOST_ADDRESSES
 
 
 class Argument(NamedTuple):
@@ -49,12 +44,20 @@ def number(value: int) -> Argument:
 
 def slot(index: int, offset: int = 0) -> Argument:
     """What a slot holds, plus an offset that is not negative."""
-    return Argument(_IN_SLOTS | _LOADED | offset << _OFFSET, 8 * index)
+    kind = script_layout.IN_SLOTS | script_layout.LOADED | offset << script_layout.OFFSET
+    return Argument(kind, _place(index))
 
 
 def place_of_slot(index: int) -> Argument:
     """The address of a slot."""
-    return Argument(_IN_SLOTS, 8 * index)
+    return Argument(script_layout.IN_SLOTS, _place(index))
+
+
+def _place(index: int) -> int:
+    """Where a slot is among the slots, in bytes."""
+    if not 0 <= index < script_layout.NUMBER_OF_SLOTS:
+        raise ValueError(f"slot {index} is not among {script_layout.NUMBER_OF_SLOTS}")
+    return script_layout.WORD * index
 
 
 class Script:
@@ -67,27 +70,37 @@ class Script:
     def call(
         self, function: Any, *arguments: Argument, stored: Mapping[int, Argument] = _NOTHING
     ) -> None:
-        """Add a call of a C function, or of one of `functions`, to the script.
+        """Add a call of a function of ctypes, which has a name for messages, to the script.
 
         Before the call, the script writes the values of `stored` into the slots of these numbers.
         An argument that is read from a slot is read before that: it is the slot's value so far.
 
         Raises:
-            ValueError: there are more arguments than the handler has room for.
+            ValueError: there are more arguments than the handler has room for, or no such slot.
         """
-        if len(arguments) > machine_code.MOST_ARGUMENTS:
-            raise ValueError(f"a call has more than {machine_code.MOST_ARGUMENTS} arguments")
-        address = function if isinstance(function, int) else _named(function)
-        placed = [(machine_code.ARGUMENTS + 8 * i, a) for i, a in enumerate(arguments)]
-        placed += [(machine_code.SLOTS + 8 * index, a) for index, a in stored.items()]
+        if len(arguments) > script_layout.MOST_ARGUMENTS:
+            raise ValueError(f"a call has more than {script_layout.MOST_ARGUMENTS} arguments")
+        word = script_layout.WORD
+        placed = [(script_layout.ARGUMENTS + word * i, a) for i, a in enumerate(arguments)]
+        placed += [(script_layout.SLOTS + _place(index), a) for index, a in stored.items()]
         self._words[0] += 1
-        self._words += [address, len(placed)]
+        message = ctypes.addressof(_failure_of(function.__name__))
+        self._words += [_address(function), message, len(placed)]
         for place, (kind, value) in placed:
             self._words += [place, kind, value]
 
     def memory(self) -> ctypes.Array:
         """The script in memory of its own."""
         return _array(self._words)
+
+
+def _failure_of(name: str) -> ctypes.Array:
+    """The message of a function's failure, which scripts have the address of: kept for good."""
+    text = f"{name} failed: is the memory full?".encode()
+    return _failures.setdefault(name, ctypes.create_string_buffer(text))
+
+
+_failures: dict[str, ctypes.Array] = {}
 
 
 class Plan:
@@ -110,51 +123,56 @@ def _array(words: Sequence[int]) -> ctypes.Array:
     return (ctypes.c_int64 * len(words))(*words)
 
 
-def register(threads: tuple[Any, Any]) -> bool:
-    """Register the handler, unless this process cannot run scripts; returns whether it can.
+def can_run() -> bool:
+    """Whether this process can run scripts, as far as is known before llvmlite is imported."""
+    return native_code.can_compile() and foreign_calls.can_call()
+
+
+def register(threads: tuple[Any, Any]) -> None:
+    """Compile the handler, and register it, unless that was done.
+
+    No program with a call of `TARGET` can be compiled or loaded before.
 
     Args:
         threads: OpenMP's functions that tell and set how many threads a thread's loops have: a
             script has one alone.
+
+    Raises:
+        NativeCodeError: the handler cannot be compiled here.
     """
-    if not (machine_code.can_run() and foreign_calls.can_call()):
-        return False
-    c = ctypes.CDLL(None)
-    tell, change = threads
-    addresses = {
-        "MALLOC": _address(c.malloc),
-        "FREE": _address(c.free),
-        "GET_THREADS": _address(tell),
-        "SET_THREADS": _address(change),
-        "FAIL": _address(_fail),
-        "OTHER": foreign_calls.handler_address(),
-    }
+    with _registering:
+        if functions:
+            return
+        addresses = compiled(threads)
+        capsule = jax.ffi.pycapsule(addresses["handler"])
+        jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
+        for name in ("forget", "invalid", "clamp"):
+            functions[name] = ctypes.CFUNCTYPE(ctypes.c_int)(addresses[name])
+            functions[name].__name__ = name
+
+
+def compiled(threads: tuple[Any, Any], **others: Any) -> dict[str, int]:
+    """Compile the handler and what scripts may call of ours; returns their addresses.
+
+    `others` are functions, by name, in place of those that the handler calls.
+    """
     try:
-        functions.update(machine_code.load(addresses))
-    except OSError:
-        return False
-    capsule = jax.ffi.pycapsule(functions["handler"])
-    jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
-    return True
+        from xla_dynamo.runtime.cpu import script_runner
+    except (ImportError, OSError, AttributeError) as error:
+        raise native_code.NativeCodeError(f"llvmlite cannot be imported: {error}") from error
+    c, (tell, change) = ctypes.CDLL(None), threads
+    given = {"omp_get_max_threads": tell, "omp_set_num_threads": change, **others}
+    externals = {"other_handler": foreign_calls.handler_address()}
+    for name in script_runner.EXTERNALS:
+        if name not in externals:
+            externals[name] = _address(given.get(name) or getattr(c, name))
+    return native_code.load(script_runner.written(native_code.architecture()), externals)
 
 
-# The addresses of `forget`, `invalid` and `clamp` (see `machine_code`), once registered.
-functions: dict[str, int] = {}
-# The names of the C functions that scripts call, by their addresses, for messages.
-_names: dict[int, str] = {}
-
-
-def _named(function: Any) -> int:
-    address = _address(function)
-    _names[address] = function.__name__
-    return address
+_registering = threading.Lock()
+# The functions `forget`, `invalid` and `clamp` of `float_functions`, once registered.
+functions: dict[str, Any] = {}
 
 
 def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
-
-
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-def _fail(frame: int, function: int) -> int | None:
-    """The error of a call of a function that has failed."""
-    return foreign_calls.make_error(frame, f"{_names[function]} failed: is the memory full?")

@@ -1,8 +1,7 @@
 """Calls from inside a program, which XLA makes through its foreign function interface (FFI).
 
 A StableHLO custom call names a handler that is registered once. The handler here runs Python
-functions, in the thread that reached the call and in others of XLA's pool. The structures that it
-reads are declared in xla/ffi/api/c_api.h, which jaxlib includes.
+functions, in the thread that reached the call and in others of XLA's pool.
 """
 
 import ctypes
@@ -17,79 +16,28 @@ from typing import Any
 
 import jax
 
+from xla_dynamo.runtime.cpu.ffi_structures import (
+    ERROR_CREATE,
+    EXECUTE,
+    INTERNAL,
+    METADATA,
+    NUMBER_OF_THREADS,
+    SCHEDULE,
+    Api,
+    ErrorArguments,
+    Frame,
+    MetadataExtension,
+    Number,
+    Pointer,
+    ScheduleArguments,
+    ThreadsArguments,
+)
+
 TARGET = "xla_dynamo.call"
-# Those of c_api.h whose structures begin as they are written here: jaxlib 0.10 to 0.12.
+# Those of c_api.h whose structures begin as `ffi_structures` has them: jaxlib 0.10 to 0.12.
 _KNOWN_VERSIONS = {(0, 3), (0, 4), (0, 5)}
 
-_Pointer, _Size, _Number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
-
-
-def _struct(name: str, **fields: Any) -> type[ctypes.Structure]:
-    """A structure of the API: all begin with their size and a pointer to extensions."""
-    first = {"struct_size": _Size, "extension_start": _Pointer}
-    return type(name, (ctypes.Structure,), {"_fields_": [*{**first, **fields}.items()]})
-
-
-class _Span(ctypes.Structure):
-    _fields_ = [("ptr", _Pointer), ("len", _Size)]
-
-
-_Buffer: Any = _struct("Buffer", dtype=ctypes.c_int, data=_Pointer, rank=_Number, dims=_Pointer)
-_Values: Any = _struct(
-    "Values", size=_Number, types=_Pointer, values=ctypes.POINTER(ctypes.POINTER(_Buffer))
-)
-_Attributes: Any = _struct(
-    "Attributes",
-    size=_Number,
-    types=_Pointer,
-    names=_Pointer,
-    values=ctypes.POINTER(ctypes.POINTER(_Span)),
-)
-_Frame: Any = _struct(
-    "Frame",
-    api=_Pointer,
-    context=_Pointer,
-    stage=ctypes.c_int,
-    operands=_Values,
-    results=_Values,
-    attributes=_Attributes,
-)
-_Version: Any = _struct("Version", major=ctypes.c_int, minor=ctypes.c_int)
-_EXECUTE, _METADATA = 3, 1
-
-
-class _Metadata(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", _Size),
-        ("version", _Version),
-        ("traits", ctypes.c_uint32),
-        ("state_type_id", _Number),
-    ]
-
-
-_MetadataExtension: Any = type(
-    "MetadataExtension",
-    (ctypes.Structure,),
-    {
-        "_fields_": [
-            ("struct_size", _Size),
-            ("type", ctypes.c_int),
-            ("next", _Pointer),
-            ("metadata", ctypes.POINTER(_Metadata)),
-        ]
-    },
-)
-_Api: Any = _struct("Api", version=_Version, internal=_Pointer, functions=_Pointer * 13)
-_ERROR_CREATE, _SCHEDULE, _NUMBER_OF_THREADS = 0, 11, 12
-_ApiFunction = ctypes.CFUNCTYPE(_Pointer, _Pointer)
-_ErrorArguments: Any = _struct("ErrorArguments", message=ctypes.c_char_p, code=ctypes.c_int)
-_ScheduleArguments: Any = _struct(
-    "ScheduleArguments", context=_Pointer, task=_Pointer, data=_Pointer
-)
-_ThreadsArguments: Any = _struct(
-    "ThreadsArguments", context=_Pointer, count=ctypes.POINTER(_Number)
-)
-_INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
+_ApiFunction = ctypes.CFUNCTYPE(Pointer, Pointer)
 
 
 class Kernel:
@@ -189,43 +137,43 @@ _jobs: dict[int, _Job] = {}
 _numbers = itertools.count(1)
 
 
-@ctypes.CFUNCTYPE(None, _Pointer)
+@ctypes.CFUNCTYPE(None, Pointer)
 def _task(number: int) -> None:
     job = _jobs.get(number)
     if job is not None:  # else all shares were done before this thread came
         job.help()
 
 
-@ctypes.CFUNCTYPE(_Pointer, ctypes.POINTER(_Frame))
+@ctypes.CFUNCTYPE(Pointer, ctypes.POINTER(Frame))
 def _handler(pointer: Any) -> int | None:
     frame = pointer.contents
     if frame.extension_start:
-        extension = _MetadataExtension.from_address(frame.extension_start)
-        if extension.type == _METADATA:
+        extension = MetadataExtension.from_address(frame.extension_start)
+        if extension.type == METADATA:
             version = extension.metadata.contents.version
             version.major, version.minor = _version() or (0, 0)
             return None
-    if frame.stage != _EXECUTE:
+    if frame.stage != EXECUTE:
         return None
     try:
         _run(frame)
     except BaseException as error:
-        return make_error(ctypes.addressof(frame), f"{type(error).__name__}: {error}")
+        return _make_error(ctypes.addressof(frame), f"{type(error).__name__}: {error}")
     return None
 
 
-def make_error(frame: int, message: str) -> int | None:
+def _make_error(frame: int, message: str) -> int | None:
     """What a handler returns that has failed: the address of an error of XLA's.
 
     `frame` is the address of the call's frame.
     """
-    arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, message.encode(), _INTERNAL)
-    return _api(_Frame.from_address(frame), _ERROR_CREATE)(ctypes.addressof(arguments))
+    arguments = ErrorArguments(ctypes.sizeof(ErrorArguments), None, message.encode(), INTERNAL)
+    return _api(Frame.from_address(frame), ERROR_CREATE)(ctypes.addressof(arguments))
 
 
 def handler_address() -> int:
     """The address of the handler, which answers what XLA asks of any handler beside calls."""
-    return ctypes.cast(_handler, _Pointer).value or 0
+    return ctypes.cast(_handler, Pointer).value or 0
 
 
 def _run(frame: Any) -> None:
@@ -262,25 +210,25 @@ def _is_foreign_thread() -> bool:
 
 def _schedule(frame: Any, number: int) -> None:
     """Have a thread of XLA's pool run `_task`."""
-    arguments = _ScheduleArguments(
-        ctypes.sizeof(_ScheduleArguments),
+    arguments = ScheduleArguments(
+        ctypes.sizeof(ScheduleArguments),
         None,
         frame.context,
-        ctypes.cast(_task, _Pointer),
+        ctypes.cast(_task, Pointer),
         number,
     )
-    if _api(frame, _SCHEDULE)(ctypes.addressof(arguments)):
+    if _api(frame, SCHEDULE)(ctypes.addressof(arguments)):
         _jobs[number].help()  # there is no pool
 
 
 def _number_of_threads(frame: Any) -> int:
-    count = _Number(1)
-    arguments = _ThreadsArguments(
-        ctypes.sizeof(_ThreadsArguments), None, frame.context, ctypes.pointer(count)
+    count = Number(1)
+    arguments = ThreadsArguments(
+        ctypes.sizeof(ThreadsArguments), None, frame.context, ctypes.pointer(count)
     )
-    failed = _api(frame, _NUMBER_OF_THREADS)(ctypes.addressof(arguments))
+    failed = _api(frame, NUMBER_OF_THREADS)(ctypes.addressof(arguments))
     return 1 if failed else max(count.value, 1)
 
 
 def _api(frame: Any, number: int) -> Callable[[int], int | None]:
-    return _ApiFunction(_Api.from_address(frame.api).functions[number])
+    return _ApiFunction(Api.from_address(frame.api).functions[number])

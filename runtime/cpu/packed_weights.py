@@ -54,8 +54,17 @@ _MADE = range(20, 24)
 
 
 def can_pack() -> bool:
-    """Whether programs for the CPU can execute primitives of oneDNN; registers what does."""
-    return onednn.library() is not None and call_scripts.register(onednn.threads())
+    """Whether programs for the CPU can execute primitives of oneDNN, once `prepare` was called."""
+    return onednn.library() is not None and call_scripts.can_run()
+
+
+def prepare() -> None:
+    """Register what executes primitives, unless that was done.
+
+    Raises:
+        NativeCodeError: it cannot be compiled here.
+    """
+    call_scripts.register(onednn.threads())
 
 
 class Convolution:
@@ -79,7 +88,9 @@ class Convolution:
 
         Raises:
             OneDNNError: oneDNN cannot compute it.
+            NativeCodeError: nothing can execute it here.
         """
+        prepare()
         self._form = json.loads(form)
         self._weights = _Weights(weight, self._form["groups"])
         self._bias = bias
@@ -169,10 +180,10 @@ class Convolution:
 
 
 def _bounds(then: Sequence[Any]) -> ctypes.Array:
-    """The bounds of the clamp that comes last, if one does, as `machine_code` reads them."""
+    """The bounds of the clamp that comes last, if one does, as `float_functions` reads them."""
     clamps = bool(then) and then[-1][0] == "clamp"
     low, high = (then[-1][1], then[-1][2]) if clamps else (0.0, math.inf)
-    return (ctypes.c_float * 8)(*[low] * 4, *[high] * 4)
+    return (ctypes.c_float * 2)(low, high)
 
 
 def _destroy(script: Script, place: int) -> None:

@@ -91,6 +91,38 @@ def test_a_missing_package(monkeypatch):
     assert "torch" not in found
 
 
+@pytest.mark.parametrize(
+    ("system", "machine", "wanted"),
+    [
+        ("linux", "x86_64", True),
+        ("linux", "aarch64", True),
+        ("linux", "ppc64le", False),
+        ("darwin", "arm64", False),
+        ("win32", "AMD64", False),
+    ],
+)
+def test_llvmlite_is_for_some_machines(monkeypatch, system, machine, wanted):
+    def version(name):
+        raise requirements.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(requirements.importlib.metadata, "version", version)
+    monkeypatch.setattr(requirements.sys, "platform", system)
+    monkeypatch.setattr(requirements.platform, "machine", lambda: machine)
+    found = {finding.name: finding.advice for finding in requirements.check_versions()}
+    assert ("llvmlite" in found) is wanted
+    if wanted:
+        assert found["llvmlite"] == (
+            "pip install 'llvmlite>=0.45,<1'; without it no weights of convolutions are packed "
+            "under freeze"
+        )
+
+
+def test_llvmlite_does_not_work():
+    found = {"devices": [], "default": "CPU", "libraries": [], "torch_cuda": False}
+    found |= {"native_code": "llvmlite does not work here: ...", "seconds": 1, "error": 0}
+    assert "reinstall llvmlite" in advice_of(doctor._findings(found))["native code"]
+
+
 def test_the_name_is_not_registered(monkeypatch):
     monkeypatch.setattr(doctor.importlib.metadata, "entry_points", lambda **_: [])
     (advice,) = advice_of(doctor.check_registration()).values()
@@ -122,7 +154,7 @@ def test_a_variable_that_disables_the_backend(monkeypatch):
         ("raise ValueError('3')", "failed: ValueError: 3", "the whole message"),
         (
             'print(\'{"default": "CPU", "devices": ["cpu:0"], "libraries": [], '
-            '"torch_cuda": false, "seconds": 1.0, "error": NaN}\')',
+            '"native_code": "", "torch_cuda": false, "seconds": 1.0, "error": NaN}\')',
             "error nan",
             "differ from eager",
         ),

@@ -1,31 +1,68 @@
-"""The machine code that runs scripts: its listing, and what it does with scripts."""
+"""Scripts inside compiled programs: from many threads, with errors, and in saved executables."""
 
 import os
 import re
-import shutil
 import subprocess
 import sys
+import threading
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+import torch
 
-from xla_dynamo.runtime.cpu import machine_code
-from xla_dynamo.runtime.libraries import libraries_of
+from tests.compiling import watched
+from tests.packing import always, convolution, needs_onednn
+from xla_dynamo.runtime.cpu import convolution_parts, packed_weights
+from xla_dynamo.runtime.cpu.call_scripts import TARGET
 
-runs = pytest.mark.skipif(
-    "onednn_packed" not in libraries_of("cpu"), reason="no library of oneDNN's own is here"
-)
+__all__ = ["always"]  # a fixture
+pytestmark = needs_onednn
 
 
-@pytest.mark.skipif(shutil.which("as") is None, reason="no assembler")
-@pytest.mark.skipif(not machine_code.can_run(), reason="for x86-64")
-def test_the_bytes_are_what_the_assembler_makes_of_the_instructions(tmp_path):
-    text = "\n".join(line[26:] for line in machine_code.LISTING.splitlines())
-    for name, mark in machine_code._ADDRESSES.items():
-        text = text.replace(f"${name}", f"$0x{mark.hex()}")
-    source, made = tmp_path / "code.s", tmp_path / "code.o"
-    source.write_text(text + "\n")
-    subprocess.run(["as", "-o", made, source], check=True)
-    assert machine_code.code() in made.read_bytes()
+def test_eight_threads_call_the_handler_a_hundred_thousand_times(monkeypatch):
+    """Each of four parts; and they have the same numbers each time, to the last bit.
+
+    Half of them bring NaN, so that second scripts run beside first ones.
+    """
+    monkeypatch.setattr(packed_weights.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(convolution_parts, "FEWEST_DIVIDED", 0)
+    layers = [torch.nn.Sequential(convolution(padding=1), torch.nn.ReLU()) for _ in range(25)]
+    model = torch.nn.Sequential(*layers).eval()
+    run, built = watched(model, fullgraph=True, freeze=True)
+    inputs = [torch.randn(2, 8, 4, 4) for _ in range(8)]
+    for x in inputs[::2]:
+        x[0, 0, 0, 0] = float("nan")
+    with torch.no_grad():
+        expected = [run(x) for x in inputs]
+        for x, y in zip(inputs, expected, strict=True):
+            torch.testing.assert_close(y, model(x), equal_nan=True)
+    assert str(built[0].program.module).count(f"@{TARGET}(") == len(layers)
+    wrong = []
+
+    def call(x, y):
+        with torch.no_grad():
+            bits = y.view(torch.int32)
+            wrong.extend(1 for _ in range(500) if not torch.equal(run(x).view(torch.int32), bits))
+
+    pairs = zip(inputs, expected, strict=True)
+    threads = [threading.Thread(target=call, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert len(threads) * 500 * len(layers) == 100_000
+
+
+def test_xla_raises_the_handlers_errors():
+    packed_weights.prepare()
+    result = jax.ShapeDtypeStruct((4,), jnp.float32)
+    call = jax.ffi.ffi_call(TARGET, result)
+    given = [jnp.zeros(4, jnp.float32)] * 8
+    with pytest.raises(jax.errors.JaxRuntimeError, match="more than 8 operands and results"):
+        jax.jit(lambda *x: call(*x, script=np.zeros(1, np.int64)))(*given).block_until_ready()
 
 
 SAVED = """
@@ -47,7 +84,6 @@ print("hits", metrics.counter_value("PersistentCacheHit"))
 """
 
 
-@runs
 @pytest.mark.slow
 def test_executables_are_saved_and_read_by_another_process(tmp_path):
     def hits():

@@ -10,7 +10,7 @@ from torch.export import Dim
 
 import xla_dynamo
 from tests.stablehlo.exporting import exported
-from xla_dynamo.runtime.cpu import foreign_calls
+from xla_dynamo.runtime.cpu import ffi_structures, foreign_calls
 from xla_dynamo.stablehlo import (
     NumpyGraphModule,
     StableHLOCompositeBuilder,
@@ -37,11 +37,11 @@ class Custom(torch.nn.Module):
         return torch.ops.export_tests.tripled(x + 1, [1, 2], 0.5) * 2
 
 
-@ctypes.CFUNCTYPE(foreign_calls._Pointer, ctypes.POINTER(foreign_calls._Frame))
+@ctypes.CFUNCTYPE(ffi_structures.Pointer, ctypes.POINTER(ffi_structures.Frame))
 def _triple(pointer):
     """What a user's library would have in C++: three times a float32 buffer."""
     frame = pointer.contents
-    if frame.extension_start or frame.stage != foreign_calls._EXECUTE:
+    if frame.extension_start or frame.stage != ffi_structures.EXECUTE:
         return foreign_calls._handler(pointer)
     given, made = frame.operands.values[0].contents, frame.results.values[0].contents
     shape = (ctypes.c_int64 * given.rank).from_address(given.dims)[:]
@@ -65,7 +65,7 @@ def test_custom_operators(shapes, tmp_path):
     assert module.signature.custom_calls == ("export_tests.tripled",)
     if not foreign_calls.can_call():
         pytest.skip("no FFI of a known version")
-    capsule = jax.ffi.pycapsule(ctypes.cast(_triple, foreign_calls._Pointer).value)
+    capsule = jax.ffi.pycapsule(ctypes.cast(_triple, ffi_structures.Pointer).value)
     jax.ffi.register_ffi_target("export_tests.tripled", capsule, platform="cpu")
     torch.testing.assert_close(module(x), model(x))
     module.save(tmp_path / "program")

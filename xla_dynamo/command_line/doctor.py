@@ -87,6 +87,9 @@ def _findings(found: dict[str, Any]) -> Iterator[Finding]:
     shown = ", ".join(devices[:8]) + (", …" if len(devices) > 8 else "")
     yield Finding("devices", f"{found['default']}: {shown}", advice)
     yield Finding("libraries", ", ".join(found["libraries"]) or "none")
+    if found["native_code"]:
+        advice = "no weights of convolutions are packed under freeze: reinstall llvmlite"
+        yield Finding("native code", found["native_code"], advice)
     value = f"{found['seconds']:.1f} s, cold, forward and backward; error {found['error']:.0e}"
     is_right = found["error"] <= _TOLERANCE  # a NaN is not
     advice = "" if is_right else "results differ from eager torch's: please report this"

@@ -3,6 +3,7 @@
 import importlib.metadata
 import platform
 import re
+import sys
 from collections.abc import Iterator
 
 from xla_dynamo.command_line.findings import Finding
@@ -15,7 +16,10 @@ REQUIREMENTS = (
     "numpy>=2",
     "rich>=13",
     "sympy>=1.13",
+    "llvmlite>=0.45,<1; sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'",
 )
+# What is lost without a package that the others do not need.
+_WITHOUT = {"llvmlite": "without it no weights of convolutions are packed under freeze"}
 PYTHON = ">=3.11"
 
 
@@ -24,8 +28,12 @@ def check_versions() -> Iterator[Finding]:
     yield _finding("Python", platform.python_version(), PYTHON, "a newer Python")
     yield Finding("xla-dynamo", _installed("xla-dynamo") or "not installed: run from a checkout")
     for requirement in REQUIREMENTS:
-        name, wanted = split(requirement)
-        yield _finding(name, _installed(name), wanted, f"pip install '{requirement}'")
+        bounded, _, marker = requirement.partition("; ")
+        if not is_for_this_machine(marker):
+            continue
+        name, wanted = split(bounded)
+        advice = "; ".join(filter(None, [f"pip install '{bounded}'", _WITHOUT.get(name)]))
+        yield _finding(name, _installed(name), wanted, advice)
     jax, jaxlib = _installed("jax"), _installed("jaxlib")
     if jax and jaxlib and release(jax)[:2] != release(jaxlib)[:2]:
         advice = f"jax and jaxlib must be of one release: pip install 'jaxlib=={jax}'"
@@ -45,6 +53,12 @@ def _installed(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def is_for_this_machine(marker: str) -> bool:
+    """Whether a requirement's marker, of system and processor alone, holds here; "" does."""
+    names = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
+    return not marker or bool(eval(marker, {"__builtins__": {}}, names))
 
 
 def split(requirement: str) -> tuple[str, str]:

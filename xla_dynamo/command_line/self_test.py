@@ -15,7 +15,7 @@ def run() -> dict[str, Any]:
     import torch
 
     from xla_dynamo.runtime.clients import devices_of
-    from xla_dynamo.runtime.libraries import libraries_of
+    from xla_dynamo.runtime.libraries import fault_of_native_code, libraries_of
     from xla_dynamo.runtime.topology import default_placement, device_type
 
     assert jax
@@ -24,6 +24,7 @@ def run() -> dict[str, Any]:
         "default": device_type(),
         "devices": [str(device) for device in devices_of(platform)],
         "libraries": sorted(libraries_of(platform)),
+        "native_code": fault_of_native_code(),
         "torch_cuda": torch.cuda.is_available(),
         **_compiled(torch),
     }

@@ -58,6 +58,7 @@ from xla_dynamo.programs.program import (
     Result,
     SymbolValues,
 )
+from xla_dynamo.programs.targets import target_of_cut
 from xla_dynamo.torch_private import invert_perm
 
 Node: TypeAlias = torch.fx.Node
@@ -155,7 +156,7 @@ class ProgramLowering(GraphLowering):
         roots = [number for number, slot in enumerate(before) if isinstance(slot, Parameter)]
         cut = None
         if frozen is not None and not self.mutations and roots:
-            cut = freeze(builder.main, roots, frozen, builder.target)
+            cut = freeze(builder.main, roots, frozen, target_of_cut(builder.target, builder.main))
         arguments = list(before)
         if cut is not None:
             arguments = [slot for number, slot in enumerate(before) if number not in cut.unused]

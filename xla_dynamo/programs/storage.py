@@ -49,7 +49,7 @@ from xla_dynamo.programs.program import (
     SymbolValues,
 )
 from xla_dynamo.runtime.jaxlib_private import initialize_lapack
-from xla_dynamo.runtime.libraries import libraries_of
+from xla_dynamo.runtime.libraries import can_execute_packed, libraries_of
 from xla_dynamo.runtime.saved_executables import digest_of_module
 from xla_dynamo.torch_private import OpOverload
 
@@ -192,8 +192,10 @@ def _read(archive: zipfile.ZipFile) -> Program:
     module = _module(archive.read("module.mlir"))
     program = dataclasses.replace(bound, module=module, arguments=slots, frozen=frozen)
     check_program(program)
-    if program.calls_torch or program.of(Handles):
+    if program.calls_torch:
         libraries_of("cpu")  # which registers what the module calls
+    if program.of(Handles) and not can_execute_packed():
+        raise StorageError("the program has packed weights, which nothing here can execute")
     return program
 
 

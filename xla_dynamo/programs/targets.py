@@ -1,8 +1,14 @@
 """Make the target of a program from the platform and the user's options."""
 
+import dataclasses
+
+from jax.extend.mlir.dialects import func
+
+from xla_dynamo.lowerings.builders.functions import operations_of
+from xla_dynamo.lowerings.passes.pack_weights import is_packable
 from xla_dynamo.lowerings.target import ONEDNN_PACKED, Target
 from xla_dynamo.options import Options
-from xla_dynamo.runtime.libraries import libraries_of
+from xla_dynamo.runtime.libraries import can_execute_packed, libraries_of
 
 
 def target_of(
@@ -22,3 +28,14 @@ def target_of(
         if not options.freeze:
             libraries -= {ONEDNN_PACKED}
     return Target(platform, libraries, partitions, options.matmul_precision, bounded)
+
+
+def target_of_cut(target: Target, main: func.FuncOp) -> Target:
+    """The target of a function whose weights are about to be packed, if that can be executed.
+
+    Whether it can is asked only if there is something to pack.
+    """
+    packs = ONEDNN_PACKED in target.libraries and any(map(is_packable, operations_of(main)))
+    if not packs or can_execute_packed():
+        return target
+    return dataclasses.replace(target, libraries=target.libraries - {ONEDNN_PACKED})

@@ -1,0 +1,118 @@
+"""A function in LLVM IR, as it is written: memory is addressed by structures of ctypes."""
+
+import contextlib
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+WORD, NUMBER, BYTE, ADDRESS = ir.IntType(64), ir.IntType(32), ir.IntType(8), ir.PointerType()
+
+
+class Function:
+    """A function of a module, whose body is written by `build`, LLVM's builder.
+
+    Attributes:
+        function: what others call.
+        build: writes at the end of what is there.
+        arguments: the function's.
+    """
+
+    def __init__(
+        self,
+        module: ir.Module,
+        name: str,
+        result: ir.Type,
+        arguments: Sequence[ir.Type],
+        *,
+        exported: bool = False,
+    ) -> None:
+        """Begin a function, which no other module calls unless it is exported."""
+        self.function = ir.Function(module, ir.FunctionType(result, arguments), name)
+        if not exported:
+            self.function.linkage = "internal"
+        self.build = ir.IRBuilder(self.function.append_basic_block())
+        self.arguments = self.function.args
+
+    def variable(self, type_: ir.Type, count: int = 1) -> Any:
+        """The address of room on the stack, which is the same in each turn of a loop."""
+        with self.build.goto_entry_block():
+            made = self.build.alloca(type_, count)
+        made.type = ADDRESS  # llvmlite's has the type of what it points to
+        return made
+
+    def address(self, base: Any, *offsets: Any) -> Any:
+        """An address plus offsets in bytes: numbers, or words that are computed."""
+        for offset in offsets:
+            index = WORD(offset) if isinstance(offset, int) else offset
+            base = self.build.gep(base, [index], source_etype=BYTE)
+        return base
+
+    def load(self, base: Any, *offsets: Any, type_: ir.Type = WORD) -> Any:
+        """The word at an address plus offsets."""
+        return self.build.load(self.address(base, *offsets), typ=type_)
+
+    def store(self, value: Any, base: Any, *offsets: Any) -> None:
+        """Write a value, or a number as a word, to an address plus offsets."""
+        self.build.store(
+            WORD(value) if isinstance(value, int) else value, self.address(base, *offsets)
+        )
+
+    def element(self, base: Any, structure: type[ctypes.Structure], index: Any) -> Any:
+        """The address of an element of an array of structures."""
+        return self.address(base, self.build.mul(index, WORD(ctypes.sizeof(structure))))
+
+    def add(self, number: int, base: Any, offset: int, ordering: str) -> Any:
+        """Add to a word that threads share, at once; returns what it was."""
+        return self.build.atomic_rmw("add", self.address(base, offset), WORD(number), ordering)
+
+    @contextlib.contextmanager
+    def times(self, count: Any) -> Iterator[Any]:
+        """Do what is written inside so many times; gives the number of the turn, from 0."""
+        build = self.build
+        before, head, body, behind = (
+            build.block,
+            *map(self.function.append_basic_block, ("head", "body", "behind")),
+        )
+        build.branch(head)
+        build.position_at_end(head)
+        turn = build.phi(WORD)
+        turn.add_incoming(WORD(0), before)
+        build.cbranch(build.icmp_unsigned("<", turn, count), body, behind)
+        build.position_at_end(body)
+        yield turn
+        turn.add_incoming(build.add(turn, WORD(1)), build.block)
+        build.branch(head)
+        build.position_at_end(behind)
+
+    @contextlib.contextmanager
+    def forever(self) -> Iterator[Any]:
+        """Do what is written inside until it returns or leaves; gives the number of the turn."""
+        build = self.build
+        before, body = build.block, self.function.append_basic_block("again")
+        build.branch(body)
+        build.position_at_end(body)
+        turn = build.phi(WORD)
+        turn.add_incoming(WORD(0), before)
+        yield turn
+        turn.add_incoming(build.add(turn, WORD(1)), build.block)
+        build.branch(body)
+
+
+def offset(structure: Any, *names: str) -> int:
+    """Where a field of a structure is, or one of a structure inside it, in bytes."""
+    found = 0
+    for name in names:
+        found += getattr(structure, name).offset
+        structure = dict(structure._fields_)[name]
+    return found
+
+
+def text(module: ir.Module, name: str, value: str) -> Any:
+    """The address of a text that ends with 0."""
+    data = bytearray(value.encode() + b"\0")
+    variable = ir.GlobalVariable(module, ir.ArrayType(BYTE, len(data)), name)
+    variable.linkage, variable.global_constant = "internal", True
+    variable.initializer = ir.Constant(variable.value_type, data)
+    return variable
