@@ -21,18 +21,13 @@ from xla_dynamo.graphs.output_views import Memories, outputs_of_one_memory, view
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.signatures import no_rule
 from xla_dynamo.graphs.source_lines import describe
-from xla_dynamo.lowerings import passes
 from xla_dynamo.lowerings.builders import build
-from xla_dynamo.lowerings.builders.functions import main_of
 from xla_dynamo.lowerings.builders.shardings import sharding_attribute
 from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
 from xla_dynamo.lowerings.passes.call_packed import with_forms
-from xla_dynamo.lowerings.passes.contraction_barriers import take_negative_zero
 from xla_dynamo.lowerings.passes.freeze import freeze
-from xla_dynamo.lowerings.passes.result_permutations import (
-    allow_any_permutation,
-    take_permutations,
-)
+from xla_dynamo.lowerings.passes.notes import Notes
+from xla_dynamo.lowerings.passes.result_permutations import allow_any_permutation
 from xla_dynamo.lowerings.strided import flat_storage
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.layouts import (
@@ -45,6 +40,7 @@ from xla_dynamo.programs.layouts import (
 from xla_dynamo.programs.lower_nodes import GraphLowering
 from xla_dynamo.programs.module_builder import ModuleBuilder
 from xla_dynamo.programs.program import Effect, Frozen, Input, Mutation, Output, Program
+from xla_dynamo.programs.run_passes import run_passes
 from xla_dynamo.torch_private import invert_perm
 
 Node: TypeAlias = torch.fx.Node
@@ -154,15 +150,14 @@ class ProgramLowering(GraphLowering):
         )
         if builder.target.partitions == 1 and not self.symbols:
             allow_any_permutation(builder.main, self.results_for_backward(outputs, mutations))
-        self.run_passes()
+        notes = self.run_passes()
         of_cut = None
         if cut is not None:
             needs_zero = False
             if cut.module is not None:
-                passes.run(cut.module, builder.target)
-                needs_zero = take_negative_zero(main_of(cut.module))
+                needs_zero = run_passes(cut.module, builder.target).takes_negative_zero
             read = tuple(before[number] for number in cut.arguments)
-            packed = with_forms(cut.packed, builder.module)
+            packed = with_forms(cut.packed, notes)
             keys, computed = tuple(cut.keys), tuple(cut.computed)
             of_cut = Frozen(keys, cut.module, read, computed, needs_zero, packed)
         return Program(
@@ -173,7 +168,7 @@ class ProgramLowering(GraphLowering):
             constants=tuple(builder.constants),
             uses_rng=builder.uses_rng,
             frozen=of_cut,
-            takes_negative_zero=take_negative_zero(builder.main),
+            takes_negative_zero=notes.takes_negative_zero,
             results=len(self.results),
             outputs=outputs,
             mutations=mutations,
@@ -181,14 +176,14 @@ class ProgramLowering(GraphLowering):
             restrides=self.restrides,
             host_results=tuple(sorted(self.host_results)),
             calls_torch=bool(builder.calls),
-            chosen_strides=self.chosen_strides(outputs),
+            chosen_strides=self.chosen_strides(outputs, notes),
             largest=self.largest(),
             mesh=tuple(request.mesh.shape().items()) if request.mesh is not None else (),
         )
 
-    def run_passes(self) -> None:
+    def run_passes(self) -> Notes:
         """Run the passes that are for the target over the module that was written."""
-        passes.run(self.builder.module, self.builder.target)
+        return run_passes(self.builder.module, self.builder.target)
 
     # --- arguments -----------------------------------------------------------------------------
 
@@ -368,12 +363,12 @@ class ProgramLowering(GraphLowering):
                 found.add(index)
         return found - self.restrides.keys()
 
-    def chosen_strides(self, outputs: Sequence[Output]) -> dict[int, tuple[int, ...]]:
+    def chosen_strides(self, outputs: Sequence[Output], notes: Notes) -> dict[int, tuple[int, ...]]:
         """The strides of outputs, by number, whose results the passes have permuted."""
         chosen = {}
         numbers = {output.result: number for number, output in enumerate(outputs)}
         *_, last = self.builder.block.operations
-        for index, permutation in take_permutations(self.builder.main).items():
+        for index, permutation in notes.permutations.items():
             inner = last.operands[index].type.shape
             strides = row_major(inner)
             size = tuple(inner[dim] for dim in permutation)
