@@ -136,7 +136,7 @@ def _may_run(each: AnyPass, current: Session, module: int, target: Target) -> bo
 def _rewrite(each: AnyPass, module: ir.Module, target: Target) -> Notes | None:
     if isinstance(each, table.Pass):
         return each.rewrite(module, target)
-    before = main_of(module).attributes["function_type"]
+    before = _type_of_main(module)
     try:
         returned = each.rewrite(module, target)
     except Exception as error:
@@ -152,17 +152,17 @@ def _rewrite(each: AnyPass, module: ir.Module, target: Target) -> Notes | None:
     after = _type_of_main(module)
     if after != before:
         raise LoweringError(
-            f"{_described(each)} changed the type of main from {before} to {after or 'none'}: a "
+            f"{_described(each)} changed the type of main from {before} to {after}: a "
             "pass has to keep the arguments and the results, as the caller binds tensors to them"
         )
     return None
 
 
-def _type_of_main(module: ir.Module) -> ir.Attribute | None:
+def _type_of_main(module: ir.Module) -> str:
     try:
-        return main_of(module).attributes["function_type"]
+        return str(main_of(module).type)
     except StopIteration:  # it is gone, or has another name
-        return None
+        return "none"
 
 
 def _described(each: AnyPass) -> str:
