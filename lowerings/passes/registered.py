@@ -1,7 +1,6 @@
 """Passes that users add to those of the table."""
 
 import dataclasses
-import itertools
 import threading
 from collections.abc import Callable, Collection
 from typing import Any, Literal
@@ -18,7 +17,6 @@ _LAST: Place = ("before", "gather_manual_regions")  # which has to see all that 
 _lock = threading.Lock()
 # Replaced and never changed, so that whoever reads it needs no lock.
 _registered: tuple["RegisteredPass", ...] = ()
-_changes = itertools.count(1)
 _version = 0
 
 
@@ -61,7 +59,7 @@ class RegisteredPass:
         with _lock:
             if self in _registered:
                 _registered = tuple(other for other in _registered if other is not self)
-                _version = next(_changes)
+                _version += 1
 
     def __enter__(self) -> "RegisteredPass":
         return self
@@ -126,7 +124,7 @@ def register_pass(
                 "what register_pass returned for it first"
             )
         _registered = (*_registered, made)
-        _version = next(_changes)
+        _version += 1
     return made
 
 
