@@ -15,7 +15,8 @@ import torch
 from _pytest.raises import RaisesExc
 
 from xla_dynamo import errors
-from xla_dynamo.lowerings import TABLE, passes
+from xla_dynamo.lowerings import TABLE
+from xla_dynamo.lowerings.passes import table
 from xla_dynamo.programs import lower_nodes
 from xla_dynamo.torch_private import OpOverload
 
@@ -50,26 +51,27 @@ class Reached:
 
         lower_nodes.find_rule = found
         RaisesExc.__exit__ = expected  # type: ignore[method-assign]
-        passes.PASSES = tuple(
-            dataclasses.replace(p, rewrite=self._watched(p.rewrite)) for p in passes.PASSES
+        table.PASSES = tuple(
+            dataclasses.replace(p, rewrite=self._watched(p.rewrite)) for p in table.PASSES
         )
 
-    def _watched(self, rewrite: Callable[..., None]) -> Callable[..., None]:
+    def _watched(self, rewrite: Callable[..., Any]) -> Callable[..., Any]:
         """The pass, which prints a module before and after until it has once changed one."""
 
-        def rewritten(module: Any, target: Any) -> None:
+        def rewritten(module: Any, target: Any) -> Any:
             known = rewrite.__name__ in self.names
             before = "" if known else str(module)
-            rewrite(module, target)
+            notes = rewrite(module, target)
             if not known and str(module) != before:
                 self.names.add(rewrite.__name__)
+            return notes
 
         rewritten.__name__, rewritten.__module__ = rewrite.__name__, rewrite.__module__
         return rewritten
 
     def left(self) -> list[str]:
         """The passes and errors that no test has reached."""
-        names = {p.name for p in passes.PASSES} - ELSEWHERE | self.errors
+        names = {p.name for p in table.PASSES} - ELSEWHERE | self.errors
         return sorted(names - self.names)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

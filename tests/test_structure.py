@@ -11,7 +11,8 @@ import torch
 import xla_dynamo
 from docs import import_floors, supported_ops
 from docs.import_floors import imported
-from xla_dynamo.lowerings import FAMILIES, TABLE, passes
+from xla_dynamo.lowerings import FAMILIES, TABLE
+from xla_dynamo.lowerings.passes.table import PASSES
 
 ROOT = import_floors.ROOT
 MODULES = import_floors.sources()
@@ -43,17 +44,17 @@ ROOMS = {
     "decompositions": "graphs lowerings.table",
     "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
     " lowerings.passes lowerings.symbolic lowerings.table lowerings.target options runtime",
-    "jax": "decompositions graphs lowerings.builders lowerings.passes lowerings.table"
-    " lowerings.target programs runtime",
+    "jax": "decompositions graphs lowerings.builders lowerings.table lowerings.target programs"
+    " runtime",
     "events": "graphs programs runtime",
     "memory": "lowerings.builders programs runtime",
     "calls": "graphs lowerings.builders lowerings.passes memory options programs runtime"
     " runtime.cpu",
     "execution": "calls decompositions events graphs lowerings.builders lowerings.table"
-    " lowerings.target memory options programs runtime",
+    " lowerings.passes lowerings.target memory options programs runtime",
     "dynamo": "events graphs lowerings.builders programs",
-    "backend": "calls decompositions dynamo events execution graphs options programs runtime"
-    " torch_threads",
+    "backend": "calls decompositions dynamo events execution graphs lowerings.passes options"
+    " programs runtime torch_threads",
     "spmd": "runtime",
     "spmd.recipes": "runtime spmd",
     "training": "backend dynamo events execution graphs memory options runtime torch_threads",
@@ -62,7 +63,7 @@ ROOMS = {
     " runtime runtime.cpu spmd",
     "stablehlo": "calls decompositions graphs lowerings.bounded lowerings.builders"
     " lowerings.target options programs runtime",
-    "reports": "backend dynamo events options training",
+    "reports": "backend dynamo events lowerings.passes options training",
     "command_line": "execution reports runtime stablehlo",
     "xla_dynamo": "lazy",
     "__main__": "command_line",
@@ -103,8 +104,8 @@ def test_the_documented_passes_are_those_that_run():
     page = (ROOT / "docs" / "how-it-works.md").read_text()
     table = page[page.index("| pass | file | for |") :]
     documented = re.findall(r"^\| `(\w+)` \| \[`(\w+)`\]", table, re.MULTILINE)
-    modules = [p.rewrite.__module__.rpartition(".")[2] for p in passes.PASSES]
-    assert documented == list(zip([p.name for p in passes.PASSES], modules, strict=True))
+    modules = [p.rewrite.__module__.rpartition(".")[2] for p in PASSES]
+    assert documented == list(zip([p.name for p in PASSES], modules, strict=True))
 
 
 def test_every_folder_is_installed():
@@ -169,6 +170,7 @@ def test_public_names():
         "UnsupportedTensor",
         "XlaDynamoError",
         "add_step_closure",
+        "bisect_passes",
         "call_jax",
         "compile",
         "compile_graph",
@@ -192,6 +194,7 @@ def test_public_names():
         "precompile",
         "real_devices",
         "refreeze",
+        "register_pass",
         "runtime",
         "save",
         "set_rng_state",

@@ -50,7 +50,9 @@ from xla_dynamo.execution.overlapping_calls import in_eager_if_overlapping
 from xla_dynamo.execution.saved_programs import SavedPrograms, write_entry
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import offset_inputs
+from xla_dynamo.lowerings.passes import manager
 from xla_dynamo.options import Options
+from xla_dynamo.programs.program import Program
 from xla_dynamo.programs.targets import target_of
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.cache_folder import CacheFolder
@@ -99,6 +101,7 @@ def _saved_or_compiled(
     gm: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Options, folder: CacheFolder
 ) -> Callable[..., Any]:
     """What `compile_torch_graph` gives, or what the disk cache has of it."""
+    passes = manager.state()  # before the key is made of them: another thread may register more
     try:
         device = _device_of(example_inputs)
         placement = placement_of(device)
@@ -109,16 +112,21 @@ def _saved_or_compiled(
     if is_open := has_open_sizes(gm):
         guard = functools.partial(take_guards, gm)
         fakes = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
-        graph = saved_open_graphs.load(folder, key, options, fakes, guard)
+        graph = saved_open_graphs.load(folder, key, options, fakes, guard, passes)
         call = None if graph is None else saved_graphs.as_aot_autograd_calls(graph)
     else:
         call = saved_graphs.load(folder, key, options, placement)
     if call is not None:
         return torch.compiler.disable(call, reason="a compiled graph")
     watch = saved_graphs.Watch(log_event)
-    saved = SavedPrograms(folder, key) if is_open else None
+    saved = SavedPrograms(folder, key, passes) if is_open else None
     compiled = compile_torch_graph(gm, example_inputs, options, observer=watch, saved=saved)
-    watch.close(lambda program: write_entry(folder, key, program))
+
+    def save(program: Program) -> None:
+        if manager.state() == passes:
+            write_entry(folder, key, program)
+
+    watch.close(save)
     if watch.open_graph is not None:
         saved_open_graphs.save(folder, key, watch.open_graph, guards_on_sizes(gm))
     return compiled

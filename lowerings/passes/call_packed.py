@@ -1,8 +1,8 @@
 """Write the calls of convolutions with packed weights, with what follows them inside.
 
 `runtime.cpu.packed_weights` makes the convolutions; a handle of each is in an array that the
-program reads. A call has the number of its handle for an attribute. What it computes is an
-attribute of the module until `with_forms` has taken it from there.
+program reads. A call has the number of its handle for an attribute. The notes of the pass say what
+it computes.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ from xla_dynamo.lowerings.builders.functions import has_uses, main_of, operation
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE
 from xla_dynamo.lowerings.builders.values import Value, shape_of
 from xla_dynamo.lowerings.passes.epilogues import epilogue_of
+from xla_dynamo.lowerings.passes.notes import Notes
 from xla_dynamo.lowerings.passes.pack_weights import PACKED, Packed
 from xla_dynamo.lowerings.target import Target
 
@@ -26,35 +27,30 @@ from xla_dynamo.lowerings.target import Target
 TARGET = "xla_dynamo.script"
 # So many operands and results has a call of it at most (`script_layout`).
 MOST_ADDRESSES = 8
-_FORMS = "xla_dynamo.forms"
 
 
-def call_packed(module: ir.Module, target: Target) -> None:
+def call_packed(module: ir.Module, target: Target) -> Notes | None:
     """Write each convolution with a packed weight, and what follows it, as one call of oneDNN.
 
-    Assumes that `put_channels_last` has brought what follows next to the convolutions.
+    Assumes that `put_channels_last` has brought what follows next to the convolutions; what it has
+    not brought there stays outside of the calls.
+
+    Returns:
+        The form of each call, by the number of its handle.
     """
     main = main_of(module)
     calls = [op for op in operations_of(main) if _is_packed(op)]
     if not calls:
-        return
+        return None
     forms = dict(_write(op) for op in calls)
-    texts = [ir.StringAttr.get(forms[number]) for number in range(len(calls))]
-    module.operation.attributes[_FORMS] = ir.ArrayAttr.get(texts)
     _erase_unused(main)
+    return Notes(forms=tuple(forms[number] for number in range(len(calls))))
 
 
-def with_forms(packed: Sequence[Packed], module: ir.Module) -> tuple[Packed, ...]:
-    """What a module executes by handles, with the forms that `call_packed` has written.
-
-    The module has them no more.
-    """
-    if not packed:
-        return ()
-    forms = ir.ArrayAttr(module.operation.attributes[_FORMS])
-    found = [dataclasses.replace(p, form=f.value) for p, f in zip(packed, forms, strict=True)]
-    del module.operation.attributes[_FORMS]
-    return tuple(found)
+def with_forms(packed: Sequence[Packed], notes: Notes) -> tuple[Packed, ...]:
+    """What a module executes by handles, with the forms that the notes of `call_packed` have."""
+    pairs = zip(packed, notes.forms, strict=True)
+    return tuple(dataclasses.replace(one, form=form) for one, form in pairs)
 
 
 def _is_packed(op: ir.Operation) -> bool:

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.functions import add_argument, main_of
@@ -35,9 +34,11 @@ from xla_dynamo.lowerings.passes.combinations import (
     is_view,
     result_element,
 )
+from xla_dynamo.lowerings.passes.notes import Notes
 from xla_dynamo.lowerings.target import Target
 
-_MARK, _HAS_NEGATIVE_ZERO = "xla_dynamo.result", "xla_dynamo.has_negative_zero"
+# An attribute of operations: it has to stay with them while other passes move and copy them.
+_MARK = "xla_dynamo.result"
 _INEXACT = ir.F16Type | ir.BF16Type | ir.F32Type | ir.F64Type | ir.ComplexType
 NEGATIVE_ZERO = torch.tensor(-0.0)
 
@@ -69,16 +70,19 @@ def _is_candidate(op: ir.Operation, name: str) -> bool:
     return name in CANDIDATES and len(op.results) == 1 and isinstance(result_element(op), _INEXACT)
 
 
-def insert_barriers(module: ir.Module, target: Target) -> None:
+def insert_barriers(module: ir.Module, target: Target) -> Notes | None:
     """Add -0.0 to results that XLA or LLVM could contract or reassociate with their users.
 
-    Assumes the marks of `mark_results`, and removes them. Leaves, where there is a barrier, another
-    argument of `main` behind the others, an f32[] that the caller passes `NEGATIVE_ZERO` for; see
-    `take_negative_zero`. In a part of a program of JAX's there are no barriers, as JAX has none.
+    Assumes the marks of `mark_results`, and removes them. In a part of a program of JAX's there are
+    no barriers, as JAX has none.
+
+    Returns:
+        Where there is a barrier, that `main` has another argument behind the others, an f32[] that
+        the caller passes `NEGATIVE_ZERO` for.
     """
     marked, sums = _take_marks(module)
     if target.embedded:
-        return
+        return None
     # On the CPU a product and a sum become a fused multiply-add.
     summed = _values_summed(sums) if target.is_cpu else set()
     negative_zero: Value | None = None
@@ -89,16 +93,12 @@ def insert_barriers(module: ir.Module, target: Target) -> None:
                 type_ = ir.RankedTensorType.get([], ir.F32Type.get())
                 negative_zero = add_argument(main_of(module), type_)
             _insert_barrier(op, negative_zero)
-    if negative_zero is not None:
-        main_of(module).attributes[_HAS_NEGATIVE_ZERO] = ir.UnitAttr.get()
+    return None if negative_zero is None else Notes(takes_negative_zero=True)
 
 
-def take_negative_zero(main: func.FuncOp) -> bool:
-    """Remove the note of `insert_barriers` from a function: whether it has added an argument."""
-    found = _HAS_NEGATIVE_ZERO in main.attributes
-    if found:
-        del main.attributes[_HAS_NEGATIVE_ZERO]
-    return found
+def remove_marks(module: ir.Module) -> None:
+    """Remove the marks of `mark_results`, where no barriers are to come."""
+    _take_marks(module)
 
 
 def _take_marks(module: ir.Module) -> tuple[list[ir.Operation], list[ir.Operation]]:

@@ -14,9 +14,11 @@ from xla_dynamo.lowerings.builders.functions import (
     update_type,
 )
 from xla_dynamo.lowerings.builders.values import source_of
+from xla_dynamo.lowerings.passes.notes import Notes
 from xla_dynamo.lowerings.target import Target
 
-_ANY_PERMUTATION, _PERMUTATION = "xla_dynamo.any_permutation", "xla_dynamo.permutation"
+# An attribute of results, since a pass is given a module and its target, and nothing else.
+_ANY_PERMUTATION = "xla_dynamo.any_permutation"
 
 
 def allow_any_permutation(main: func.FuncOp, results: set[int]) -> None:
@@ -27,34 +29,39 @@ def allow_any_permutation(main: func.FuncOp, results: set[int]) -> None:
     set_result_attributes(main, attributes)
 
 
-def choose_permutations(module: ir.Module, target: Target) -> None:
+def choose_permutations(module: ir.Module, target: Target) -> Notes | None:
     """Return the source of each transpose that is a marked result of `main`.
 
-    Assumes the marks of `allow_any_permutation`, and removes them. Leaves the permutation of each
-    result that it changed as an attribute of the result, for `take_permutations`.
+    Assumes the marks of `allow_any_permutation`, and removes them.
+
+    Returns:
+        The permutation of each result that it changed, by the index of the result.
     """
     main = main_of(module)
-    attributes = result_attributes(main)
+    permutations: dict[int, tuple[int, ...]] = {}
     *_, last = main.entry_block.operations
-    for index, given in enumerate(attributes):
-        if given.pop(_ANY_PERMUTATION, None) is None:
-            continue
+    for index in _take_marks(main):
         value = last.operands[index]
         source, permutation = source_of(value)
         if source is not value:
             last.operands[index] = source
-            given[_PERMUTATION] = ir.DenseI64ArrayAttr.get(permutation)
-    set_result_attributes(main, attributes)
+            permutations[index] = tuple(permutation)
     update_type(main)
+    return Notes(permutations=permutations) if permutations else None
 
 
-def take_permutations(main: func.FuncOp) -> dict[int, list[int]]:
-    """Remove what `choose_permutations` left: by a result's index, how to transpose it back."""
+def remove_marks(module: ir.Module) -> None:
+    """Remove the marks of `allow_any_permutation`, where nobody is to choose."""
+    _take_marks(main_of(module))
+
+
+def _take_marks(main: func.FuncOp) -> list[int]:
+    """Remove the marks of a function; returns the indices of the results that had them."""
     attributes = result_attributes(main)
-    found = {
-        index: list(ir.DenseI64ArrayAttr(given.pop(_PERMUTATION)))
+    found = [
+        index
         for index, given in enumerate(attributes)
-        if _PERMUTATION in given
-    }
+        if given.pop(_ANY_PERMUTATION, None) is not None
+    ]
     set_result_attributes(main, attributes)
     return found

@@ -18,6 +18,7 @@ import jaxlib.version
 import sympy
 import torch
 
+from xla_dynamo.lowerings.passes import manager
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.options import Options
@@ -66,12 +67,15 @@ def graph_key(
     if in_a_mode():
         raise NoKey("a mode of torch's dispatcher is active")
     _check_registries()
+    if reason := manager.refusal_to_save(target):
+        raise NoKey(reason)
     parts = [
         *_versions(),
         sources(),
         repr(options),
         _encoded([target.platform, sorted(target.libraries), target.partitions]),
         _encoded([target.matmul_precision, target.bounded]),
+        _encoded(manager.identities(target)),
         *global_settings(),
         functorch_settings(),
         *_graph(gm),

@@ -7,7 +7,7 @@ needs a program that is not saved. The programs have entries of their own (`save
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from xla_dynamo.errors import StorageError
@@ -54,6 +54,7 @@ def load(
     options: Options,
     fakes: Sequence[Any],
     keeps: Callable[[str], bool],
+    passes: Hashable,
 ) -> CompiledGraph | None:
     """The graph of this key; None if it is not there.
 
@@ -63,6 +64,7 @@ def load(
         options: those of the key.
         fakes: the fake values of the graph's inputs, of open sizes.
         keeps: puts guards on open sizes, and says whether the present ones keep them.
+        passes: as for `SavedPrograms`.
     """
     data = folder.read(KIND, key)
     if data is None:
@@ -86,4 +88,4 @@ def load(
     record.tell(record)
     metrics.increment("PersistentCacheGraphHit")
     log.info("graph %s loaded from the disk cache", key[:12])
-    return CompiledGraph(source, request, record, saved=SavedPrograms(folder, key))
+    return CompiledGraph(source, request, record, saved=SavedPrograms(folder, key, passes))

@@ -3,11 +3,12 @@
 import dataclasses
 import io
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from xla_dynamo.errors import StorageError
 from xla_dynamo.graphs.open_sizes import NotBounded
+from xla_dynamo.lowerings.passes import manager
 from xla_dynamo.programs.lower_bounded import BoundedProgram
 from xla_dynamo.programs.program import Constant, Donated, Program
 from xla_dynamo.programs.storage import read_any_program, write_program
@@ -24,9 +25,13 @@ P = TypeVar("P", Program, BoundedProgram)
 class SavedPrograms:
     """What a graph was lowered to at some sizes, which later processes need not lower again."""
 
-    def __init__(self, folder: CacheFolder | None, graph: str) -> None:
-        """Take the folder, or None to save nothing, and the key of the graph."""
-        self._folder, self._graph = folder, graph
+    def __init__(self, folder: CacheFolder | None, graph: str, passes: Hashable = None) -> None:
+        """Take the folder, or None to save nothing, and the key of the graph.
+
+        `passes` is the state of the passes (`manager.state`) that the key is for. A graph with open
+        sizes lives on when users register others, with which its programs are not those of its key.
+        """
+        self._folder, self._graph, self._passes = folder, graph, passes
 
     def _name(self, key: Any) -> str:
         return digest([self._graph, repr(key)])
@@ -42,7 +47,7 @@ class SavedPrograms:
         Raises:
             NotBounded: the graph cannot be lowered for this bucket.
         """
-        if self._folder is None or key is None:
+        if self._folder is None or key is None or self._passes != manager.state():
             return make()
         program = self._find(self._folder, key, kind)
         if program is None:
@@ -51,7 +56,8 @@ class SavedPrograms:
             except NotBounded as refusal:
                 self._folder.write(KIND, self._name(key), _REFUSED + str(refusal).encode())
                 raise
-            write_entry(self._folder, self._name(key), program)
+            if self._passes == manager.state():
+                write_entry(self._folder, self._name(key), program)
         return program
 
     def _find(self, folder: CacheFolder, key: Any, kind: type[P]) -> P | None:

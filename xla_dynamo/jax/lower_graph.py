@@ -12,13 +12,13 @@ from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values
 from xla_dynamo.graphs.subgraphs import inline_subgraphs
 from xla_dynamo.jax.arrays import to_numpy
-from xla_dynamo.lowerings import passes
 from xla_dynamo.lowerings.builders.functions import merge
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.layouts import InputLayout
 from xla_dynamo.programs.lower_nodes import GraphLowering
 from xla_dynamo.programs.module_builder import ModuleBuilder
 from xla_dynamo.programs.program import Constant, Input, Seed, Slot
+from xla_dynamo.programs.run_passes import run_passes
 
 
 def call_graph(
@@ -57,7 +57,7 @@ def call_graph(
         results = gm.graph.output_node().args[0]
         func.ReturnOp([lowering.env[node] for node in results])  # type: ignore[index, union-attr]
     builder.finish()
-    passes.run(builder.module, target)
+    run_passes(builder.module, target)
     operands = [_operand(slot, inputs, seed) for slot in builder.arguments]
     functions = [op for op in builder.module.body.operations if isinstance(op, func.FuncOp)]
     function = merge(into, builder.module, name)

@@ -1,7 +1,7 @@
 """An ATen FX graph to a program: its arguments, its nodes, its results, then the passes."""
 
 import collections
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -21,17 +21,12 @@ from xla_dynamo.graphs.output_views import Memories, outputs_of_one_memory, view
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.signatures import no_rule
 from xla_dynamo.graphs.source_lines import describe
-from xla_dynamo.lowerings import passes
 from xla_dynamo.lowerings.builders import build
-from xla_dynamo.lowerings.builders.functions import main_of
 from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
 from xla_dynamo.lowerings.passes.call_packed import with_forms
-from xla_dynamo.lowerings.passes.contraction_barriers import take_negative_zero
 from xla_dynamo.lowerings.passes.freeze import freeze
-from xla_dynamo.lowerings.passes.result_permutations import (
-    allow_any_permutation,
-    take_permutations,
-)
+from xla_dynamo.lowerings.passes.notes import Notes
+from xla_dynamo.lowerings.passes.result_permutations import allow_any_permutation
 from xla_dynamo.lowerings.strided import flat_storage
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.layouts import (
@@ -58,6 +53,7 @@ from xla_dynamo.programs.program import (
     Result,
     SymbolValues,
 )
+from xla_dynamo.programs.run_passes import run_passes
 from xla_dynamo.programs.targets import target_of_cut
 from xla_dynamo.torch_private import invert_perm
 
@@ -164,18 +160,18 @@ class ProgramLowering(GraphLowering):
         builder.give_attributes(arguments, self.result_slots)
         if builder.target.partitions == 1 and not self.symbols:
             allow_any_permutation(builder.main, self.results_for_backward())
-        self.run_passes()
+        notes = self.run_passes()
         of_cut = None
         if cut is not None:
             if cut.packed:
-                arguments.append(Handles(with_forms(cut.packed, builder.module)))
+                arguments.append(Handles(with_forms(cut.packed, notes)))
             if cut.module is not None:
-                passes.run(cut.module, builder.target)
+                zero = run_passes(cut.module, builder.target).takes_negative_zero
                 read = [before[number] for number in cut.arguments]
-                read += [NegativeZero()] * take_negative_zero(main_of(cut.module))
+                read += [NegativeZero()] * zero
                 of_cut = Frozen(cut.module, tuple(read), tuple(cut.computed))
-        arguments += [NegativeZero()] * take_negative_zero(builder.main)
-        self.note_permutations()
+        arguments += [NegativeZero()] * notes.takes_negative_zero
+        self.note_permutations(notes.permutations)
         return Program(
             module=builder.module,
             arguments=tuple(arguments),
@@ -189,9 +185,9 @@ class ProgramLowering(GraphLowering):
             mesh=tuple(builder.request.mesh.shape().items()) if builder.request.mesh else (),
         )
 
-    def run_passes(self) -> None:
+    def run_passes(self) -> Notes:
         """Run the passes that are for the target over the module that was written."""
-        passes.run(self.builder.module, self.builder.target)
+        return run_passes(self.builder.module, self.builder.target)
 
     # --- arguments -----------------------------------------------------------------------------
 
@@ -357,10 +353,10 @@ class ProgramLowering(GraphLowering):
                 found.add(index)
         return found
 
-    def note_permutations(self) -> None:
+    def note_permutations(self, permutations: Mapping[int, Sequence[int]]) -> None:
         """Note in the slots of the results which dimensions the passes have permuted."""
         *_, last = self.builder.block.operations
-        for index, permutation in take_permutations(self.builder.main).items():
+        for index, permutation in permutations.items():
             inner = last.operands[index].type.shape
             strides = row_major(inner)
             size = tuple(inner[dim] for dim in permutation)

@@ -18,6 +18,7 @@ from xla_dynamo.graphs.signatures import no_rule
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings import find_rule
 from xla_dynamo.lowerings.passes.composites import mark, outline_composites
+from xla_dynamo.lowerings.passes.notes import Notes
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.custom_calls import custom_call
 from xla_dynamo.programs.layouts import InputLayout
@@ -83,10 +84,11 @@ class ExportedLowering(ProgramLowering):
             )
         return self.checked(node, lambda: custom_call(node, self.env, self.fake_values[node]))
 
-    def run_passes(self) -> None:
+    def run_passes(self) -> Notes:
         """Run the passes, then make the marked regions composites."""
-        super().run_passes()
+        notes = super().run_passes()
         outline_composites(self.builder.module)
+        return notes
 
     def donated(self) -> dict[Node, None]:
         """None: new values of inputs are results."""

@@ -14,6 +14,7 @@ from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.passes.composites import outline_composites
 from xla_dynamo.lowerings.passes.contraction_barriers import insert_barriers
+from xla_dynamo.lowerings.passes.notes import Notes
 from xla_dynamo.lowerings.symbolic.open_module import open_sizes
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower_bounded import check_bindings, line_of
@@ -28,11 +29,17 @@ class OpenLowering(ExportedLowering):
     """A graph on its way into a program of open sizes.
 
     The passes know sizes, and so do not run; the barriers stand already.
+
+    Attributes:
+        notes: what inserting the barriers has noted.
     """
 
-    def run_passes(self) -> None:
+    notes = Notes()
+
+    def run_passes(self) -> Notes:
         """None are for open sizes; make the marked regions composites."""
         outline_composites(self.builder.module)
+        return self.notes
 
 
 def lower_open(
@@ -90,7 +97,7 @@ def _lowered(
 ) -> OpenLowering:
     lowering = OpenLowering(gm, sizes.fake_values(gm, values), builder, custom_ops)
     lowering.write()
-    insert_barriers(builder.module, builder.target)
+    lowering.notes = insert_barriers(builder.module, builder.target) or Notes()
     return lowering
 
 

@@ -72,7 +72,7 @@ class Explained:
             fn.observe(observer)
             self._run: Callable[..., Any] = fn
         else:
-            self._run = _compiled(uncompiled(fn), dynamic, Options.parse(options), observer)
+            self._run = compiled_apart(uncompiled(fn), dynamic, Options.parse(options), observer)
 
     @torch.compiler.disable
     def __call__(self, *args: Any, **kwargs: Any) -> Report:
@@ -93,7 +93,7 @@ def _observer(report: weakref.ref[Report]) -> Observer:
     return observe
 
 
-def _compiled(
+def compiled_apart(
     fn: Callable[..., Any], dynamic: bool | None, options: Options, observer: Observer
 ) -> Callable[..., Any]:
     """Compile a function apart from whatever else was or will be compiled of it."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xla_dynamo.lowerings.passes import PASSES
+from xla_dynamo.lowerings.passes.table import PASSES
 from xla_dynamo.lowerings.target import Target
 
 

@@ -2,10 +2,11 @@
 
 from tests.lowerings.passes.rewriting import CPU, normalized, parsed, rewritten
 from xla_dynamo.lowerings.builders.functions import main_of
+from xla_dynamo.lowerings.passes.notes import Notes
 from xla_dynamo.lowerings.passes.result_permutations import (
     allow_any_permutation,
     choose_permutations,
-    take_permutations,
+    remove_marks,
 )
 
 TRANSPOSED = """
@@ -21,7 +22,7 @@ def test_the_source_of_a_transpose_is_returned_where_it_may_be():
     """The second result is not marked."""
     after = """
 func.func public @main(%x: tensor<2x3x4xf32>)
-    -> (tensor<2x3x4xf32> {xla_dynamo.permutation = array<i64: 2, 0, 1>}, tensor<4x2x3xf32>) {
+    -> (tensor<2x3x4xf32>, tensor<4x2x3xf32>) {
   %y = stablehlo.tanh %x : tensor<2x3x4xf32>
   %t = stablehlo.transpose %y, dims = [2, 0, 1] : (tensor<2x3x4xf32>) -> tensor<4x2x3xf32>
   return %y, %t : tensor<2x3x4xf32>, tensor<4x2x3xf32>
@@ -35,14 +36,20 @@ func.func public @main(%x: tensor<2x3x4xf32>)
     assert rewritten(rewrite, TRANSPOSED) == normalized(after)
 
 
-def test_the_permutation_is_told_once():
+def test_the_permutation_is_noted():
     with parsed(TRANSPOSED) as module:
-        main = main_of(module)
-        allow_any_permutation(main, {0})
-        choose_permutations(module, CPU)
-        assert take_permutations(main) == {0: [2, 0, 1]}
-        assert take_permutations(main) == {}
+        allow_any_permutation(main_of(module), {0})
+        assert choose_permutations(module, CPU) == Notes(permutations={0: (2, 0, 1)})
+        assert choose_permutations(module, CPU) is None
         assert "xla_dynamo" not in str(module)
+
+
+def test_marks_can_be_removed():
+    def rewrite(module, target):
+        allow_any_permutation(main_of(module), {0})
+        remove_marks(module)
+
+    assert rewritten(rewrite, TRANSPOSED) == normalized(TRANSPOSED)
 
 
 def test_results_without_a_mark_are_left():

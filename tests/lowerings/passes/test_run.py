@@ -1,4 +1,4 @@
-"""`passes.run`: which passes run for a target, in which order, and that modules stay valid."""
+"""`manager.run`: which passes run for a target, in which order, and that modules stay valid."""
 
 import dataclasses
 import json
@@ -6,8 +6,8 @@ import json
 import pytest
 
 from tests.lowerings.passes.rewriting import CPU, GPU, parsed, rewritten
-from xla_dynamo.lowerings import passes
 from xla_dynamo.lowerings.builders.functions import main_of
+from xla_dynamo.lowerings.passes import manager, table
 from xla_dynamo.lowerings.passes.result_permutations import allow_any_permutation
 from xla_dynamo.lowerings.target import Target
 
@@ -23,7 +23,7 @@ def ran(monkeypatch):
 
         return dataclasses.replace(given, rewrite=rewrite)
 
-    monkeypatch.setattr(passes, "PASSES", tuple(map(recording, passes.PASSES)))
+    monkeypatch.setattr(table, "PASSES", tuple(map(recording, table.PASSES)))
     return names
 
 
@@ -67,7 +67,7 @@ by_target = pytest.mark.parametrize(
 @by_target
 def test_order(ran, target):
     with parsed("func.func public @main() { return }") as module:
-        passes.run(module, target)
+        manager.run(module, target)
     assert ran == ORDERS[target]
 
 
@@ -121,10 +121,10 @@ MODULE = MODULE.replace("PACKED", json.dumps(_ONE).replace('"', "\\22"))
 # What each pass leaves in a module that was something for it.
 TRACES = {
     "unmerge_products": "(tensor<2x3x4xf32>, tensor<4x4xf32>) -> tensor<2x3x4xf32>",
-    "insert_barriers": "xla_dynamo.has_negative_zero",
+    "insert_barriers": "%arg7: tensor<4x4xf32>, %arg8: tensor<f32>)",
     "put_channels_last": ": tensor<2x4x6x8xf32>\n",  # the absolute value is of this type
     "call_packed": "@xla_dynamo.script(",
-    "choose_permutations": "xla_dynamo.permutation",
+    "choose_permutations": "-> (tensor<100xf32>, tensor<256xf32>, tensor<256x100xf32>,",
     "guard_exponentials": "stablehlo.select",
     "split_reductions": "stablehlo.reduce_window",
     "outline": "call @dynamic_update_slice",
@@ -137,9 +137,16 @@ TRACES = {
 def test_a_rewritten_module_is_valid(target):
     def rewrite(module, target):
         allow_any_permutation(main_of(module), {2})
-        passes.run(module, target)
+        notes.append(manager.run(module, target).notes)
 
+    notes = []
     after = rewritten(rewrite, MODULE, target)
     assert "xla_dynamo.result" not in after
+    assert "xla_dynamo.any_permutation" not in after or "choose_permutations" not in ORDERS[target]
     for name, trace in TRACES.items():
         assert (trace in after) == (name in ORDERS[target]), name
+    (noted,) = notes
+    assert noted.takes_negative_zero
+    permutes, packs = (name in ORDERS[target] for name in ("choose_permutations", "call_packed"))
+    assert noted.permutations == ({2: (1, 0)} if permutes else {})
+    assert len(noted.forms) == packs

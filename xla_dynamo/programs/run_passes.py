@@ -1,0 +1,20 @@
+"""Run the passes over a module, and count their times among the metrics."""
+
+from jax.extend.mlir import ir
+
+from xla_dynamo.lowerings.passes import manager
+from xla_dynamo.lowerings.passes.notes import Notes
+from xla_dynamo.lowerings.target import Target
+from xla_dynamo.runtime import metrics
+
+
+def run_passes(module: ir.Module, target: Target) -> Notes:
+    """Run every pass that is for the target; returns what they note.
+
+    Raises:
+        LoweringError, OptionError, ShardingError: see `manager.run`.
+    """
+    rewritten = manager.run(module, target)
+    for name, seconds in rewritten.seconds.items():
+        metrics.add_time(f"PassTime.{name}", seconds)
+    return rewritten.notes
