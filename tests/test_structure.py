@@ -21,9 +21,10 @@ by_path = pytest.mark.parametrize(
 )
 
 # What each room may import besides itself: rooms above it, and of those these alone.
-EVERYWHERE = ("errors", "torch_private")
+EVERYWHERE = ("errors", "process_state", "torch_private")
 ROOMS = {
     "errors": "",
+    "process_state": "",
     "torch_private": "",
     "torch_threads": "",
     "registration": "",
