@@ -26,6 +26,7 @@ ROOMS = {
     "errors": "",
     "process_state": "",
     "torch_private": "",
+    "torch_patches": "",
     "torch_threads": "",
     "registration": "",
     "runtime.cpu": "",
@@ -41,7 +42,7 @@ ROOMS = {
     "lowerings.passes": "lowerings.builders lowerings.target",
     "options": "",
     "graphs": "lowerings lowerings.bounded lowerings.builders lowerings.table options runtime",
-    "decompositions": "graphs lowerings.table",
+    "decompositions": "graphs lowerings.table torch_patches",
     "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
     " lowerings.passes lowerings.symbolic lowerings.table lowerings.target options runtime",
     "jax": "decompositions graphs lowerings.builders lowerings.passes lowerings.table"
@@ -59,7 +60,7 @@ ROOMS = {
     "lazy": "backend decompositions execution graphs lowerings.builders lowerings.table options"
     " runtime runtime.cpu spmd",
     "stablehlo": "decompositions execution graphs lowerings.bounded lowerings.builders"
-    " lowerings.target options programs runtime",
+    " lowerings.target options programs runtime torch_patches",
     "reports": "backend dynamo events options training",
     "command_line": "execution reports runtime stablehlo",
     "xla_dynamo": "lazy",
