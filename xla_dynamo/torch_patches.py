@@ -9,8 +9,11 @@ switches that `patch` of its configuration sets are each thread's own. Two switc
 block, and are torch's for all threads meanwhile: oneDNN, while a recurrent layer is traced, and the
 kind of attention, while a function for JAX is traced.
 
-Torch's own `run_decompositions` changes the kernels of all composite operators for all threads. A
-trace that met those would be another one. So while it runs, none of ours does, nor does Dynamo's.
+Torch's own exports change more for all threads: `run_decompositions` the kernels of all composite
+operators, `torch.export.export` the flags that tell that torch compiles and exports. A trace that
+met those would be another one. So while an export runs, none of ours does, nor does Dynamo's. What
+nobody can keep apart is that `torch.compile`, called while another thread is in
+`torch.export.export`, warns that it does nothing there.
 
 The order of locks: a thread may wait at the gate while it holds Dynamo's compile lock or the
 `running` of the device 'xla'. An export holds neither while it waits. Once it is alone it holds the
@@ -24,7 +27,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from torch.export import ExportedProgram
+import torch
 
 from xla_dynamo.torch_private import DispatchKey, OpOverload, compile_lock, forget_kernels
 
@@ -134,15 +137,16 @@ tracing = _gate.tracing
 exporting_alone = _gate.alone
 
 
-def _let_exports_run_alone() -> None:
-    run = ExportedProgram.run_decompositions
-
-    @functools.wraps(run)
-    def run_decompositions(self: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
+def _alone(export: Callable[..., Any]) -> Any:
+    @functools.wraps(export)
+    def run(*args: Any, **kwargs: Any) -> Any:
         with exporting_alone():
-            return run(self, *args, **kwargs)
+            return export(*args, **kwargs)
 
-    ExportedProgram.run_decompositions = run_decompositions  # type: ignore[method-assign]
+    return run
 
 
-_let_exports_run_alone()
+torch.export.export = _alone(torch.export.export)
+torch.export.ExportedProgram.run_decompositions = _alone(  # type: ignore[method-assign]
+    torch.export.ExportedProgram.run_decompositions
+)
