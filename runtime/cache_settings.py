@@ -8,6 +8,7 @@ import sys
 import threading
 
 from xla_dynamo.errors import OptionError
+from xla_dynamo.process_state import kept
 from xla_dynamo.runtime.cache_folder import CacheFolder
 
 log = logging.getLogger("xla_dynamo")
@@ -21,8 +22,15 @@ DIRECTORY, READ_ONLY, MEGABYTES = (
 )
 _DEFAULT_MEGABYTES = 4096
 _lock = threading.Lock()
-_given: CacheFolder | None = None
-_is_chosen = False
+
+
+class _Cache:
+    def __init__(self) -> None:
+        self.is_chosen = False
+        self.folder: CacheFolder | None = None
+
+
+_cache = kept(_Cache)
 
 
 def initialize_cache(path: str | os.PathLike[str] | None, readonly: bool = False) -> None:
@@ -38,12 +46,11 @@ def initialize_cache(path: str | os.PathLike[str] | None, readonly: bool = False
     Raises:
         OptionError: the path has a NUL byte, or XLA_DYNAMO_CACHE_MEGABYTES is no positive integer.
     """
-    global _given, _is_chosen
     if path is not None and "\0" in str(path):
         raise OptionError(f"the path of the disk cache has a NUL byte: {str(path)!r}")
     folder = None if path is None else CacheFolder(_absolute(path), _limit(), readonly)
     with _lock:
-        _given, _is_chosen = folder, True
+        _cache.folder, _cache.is_chosen = folder, True
 
 
 def disk_cache() -> CacheFolder | None:
@@ -52,12 +59,10 @@ def disk_cache() -> CacheFolder | None:
     Raises:
         OptionError: XLA_DYNAMO_CACHE_MEGABYTES is no positive integer.
     """
-    global _given, _is_chosen
     with _lock:
-        if not _is_chosen:
-            _given = _from_environment()
-            _is_chosen = True
-        return _given
+        if not _cache.is_chosen:
+            _cache.folder, _cache.is_chosen = _from_environment(), True
+        return _cache.folder
 
 
 def _from_environment() -> CacheFolder | None:

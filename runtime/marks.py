@@ -5,52 +5,55 @@ have it too, and to the elements that the tensor shows of it: a view has a mark 
 """
 
 import threading
-import weakref
 from typing import Any
 
 import torch
 
+from xla_dynamo.process_state import kept
 from xla_dynamo.runtime.mesh import Sharding
+from xla_dynamo.runtime.weak_table import WeakTable
 from xla_dynamo.torch_private import storage_id
 
-_lock = threading.RLock()  # a storage may die while it is held: garbage is collected anywhere
-# By the address of torch's storage, for as long as that lives: the shardings of the tensors that
-# show it, by their elements.
-_marks: dict[int, tuple[dict[Any, Sharding], Any]] = {}
+_lock = threading.RLock()  # for threads that mark tensors of one storage
 _MOST_VIEWS = 64
-_ever = False
+
+
+class _Marks:
+    def __init__(self) -> None:
+        # By the address of torch's storage: the shardings of the tensors that show it, by their
+        # elements.
+        self.table: WeakTable[int, dict[Any, Sharding]] = WeakTable()
+        self.by_storage = self.table.values
+        self.ever = False
+
+
+_state = kept(_Marks)
 
 
 def are_there() -> bool:
     """Whether any tensor that lives is marked: cheap, for who looks at each call."""
-    return bool(_marks)
+    return bool(_state.by_storage)
 
 
 def were_ever_there() -> bool:
     """Whether any tensor was ever marked in this process, or is to be."""
-    return _ever
+    return _state.ever
 
 
 def expect() -> None:
     """Say that there will be marks."""
-    global _ever
-    _ever = True
+    _state.ever = True
 
 
 def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
     """Mark a tensor, in the place of an earlier mark; its views and its base keep theirs."""
     expect()
     key, elements = storage_id(tensor), _elements(tensor)
-
-    def forget(reference: Any) -> None:
-        with _lock:
-            if key in _marks and _marks[key][1] is reference:
-                del _marks[key]
-
     with _lock:
-        if key not in _marks or _marks[key][1]() is None:
-            _marks[key] = {}, weakref.ref(tensor.untyped_storage(), forget)
-        shardings, _ = _marks[key]
+        shardings = _state.by_storage.get(key)
+        if shardings is None:
+            shardings = {}
+            _state.table.put(key, tensor.untyped_storage(), shardings)
         shardings.pop(elements, None)
         shardings[elements] = sharding
         if len(shardings) > _MOST_VIEWS:
@@ -60,15 +63,15 @@ def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
 def clear(tensor: torch.Tensor) -> None:
     """Take a tensor's mark off, if it has one."""
     with _lock:
-        shardings, _ = _marks.get(storage_id(tensor), ({}, None))
+        shardings = _state.by_storage.get(storage_id(tensor), {})
         shardings.pop(_elements(tensor), None)
         if not shardings:
-            _marks.pop(storage_id(tensor), None)
+            _state.table.remove(storage_id(tensor))
 
 
 def sharding_of(tensor: torch.Tensor) -> Sharding | None:
     """The sharding that a tensor is marked with; None without one."""
-    return asked_of(storage_id(tensor), _elements(tensor)) if _marks else None
+    return asked_of(storage_id(tensor), _elements(tensor)) if _state.by_storage else None
 
 
 def asked_of(storage: int, elements: tuple[Any, ...]) -> Sharding | None:
@@ -78,8 +81,8 @@ def asked_of(storage: int, elements: tuple[Any, ...]) -> Sharding | None:
         storage: the address of torch's storage.
         elements: the tensor's size, stride, offset and dtype.
     """
-    known = _marks.get(storage)
-    return known[0].get(elements) if known is not None else None
+    known = _state.by_storage.get(storage)
+    return known.get(elements) if known is not None else None
 
 
 def _elements(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -8,11 +8,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 
+from xla_dynamo.process_state import kept
+
 # How many samples a metric keeps, as in PyTorch/XLA.
 _given = os.environ.get("XLA_METRICS_SAMPLES", "")
 _KEPT = max(int(_given), 1) if _given.isdecimal() else 1024
 _lock = threading.Lock()
-_counters: defaultdict[str, int] = defaultdict(int)
 
 
 class _Metric:
@@ -21,22 +22,28 @@ class _Metric:
         self.samples: collections.deque[tuple[float, float]] = collections.deque(maxlen=_KEPT)
 
 
-_metrics: dict[str, _Metric] = {}
+class _Counted:
+    def __init__(self) -> None:
+        self.counters: defaultdict[str, int] = defaultdict(int)
+        self.metrics: dict[str, _Metric] = {}
+
+
+_counted = kept(_Counted)
 
 
 def increment(name: str, by: int = 1) -> None:
     """Add to a counter."""
     with _lock:
-        _counters[name] += by
+        _counted.counters[name] += by
 
 
 def add_sample(name: str, value: float, unit: str = "") -> None:
     """Add a sample to a metric; its unit is "time" (nanoseconds), "bytes", or none."""
     now = time.time()
     with _lock:
-        metric = _metrics.get(name)
+        metric = _counted.metrics.get(name)
         if metric is None:
-            metric = _metrics[name] = _Metric(unit)
+            metric = _counted.metrics[name] = _Metric(unit)
         metric.count += 1
         metric.total += value
         metric.samples.append((now, value))
@@ -60,19 +67,19 @@ def timed(name: str) -> Iterator[None]:
 def counter_names() -> list[str]:
     """The names of the counters that were incremented since they were cleared."""
     with _lock:
-        return sorted(_counters)
+        return sorted(_counted.counters)
 
 
 def counter_value(name: str) -> int:
     """The value of a counter; 0 for one that was never incremented."""
     with _lock:
-        return _counters.get(name, 0)
+        return _counted.counters.get(name, 0)
 
 
 def metric_names() -> list[str]:
     """The names of the metrics that have samples."""
     with _lock:
-        return sorted(_metrics)
+        return sorted(_counted.metrics)
 
 
 def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
@@ -83,26 +90,26 @@ def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | Non
         is `time.time()` and durations are in nanoseconds.
     """
     with _lock:
-        metric = _metrics.get(name)
+        metric = _counted.metrics.get(name)
         return None if metric is None else (metric.count, metric.total, list(metric.samples))
 
 
 def unit_of(name: str) -> str:
     """The unit of a metric: "time" (nanoseconds), "bytes", or "" for a plain number."""
     with _lock:
-        return _metrics[name].unit if name in _metrics else ""
+        return _counted.metrics[name].unit if name in _counted.metrics else ""
 
 
 def clear_counters() -> None:
     """Forget every counter."""
     with _lock:
-        _counters.clear()
+        _counted.counters.clear()
 
 
 def clear_metrics() -> None:
     """Forget every sample."""
     with _lock:
-        _metrics.clear()
+        _counted.metrics.clear()
 
 
 def clear_all() -> None:

@@ -12,11 +12,18 @@ import jax
 import torch
 
 from xla_dynamo.errors import OptionError
+from xla_dynamo.process_state import kept
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.clients import devices_of, placement_on
 from xla_dynamo.runtime.placement import Placement
 
-_use_spmd = False
+
+class _Asked:
+    def __init__(self) -> None:
+        self.spmd = False  # by `use_spmd`
+
+
+_asked = kept(_Asked)
 
 
 def _chosen_platform() -> str:
@@ -165,18 +172,17 @@ def use_spmd(auto: bool = False) -> None:
     Raises:
         OptionError: `auto` was given.
     """
-    global _use_spmd
     if auto:
         raise OptionError(
             "use_spmd(auto=True): shardings are not chosen automatically; mark inputs and "
             "parameters by xla_dynamo.spmd.mark_sharding, and XLA divides the rest"
         )
-    _use_spmd = True
+    _asked.spmd = True
 
 
 def is_spmd() -> bool:
     """Whether `use_spmd` was called, or any tensor was marked."""
-    return _use_spmd or marks.were_ever_there()
+    return _asked.spmd or marks.were_ever_there()
 
 
 def slices() -> list[list[jax.Device]]:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from xla_dynamo.process_state import kept
+
 # YNNPACK for matrix products, where it beats XLA's own, but not for sums and what surrounds them:
 # there it has large intermediate values written to memory that XLA's own fusions never store. And
 # an order of execution that needs little memory: the other one is for programs of many small
@@ -28,15 +30,21 @@ OF_DIVIDED: Mapping[str, Mapping[str, Any]] = {
         "xla_cpu_collective_timeout_seconds": 3600,
     }
 }
-# Options that this version of XLA has refused.
-_unknown: set[str] = set()
+
+
+class _Refused:
+    def __init__(self) -> None:
+        self.names: set[str] = set()  # of options that this version of XLA lacks
+
+
+_refused = kept(_Refused)
 
 
 def with_defaults(platform: str, given: Mapping[str, Any], devices: int = 1) -> dict[str, Any]:
     """The user's options, and ours where neither they nor XLA_FLAGS say anything."""
     flags = os.environ.get("XLA_FLAGS", "")
     defaults = _defaults(platform, devices)
-    ours = {k: v for k, v in defaults.items() if k not in _unknown and k not in flags}
+    ours = {k: v for k, v in defaults.items() if k not in _refused.names and k not in flags}
     return {**ours, **given}
 
 
@@ -52,6 +60,6 @@ def refused(platform: str, given: Mapping[str, Any], error: Exception, devices: 
     """
     text = str(error)
     names = {k for k in _defaults(platform, devices) if k in text and k not in given}
-    new = names - _unknown
-    _unknown.update(new)
+    new = names - _refused.names
+    _refused.names.update(new)
     return bool(new)

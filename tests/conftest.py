@@ -15,7 +15,8 @@ from tests.older_releases import fault_of
 from xla_dynamo.calls.frozen_inputs import FrozenProgram
 from xla_dynamo.dynamo import dynamo_trace
 from xla_dynamo.execution import background, split_graph
-from xla_dynamo.runtime import marks, metrics, xla_options
+from xla_dynamo.process_state import replaced
+from xla_dynamo.runtime import metrics, xla_options
 
 # The CPU appears as eight devices, over which some tests divide programs; the others use the first.
 os.environ.setdefault("CPU_NUM_DEVICES", "8")
@@ -74,15 +75,14 @@ def drawn(request):
 
 
 @pytest.fixture(autouse=True)
-def cold(monkeypatch):
+def cold():
     torch._dynamo.reset()
     torch.manual_seed(0)
-    # No tensor is marked, nor was one ever: graphs would be compiled at their first call.
-    monkeypatch.setattr(marks, "_marks", {})
-    monkeypatch.setattr(marks, "_ever", False)
-    yield
-    torch._dynamo.reset()
-    background.wait()  # for what would count in the next test
+    # So no tensor is marked, nor was one ever: graphs would be compiled at their first call.
+    with replaced():
+        yield
+        torch._dynamo.reset()
+        background.wait()  # for what would count in the next test
     dynamo_trace._TRACE.removeHandler(dynamo_trace._LOG)  # there since the test had the log on
 
 

@@ -31,7 +31,6 @@ class TwoStacks(torch.nn.Module):
 def test_an_operator_between_two_stacks_of_layers(split_graphs, monkeypatch):
     model, x = TwoStacks(), torch.randn(4, 8)
     metrics.clear_all()
-    split_graph._logged.clear()
     lines = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())

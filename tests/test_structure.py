@@ -22,10 +22,12 @@ by_path = pytest.mark.parametrize(
 )
 
 # What each room may import besides itself: rooms above it, and of those these alone.
-EVERYWHERE = ("errors", "torch_private")
+EVERYWHERE = ("errors", "process_state", "torch_private")
 ROOMS = {
     "errors": "",
+    "process_state": "",
     "torch_private": "",
+    "torch_patches": "",
     "torch_threads": "",
     "registration": "",
     "runtime.cpu": "",
@@ -41,7 +43,7 @@ ROOMS = {
     "lowerings.passes": "lowerings.builders lowerings.target",
     "options": "",
     "graphs": "lowerings lowerings.bounded lowerings.builders lowerings.table options runtime",
-    "decompositions": "graphs lowerings.table",
+    "decompositions": "graphs lowerings.table torch_patches",
     "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
     " lowerings.passes lowerings.symbolic lowerings.table lowerings.target options runtime",
     "jax": "decompositions graphs lowerings.builders lowerings.table lowerings.target programs"
@@ -62,7 +64,7 @@ ROOMS = {
     "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table options"
     " runtime runtime.cpu spmd",
     "stablehlo": "calls decompositions graphs lowerings.bounded lowerings.builders"
-    " lowerings.target options programs runtime",
+    " lowerings.target options programs runtime torch_patches",
     "reports": "backend dynamo events lowerings.passes options training",
     "command_line": "execution reports runtime stablehlo",
     "xla_dynamo": "lazy",

@@ -8,6 +8,7 @@ from torch import nn
 import xla_dynamo
 from tests.compiling import compiled
 from tests.fresh_process import python
+from xla_dynamo.torch_threads import tracing_here
 
 
 def test_first_lookups_by_name_at_once():
@@ -132,3 +133,18 @@ def test_a_thread_does_not_see_that_another_one_traces():
         thread.join()
     assert seen == [True]
     assert not torch.compiler.is_compiling()
+
+
+def test_flags_of_traces_that_overlap_do_not_add_up():
+    """Each trace begins before the last one ends, in threads that take turns."""
+    assert torch.compiler._is_compiling_flag is False
+    last = tracing_here()
+    last.__enter__()
+    for _ in range(5000):
+        following = tracing_here()
+        following.__enter__()
+        last.__exit__(None, None, None)
+        last = following
+        assert not torch.compiler.is_compiling()
+    last.__exit__(None, None, None)
+    assert torch.compiler._is_compiling_flag is False

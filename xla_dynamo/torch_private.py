@@ -171,6 +171,11 @@ def forget_kernels(op: Any) -> None:
     op._dispatch_cache.clear()
 
 
+def call_kernel(op: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call an overload's kernel in C++ for a dispatch key."""
+    return op._op_dk(key, *args, **kwargs)
+
+
 # Tensors
 
 

@@ -18,7 +18,7 @@ class _InThisThread:
     """
 
     def __init__(self, is_set: bool, before: Any) -> None:
-        self._is_set, self._before, self._thread = is_set, before, threading.get_ident()
+        self._is_set, self._before, self._thread = is_set, _under(before), threading.get_ident()
 
     def __bool__(self) -> bool:
         if self._thread == threading.get_ident():
@@ -32,6 +32,15 @@ class _InThisThread:
         self._thread = 0
 
 
+def _under(flag: Any) -> Any:
+    """A flag without those that have ended, of threads that overlapped: they would add up."""
+    while isinstance(flag, _InThisThread) and not flag._thread:
+        flag = flag._before
+    if isinstance(flag, _InThisThread):
+        flag._before = _under(flag._before)
+    return flag
+
+
 @contextlib.contextmanager
 def _compiling_here(is_set: bool) -> Iterator[None]:
     before = torch.compiler._is_compiling_flag
@@ -42,7 +51,7 @@ def _compiling_here(is_set: bool) -> Iterator[None]:
     finally:
         flag.end()
         if torch.compiler._is_compiling_flag is flag:
-            torch.compiler._is_compiling_flag = before
+            torch.compiler._is_compiling_flag = _under(before)
 
 
 def as_if_compiling() -> contextlib.AbstractContextManager[None]:

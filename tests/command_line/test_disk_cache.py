@@ -16,8 +16,6 @@ KEY = hashlib.sha256(b"a").hexdigest()
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """A folder with an entry, named by the environment, as a new process reads it."""
-    monkeypatch.setattr(cache_settings, "_given", None)
-    monkeypatch.setattr(cache_settings, "_is_chosen", False)
     for name in ("READ_ONLY", "MEGABYTES"):
         monkeypatch.delenv(f"XLA_DYNAMO_CACHE_{name}", raising=False)
     folder = CacheFolder(tmp_path / "cache")
@@ -56,7 +54,7 @@ def test_one_that_cannot_be_written_to(tmp_path, folder, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cache_settings, "_is_chosen", False)
+    cache_settings._cache.is_chosen = False
     monkeypatch.setenv("XLA_DYNAMO_CACHE_DIR", str(folder.path))
     monkeypatch.setattr("pathlib.Path.write_bytes", full)
     assert "nothing new is kept (No space left on device)" in found()["folder"].advice

@@ -8,14 +8,11 @@ import pytest
 
 from tests.runtime.disk_caches import logged
 from xla_dynamo import OptionError, runtime
-from xla_dynamo.runtime import cache_settings
 from xla_dynamo.runtime.cache_settings import default_path, disk_cache
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_chosen(monkeypatch, tmp_path):
-    monkeypatch.setattr(cache_settings, "_given", None)
-    monkeypatch.setattr(cache_settings, "_is_chosen", False)
     for name in ("DIR", "READ_ONLY", "MEGABYTES"):
         monkeypatch.delenv(f"XLA_DYNAMO_CACHE_{name}", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

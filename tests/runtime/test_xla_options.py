@@ -53,9 +53,8 @@ def test_xla_flags_decide(monkeypatch):
 def test_an_option_that_this_xla_does_not_have_is_left_out(monkeypatch, build):
     ours = {"xla_gone_with_this_version": 1, **xla_options.OF_PLATFORM["cpu"]}
     monkeypatch.setattr(xla_options, "OF_PLATFORM", {"cpu": ours})
-    monkeypatch.setattr(xla_options, "_unknown", set())
     assert "kind=kCustom" in build().hlo_text()
-    assert xla_options._unknown == {"xla_gone_with_this_version"}
+    assert xla_options._refused.names == {"xla_gone_with_this_version"}
     # What the user asks for is not left out.
     with pytest.raises(errors.CompileError, match="xla_gone_with_this_version"):
         build({"xla_gone_with_this_version": 1})
@@ -63,6 +62,6 @@ def test_an_option_that_this_xla_does_not_have_is_left_out(monkeypatch, build):
 
 def test_no_option_of_ours_is_refused_by_this_version():
     torch.compile(lambda x: x @ x, backend="openxla")(torch.ones(3, 3))
-    assert not xla_options._unknown, (
+    assert not xla_options._refused.names, (
         "this jaxlib has other names for options of XLA: adapt xla_dynamo/runtime/xla_options.py"
     )

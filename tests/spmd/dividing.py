@@ -30,8 +30,9 @@ def divided(fn, *args, **kwargs):
 
 def kept_pieces(tensor):
     """The shapes of the pieces of a tensor that the devices keep between calls."""
-    owned = [k for k in divided_tensors._known.values() if k.owner() is tensor]
-    return [[tuple(p.shape) for p in pieces_of(k.buffer)] for k in owned]
+    known = divided_tensors._table.values.items()
+    owned = [buffer for key, (_, buffer) in known if key[0] == id(tensor)]
+    return [[tuple(p.shape) for p in pieces_of(buffer)] for buffer in owned]
 
 
 def mlp(sizes=(32, 64, 24)):

@@ -23,11 +23,11 @@ def test_garbage_is_collected_while_a_tensor_is_marked():
             self.tensor = spmd.mark_sharding(torch.zeros(8), ONE_AXIS, ("x",))
 
     gc.collect()
-    before = len(marks._marks)
+    before = len(marks._state.by_storage)
     Cycle()
     with marks._lock:
         gc.collect()
-    assert len(marks._marks) == before
+    assert len(marks._state.by_storage) == before
 
 
 def test_a_tensor_and_its_views_have_marks_of_their_own():

@@ -13,12 +13,6 @@ from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime import topology
 
 
-@pytest.fixture
-def no_global_mesh():
-    yield
-    spmd.set_global_mesh(None)
-
-
 def test_one_axis_over_all_devices():
     assert spmd.get_1d_mesh() == spmd.Mesh(range(8), (8,))
     assert spmd.get_1d_mesh("data").shape() == {"data": 8}
@@ -28,7 +22,6 @@ def test_one_axis_over_all_devices():
     assert collectives(executable)["all-reduce"] == 1
 
 
-@pytest.mark.usefixtures("no_global_mesh")
 def test_the_global_mesh():
     assert spmd.get_global_mesh() is None
     spmd.set_global_mesh(WIDE)
@@ -38,7 +31,6 @@ def test_the_global_mesh():
     assert spmd.get_global_mesh() is WIDE
 
 
-@pytest.mark.usefixtures("no_global_mesh")
 def test_the_global_mesh_in_a_compiled_function():
     spmd.set_global_mesh(WIDE)
 

@@ -76,10 +76,10 @@ def test_shard_batch():
         shard_batch(torch.randn(15), WIDE)
 
 
-def test_the_global_mesh(monkeypatch):
+def test_the_global_mesh():
     with pytest.raises(ShardingError, match="there is no mesh to divide over"):
         shard_batch(torch.randn(16))
-    monkeypatch.setattr("xla_dynamo.spmd.meshes._global_mesh", WIDE)
+    spmd.set_global_mesh(WIDE)
     assert spmd.sharding_of(shard_batch(torch.randn(16))).mesh == WIDE
 
 

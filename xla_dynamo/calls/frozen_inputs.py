@@ -8,8 +8,7 @@ bit (0.3 us each).
 import dataclasses
 import itertools
 import operator
-import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -25,6 +24,7 @@ from xla_dynamo.programs.program import Frozen, FrozenValue, Handles, Input
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.weak_table import WeakTable
 
 # Arrays of handles to packed weights, by what was packed. Each entry has the buffer of the array. A
 # weight may be packed from values of several frozen programs: so an entry also has the handle
@@ -43,7 +43,6 @@ class _Known:
 
     state: list[Any]
     results: list[Buffer | None]  # None: nobody reads it any more
-    owner: weakref.ref
     others: Sequence[torch.Tensor]  # no other object gets their place as long as they are held
     memory: list[torch.Tensor]  # and nobody else the addresses
     watched: list[Any]
@@ -63,7 +62,8 @@ class FrozenProgram:
         self._execute = executable.execute
         watch_optimizers()
         # Several modules may share the program, as the layers of a stack do.
-        self._known: dict[int, _Known] = {}
+        self._table: WeakTable[int, _Known] = WeakTable()
+        self._known = self._table.values
 
     def values(
         self, args: Sequence[Any], stream: int | None, wanted: Collection[int]
@@ -80,12 +80,7 @@ class FrozenProgram:
             state.append(object())
         handles: HandleTable = {}
         known = self._known.get(state[0])
-        if (
-            known is not None
-            and known.owner() is tensors[0]
-            and known.state == state
-            and known.bits == _bits(known.watched)
-        ):
+        if known is not None and known.state == state and known.bits == _bits(known.watched):
             if None not in known.results or all(known.results[i] is not None for i in wanted):
                 return known.results, known.handles
             handles = known.handles
@@ -94,29 +89,12 @@ class FrozenProgram:
         executed = self._execute(self._supply(args, stream))
         results: list[Any] = [buffer for (buffer,) in executed]
         memory = [tensor.detach() for tensor in tensors]
-        owner = weakref.ref(tensors[0], self._forgetting(state[0]))
         others = [tensor for tensor in tensors if tensor is not tensors[0]]
-        self._keep(_Known(state, results, owner, others, memory, watched, bits, handles))
+        self._keep(tensors[0], _Known(state, results, others, memory, watched, bits, handles))
         return results, handles
 
-    def _keep(self, new: _Known) -> None:
-        for address, known in list(self._known.items()):
-            if known.owner() is new.owner():  # its storage was replaced
-                self._known.pop(address, None)
-        self._known[new.state[0]] = new
-
-    def _forgetting(self, address: int) -> Callable[[weakref.ref], None]:
-        """The callback of the first parameter's weak reference: forgets what was kept for it."""
-        this = weakref.ref(self)
-
-        def forget(dead: weakref.ref) -> None:
-            if (alive := this()) is None:
-                return
-            known = alive._known.get(address)
-            if known is not None and known.owner is dead:
-                del alive._known[address]
-
-        return forget
+    def _keep(self, owner: torch.Tensor, new: _Known) -> None:
+        self._table.put_alone(new.state[0], owner, new)  # its storage may have been replaced
 
 
 def _is_watched(tensor: torch.Tensor) -> bool:

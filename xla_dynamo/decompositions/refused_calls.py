@@ -17,15 +17,12 @@ from xla_dynamo.decompositions.argument_checks import wrong_argument
 from xla_dynamo.decompositions.eager_calls import can_be_asked, refusal, refusal_of_out
 from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.decompositions.value_checks import assert_conditions, has_conditions
-from xla_dynamo.decompositions.whole_resampling import (
-    DECOMPOSING,
-    Kernels,
-    replaced_kernels,
-)
+from xla_dynamo.decompositions.whole_resampling import DECOMPOSING
 from xla_dynamo.errors import RefusedByEager
 from xla_dynamo.graphs.signatures import call_signature
 from xla_dynamo.graphs.source_lines import describe, describe_traced
 from xla_dynamo.lowerings.table import TABLE
+from xla_dynamo.torch_patches import Switch, switched, tracing
 from xla_dynamo.torch_private import OpOverload, backward_id
 
 aten = torch.ops.aten
@@ -45,6 +42,7 @@ class _Inside(threading.local):
 
 
 _inside = _Inside()
+_are_refused = Switch()
 
 
 def _is_eagers() -> bool:
@@ -81,11 +79,10 @@ def _asserting(op: OpOverload, entry: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def early_calls_are_refused() -> Iterator[None]:
     """Operators that meet torch's Python dispatcher first are refused there, in what is traced."""
-    changes: dict[OpOverload, Kernels] = {}
     for op in _TAKEN_APART_EARLY:
-        kernels = {key: op.py_kernels[key] for key in DECOMPOSING if key in op.py_kernels}
-        changes[op] = {key: _refusing(op, kernel) for key, kernel in kernels.items()}
-    with replaced_kernels(changes):
+        for key in DECOMPOSING:
+            switched(_are_refused, op, key, functools.partial(_refusing, op))
+    with tracing(), _are_refused.on():
         yield
 
 

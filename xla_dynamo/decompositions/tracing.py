@@ -9,6 +9,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.graphs.sizes import fake_like
+from xla_dynamo.torch_patches import tracing
 from xla_dynamo.torch_private import FakeTensorMode
 
 
@@ -21,5 +22,5 @@ def traced(function: Callable[..., Any], fakes: Sequence[Any]) -> torch.fx.Graph
     """
     trace = make_fx(torch.func.functionalize(function), decomposition_table=decompositions())
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-    with mode, torch.no_grad():
+    with tracing(), mode, torch.no_grad():
         return trace(*map(fake_like, fakes))

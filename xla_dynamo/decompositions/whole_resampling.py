@@ -3,18 +3,22 @@
 Before any table of decompositions is asked, torch's Python dispatcher replaces these operators by
 kernels that gather four or sixteen elements for each result; their gradients are scatters. The rule
 (`lowerings.resampling`) applies one linear map for each dimension, and its transpose for gradients.
+So these kernels ask whether their thread traces for us. Modes of torch's dispatcher come too late:
+autograd's keys are above them.
 """
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
+from xla_dynamo.torch_patches import Switch, switched, tracing
 from xla_dynamo.torch_private import (
     DispatchKey,
     OpOverload,
+    call_kernel,
     forget_kernels,
     suggest_memory_format,
     upsample_compute_output_size,
@@ -35,9 +39,9 @@ _OPERATORS = (
     "upsample_bicubic2d",
 )
 
-Kernels: TypeAlias = dict[DispatchKey, Callable[..., Any]]
-
-DECOMPOSING = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
+COMPOSITE = DispatchKey.CompositeImplicitAutograd
+DECOMPOSING = (DispatchKey.Autograd, COMPOSITE)
+_is_whole = Switch()
 
 
 def overloads() -> list[OpOverload]:
@@ -48,82 +52,39 @@ def overloads() -> list[OpOverload]:
 
 @contextmanager
 def resampling_is_whole() -> Iterator[None]:
-    """What is traced inside has these operators as `.default`, and their backward ones."""
-    changes: dict[OpOverload, Kernels] = {}
+    """What this thread traces inside has these operators as `.default`, and their backward ones.
+
+    No other thread exports meanwhile (`torch_patches`).
+    """
+    with tracing(), _is_whole.on():
+        _make_kernels()
+        yield
+
+
+def _make_kernels() -> None:
     for name in _OPERATORS:
         packet, backward = getattr(aten, name), getattr(aten, f"{name}_backward").default
-        changes |= {
-            packet.default: {},
-            packet.vec: dict.fromkeys(DECOMPOSING, _with_sizes(packet.default)),
-            backward: {DispatchKey.Meta: _gradient_of(backward)},
-        }
-    with replaced_kernels(changes):
-        yield
+        whole_at_its_key = {DispatchKey.Autograd: _by_autograd, COMPOSITE: _left_whole}
+        for key, whole in whole_at_its_key.items():
+            switched(_is_whole, packet.vec, key, functools.partial(_with_sizes, packet.default))
+            for op in (packet.default, backward):
+                switched(_is_whole, op, key, functools.partial(whole, op))
+        if DispatchKey.Meta not in backward.py_kernels:
+            backward.py_kernels[DispatchKey.Meta] = _shape_of_gradient(backward)
+            forget_kernels(backward)
 
 
-class _Replaced:
-    """The kernels that are replaced now, by all threads together."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._active: list[Mapping[OpOverload, Kernels]] = []
-        self._before: dict[OpOverload, Kernels] = {}
-
-    def add(self, changes: Mapping[OpOverload, Kernels]) -> None:
-        """Put changes over those that are active."""
-        with self._lock:
-            for op in changes:
-                self._before.setdefault(op, dict(op.py_kernels))
-            self._active.append(changes)
-            self._write(changes)
-
-    def remove(self, changes: Mapping[OpOverload, Kernels]) -> None:
-        """Take changes out from among the active ones, in whatever order threads do."""
-        with self._lock:
-            self._active = [other for other in self._active if other is not changes]
-            self._write(changes)
-            still = set().union(*self._active)
-            self._before = {op: known for op, known in self._before.items() if op in still}
-
-    def _write(self, ops: Iterable[OpOverload]) -> None:
-        for op in ops:
-            kernels = self._before[op]
-            for changes in self._active:
-                if op in changes:
-                    others = {k: v for k, v in kernels.items() if k not in DECOMPOSING}
-                    kernels = {**changes[op], **others}
-            _replace(op, kernels)
+def _by_autograd(op: OpOverload, _: Any) -> Callable[..., Any]:
+    """Torch's own kernel of autograd, in C++, which is for all devices."""
+    return functools.partial(call_kernel, op, DispatchKey.Autograd)
 
 
-_replaced = _Replaced()
+def _left_whole(_: OpOverload, __: Any) -> Callable[..., Any]:
+    """A decomposition that takes nothing apart."""
+    return lambda *args, **kwargs: NotImplemented
 
 
-@contextmanager
-def replaced_kernels(changes: Mapping[OpOverload, Kernels]) -> Iterator[None]:
-    """Operators have these kernels of torch's Python dispatcher, and none else that decompose.
-
-    They do for all threads. Behind the last of the blocks that overlap, torch's tables are as they
-    were.
-    """
-    _replaced.add(changes)
-    try:
-        yield
-    finally:
-        _replaced.remove(changes)
-
-
-def _replace(op: OpOverload, kernels: Kernels) -> None:
-    """Make these the kernels of torch's Python dispatcher, which remembers what it has chosen.
-
-    Another thread that dispatches meanwhile finds the old kernel or the new one.
-    """
-    op.py_kernels.update(kernels)
-    for key in op.py_kernels.keys() - kernels.keys():
-        del op.py_kernels[key]
-    forget_kernels(op)
-
-
-def _with_sizes(op: OpOverload) -> Callable[..., torch.Tensor]:
+def _with_sizes(op: OpOverload, _: Any) -> Callable[..., torch.Tensor]:
     """The .vec overload, which is given sizes or factors; C++'s takes no sizes that are open."""
 
     def vec(x: torch.Tensor, output_size: Any, *settings: Any) -> torch.Tensor:
@@ -134,11 +95,14 @@ def _with_sizes(op: OpOverload) -> Callable[..., torch.Tensor]:
     return vec
 
 
-def _gradient_of(backward: OpOverload) -> Callable[..., torch.Tensor]:
+def _shape_of_gradient(backward: OpOverload) -> Callable[..., torch.Tensor]:
     """What a gradient is like; C++'s takes no sizes that are open either."""
     keeps_format = backward is not aten.upsample_bicubic2d_backward.default  # as eager's kernels
 
-    def like(grad: torch.Tensor, _: Any, input_size: Any, *__: Any) -> torch.Tensor:
+    def like(grad: torch.Tensor, output_size: Any, input_size: Any, *others: Any) -> torch.Tensor:
+        if not _is_whole.is_on and all(isinstance(n, int) for n in (*grad.shape, *input_size)):
+            key = DispatchKey.Meta
+            return call_kernel(backward, key, grad, output_size, input_size, *others)
         last = suggest_memory_format(grad) if keeps_format else None
         return grad.new_empty(input_size).contiguous(memory_format=last or torch.contiguous_format)
 

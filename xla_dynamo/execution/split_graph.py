@@ -26,11 +26,19 @@ from xla_dynamo.graphs.nodes import operator_of
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.source_lines import describe, source_line
 from xla_dynamo.lowerings.builders.strides import row_major_order
+from xla_dynamo.process_state import kept
 from xla_dynamo.runtime import metrics
 
 log = logging.getLogger("xla_dynamo")
 Node: TypeAlias = torch.fx.Node
-_logged: set[tuple[str, str]] = set()
+
+
+class _Logged:
+    def __init__(self) -> None:
+        self.keys: set[tuple[str, str]] = set()  # operators and lines
+
+
+_logged = kept(_Logged)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -217,6 +225,6 @@ def _as_promised(node: Node, *, is_result: bool = False) -> Callable[[torch.Tens
 def _log_once(node: Node, reason: str) -> None:
     name = str(operator_of(node))
     key = (name, str(source_line(node)))
-    if key not in _logged:
-        _logged.add(key)
+    if key not in _logged.keys:
+        _logged.keys.add(key)
         log.warning("%s runs eagerly: %s%s", name, reason, describe(node))

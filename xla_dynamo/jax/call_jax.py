@@ -12,7 +12,7 @@ import torch
 from torch.autograd.forward_ad import unpack_dual
 
 from xla_dynamo.jax.arrays import on_jax, torch_dtype_of
-from xla_dynamo.jax.flat_functions import find, register
+from xla_dynamo.jax.flat_functions import find, keep, register
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
 from xla_dynamo.lowerings.builders.from_jax import call_jax as inline
 from xla_dynamo.lowerings.table import Context, lowers
@@ -39,7 +39,7 @@ def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
     Args:
         fn: a function of JAX that can be traced: of arrays, to arrays in tuples, lists and dicts.
             Pass the same object at each call, not a lambda made anew: it is traced once for each
-            set of shapes, and kept as long as the process lives.
+            set of shapes. Inside a compiled function it is kept as long as the process lives.
         tensors: of any dtype that JAX has. They arrive as they are: int64 is int64.
 
     Returns:
@@ -65,7 +65,7 @@ def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
 
 @torch.compiler.assume_constant_result
 def _name_of(fn: Callable[..., Any]) -> str:
-    return register(fn)
+    return register(fn).key
 
 
 @torch.compiler.assume_constant_result
@@ -125,12 +125,13 @@ def _fakes(operands: Sequence[torch.Tensor], function: str) -> list[torch.Tensor
     device = operands[0].device if operands else None
     return [
         torch.empty(x.shape, dtype=torch_dtype_of(x), device=device)
-        for x in find(function).types_of_results(types)
+        for x in keep(function).types_of_results(types)
     ]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[torch.Tensor]) -> None:
-    operands, ctx.function = inputs
+    operands, function = inputs
+    ctx.function = find(function)
     ctx.save_for_backward(*operands)
     ctx.differentiable = [i for i, x in enumerate(output) if _has_gradient(x)]
 
@@ -146,8 +147,8 @@ def _gradients(ctx: Any, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor
     if wrt and ctx.differentiable:
         # JAX's cotangents of complex numbers are the conjugates of torch's.
         given = [gradients[i].conj_physical() for i in ctx.differentiable]
-        pull = register(find(ctx.function).vjp(wrt, len(operands)))
-        for i, x in zip(wrt, _call(pull, *operands, *given), strict=True):
+        pull = ctx.function.vjp(wrt, len(operands))
+        for i, x in zip(wrt, _call(pull.key, *operands, *given), strict=True):
             found[i] = x.conj_physical()
     return found
 
@@ -190,8 +191,8 @@ class _Differentiable(torch.autograd.Function):
 def _batched(
     info: Any, dims: Sequence[Any], operands: Sequence[torch.Tensor], function: str
 ) -> tuple[list[torch.Tensor], list[int]]:
-    mapped = register(find(function).vmap(tuple(dims[0])))
-    results = torch.ops.xla.call_jax(list(operands), mapped)
+    mapped = find(function).vmap(tuple(dims[0]))
+    results = torch.ops.xla.call_jax(list(operands), mapped.key)
     return results, [0] * len(results)
 
 

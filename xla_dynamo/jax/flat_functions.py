@@ -1,6 +1,10 @@
-"""Functions of JAX on flat lists of arrays, by name, and their derivatives and batches."""
+"""Functions of JAX on flat lists of arrays, by key, and their derivatives and batches."""
 
+import collections
 import functools
+import itertools
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,22 +14,35 @@ import numpy as np
 
 from xla_dynamo.jax.arrays import torch_dtype_of
 
-_functions: dict[str, "FlatFunction"] = {}
-_names: dict[Any, str] = {}
+# A graph that is traced has the name of a function alone, and may be lowered again at any time:
+# these live as long as the process. Of others the latest stay, and those that a gradient is to be
+# taken of, so that functions made anew for each call do not add up.
+_MOST = 1024
+_latest: "collections.OrderedDict[Any, FlatFunction]" = collections.OrderedDict()
+_traced: "dict[str, FlatFunction]" = {}
+_by_key: "weakref.WeakValueDictionary[str, FlatFunction]" = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+_lock = threading.Lock()
 
 
-def register(fn: "Callable[..., Any] | FlatFunction") -> str:
-    """The name of a function for `find`; one object has one name."""
-    if fn not in _names:
-        flat = fn if isinstance(fn, FlatFunction) else FlatFunction(fn)
-        name = f"{flat.name}_{len(_names)}"
-        _names[fn], _functions[name] = name, flat
-    return _names[fn]
+def register(fn: Callable[..., Any]) -> "FlatFunction":
+    """The flat function of a function; one object has one, if it comes again before many others."""
+    with _lock:
+        flat = _latest.pop(fn, None) or FlatFunction(fn)
+        _latest[fn] = flat
+        if len(_latest) > _MOST:
+            _latest.popitem(last=False)
+    return flat
 
 
-def find(name: str) -> "FlatFunction":
-    """The function of a name."""
-    return _functions[name]
+def find(key: str) -> "FlatFunction":
+    """The function of a key."""
+    return _by_key[key]
+
+
+def keep(key: str) -> "FlatFunction":
+    """The function of a key, which a graph may have from now on: it stays."""
+    return _traced.setdefault(key, _by_key[key])
 
 
 class FlatFunction:
@@ -36,18 +53,20 @@ class FlatFunction:
 
     Attributes:
         name: of the function, for its programs.
+        key: its name with a number, which no other has.
         jitted: the function under `jax.jit`.
     """
 
     def __init__(self, fn: Callable[..., Any], name: str | None = None) -> None:
         """Take a function that returns arrays in tuples, lists and dicts."""
         self.name = self.__name__ = name or getattr(fn, "__name__", None) or type(fn).__name__
-        self._fn = fn
+        self._fn, self.key = fn, f"{self.name}_{next(_numbers)}"
         self._trees: dict[Any, Any] = {}
         self.jitted = jax.jit(self)
         self.types_of_results = functools.lru_cache(maxsize=1024)(self._types_of_results)
         self.vjp = functools.cache(self._vjp)
         self.vmap = functools.cache(self._vmap)
+        _by_key[self.key] = self
 
     def __call__(self, *arrays: jax.Array) -> list[jax.Array]:
         """Call the function, and note the structure of what it returns."""

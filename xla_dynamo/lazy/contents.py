@@ -7,7 +7,6 @@ never changes. It is the result of one operator: pending until somebody reads it
 """
 
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +17,7 @@ from xla_dynamo.lowerings.builders.dtypes import SUPPORTED_DTYPES
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Sharding
+from xla_dynamo.runtime.weak_table import WeakTable
 from xla_dynamo.torch_private import (
     DispatchKey,
     DispatchKeySet,
@@ -90,16 +90,14 @@ class Cell:
     Attributes:
         value: the present value.
         views: how views of these elements are made.
-        owner: the storage.
         is_bytes: the value is the bytes of elements whose dtype no tensor has told yet.
     """
 
-    __slots__ = ("__weakref__", "is_bytes", "owner", "value", "views")
+    __slots__ = ("is_bytes", "value", "views")
 
     def __init__(self, value: Value, is_bytes: bool = False) -> None:
         self.value, self.is_bytes = value, is_bytes
         self.views: dict[Geometry, View] = {}
-        self.owner: Any = None
 
     def note_view(self, geometry: Geometry, view: View) -> None:
         """Remember how a view is made; views of the same elements are the same."""
@@ -113,8 +111,9 @@ class Cell:
             self.views[geometry] = view
 
 
-# By the address of torch's storage, for as long as that lives.
-_cells: dict[int, Cell] = {}
+# By the address of torch's storage. No test replaces the table: tensors outlive a test.
+_table: WeakTable[int, Cell] = WeakTable()
+_cells = _table.values
 
 
 def cell_of(tensor: Tensor) -> Cell:
@@ -175,8 +174,8 @@ def new_tensor(value: Value) -> Tensor:
     """A tensor of the device with this value, and a storage of its own."""
     dtype, size, stride, _ = value.geometry
     tensor = create_empty_tensor((0,), dtype)
-    storage = tensor.untyped_storage()
-    _put(tensor, storage, Cell(value))
+    storage = tensor.untyped_storage()  # autograd keeps tensors of its own over it
+    _table.put(storage_id(tensor), storage, Cell(value))
     # So that the storage has as many bytes as its elements would take.
     try:
         return _set.redispatch(_META, tensor, storage, 0, size, stride)
@@ -218,7 +217,7 @@ def new_storage(value: Value) -> torch.UntypedStorage:
     tensor = create_empty_tensor((0,), value.geometry[0])
     storage = tensor.untyped_storage()
     storage.__class__ = LoadedStorage
-    _put(tensor, storage, Cell(value, is_bytes=True))
+    _table.put(storage_id(tensor), storage, Cell(value, is_bytes=True))
     return storage
 
 
@@ -247,15 +246,3 @@ def set_geometry(tensor: Tensor, size: Any, stride: Any, offset: int) -> None:
 def as_meta(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Let torch's kernel for tensors without memory run: it makes views, and changes sizes."""
     return op.redispatch(_META, *args, **kwargs)
-
-
-def _put(tensor: Tensor, storage: torch.UntypedStorage, cell: Cell) -> None:
-    key = storage_id(tensor)
-
-    def forget(_: Any, cells: dict[int, Cell] = _cells) -> None:
-        if (known := cells.get(key)) is not None and known.owner is reference:
-            del cells[key]
-
-    # The reference is the storage's, not the tensor's: autograd keeps tensors of its own.
-    reference = cell.owner = weakref.ref(storage, forget)
-    _cells[key] = cell

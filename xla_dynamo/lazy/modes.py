@@ -6,20 +6,26 @@ from collections.abc import Iterator
 
 from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.lazy.user_lines import place_of_caller
+from xla_dynamo.process_state import kept
 
-is_eager = False
+
+class _Modes:
+    def __init__(self) -> None:
+        self.is_eager = False
+
+
+state = kept(_Modes)
 _thread = threading.local()
 
 
 def set_eager(enable: bool) -> None:
     """Let all threads run operators at once, or record them."""
-    global is_eager
-    is_eager = enable
+    state.is_eager = enable
 
 
 def runs_at_once() -> bool:
     """Whether this thread runs operators at once."""
-    return is_eager and not is_recording()
+    return state.is_eager and not is_recording()
 
 
 def is_recording() -> bool:

@@ -142,7 +142,7 @@ def _special(function: Callable[..., Any], signature: Signature, *args: Any, **k
 
 def _after(result: Any) -> None:
     """Compute what was recorded, in eager mode; and a stream that nobody ends."""
-    if modes.is_eager and modes.runs_at_once():
+    if modes.state.is_eager and modes.runs_at_once():
         made = [t for t in _tensors([result]) if t.device.type == "xla"]
         compute([cell_of(t).value for t in made], "eager_mode()")
     elif growth.is_due():

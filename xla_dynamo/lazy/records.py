@@ -28,12 +28,19 @@ from xla_dynamo.lazy.recipes import Recipe, recipe_of
 from xla_dynamo.lazy.refusals import refuse_overlaps
 from xla_dynamo.lazy.signatures import Signature
 from xla_dynamo.lazy.user_lines import Place, place_of_caller
+from xla_dynamo.process_state import kept
 from xla_dynamo.torch_private import OpOverload
 
 Tensor: TypeAlias = torch.Tensor
-# How many records there have been.
-made = 0
 _MOST_ALLOWED = 4096
+
+
+class _Count:
+    def __init__(self) -> None:
+        self.made = 0  # records
+
+
+count = kept(_Count)
 
 
 class Arg:
@@ -93,9 +100,8 @@ class Record:
     def __init__(self, recipe: Recipe, call: "_Call", overwritten: list[Value]) -> None:
         self.recipe, self.args, self.kwargs = recipe, call.args, call.kwargs
         self.inputs, self.numbers, self.overwritten = call.inputs, call.numbers, overwritten
-        global made
-        made += 1
-        self.order = made
+        count.made += 1
+        self.order = count.made
         self.place: Place | None = place_of_caller()
         self.count = 0
         self.drawn: Sequence[weakref.ref[Value]] = ()

@@ -8,9 +8,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xla_dynamo.lazy import execution
+from xla_dynamo.process_state import kept
 
-_closures: collections.deque[tuple[Callable[..., Any], Sequence[Any], bool]] = collections.deque()
-_running: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
+
+class _Closures:
+    def __init__(self) -> None:
+        self.waiting: collections.deque[tuple[Callable[..., Any], Sequence[Any], bool]]
+        self.waiting = collections.deque()
+        self.running: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
+
+
+_closures = kept(_Closures)
 _thread: concurrent.futures.ThreadPoolExecutor | None = None
 
 
@@ -26,19 +34,19 @@ def add_step_closure(
             is raised at the end of a later step or by `wait_device_ops`, or told when the process
             ends.
     """
-    _closures.append((closure, args, run_async))
+    _closures.waiting.append((closure, args, run_async))
 
 
 def run_closures() -> None:
     """Run what waits; what one raises does not keep the others from being run."""
     global _thread
     errors = _errors_of(wait=False)
-    for _ in range(len(_closures)):
-        closure, args, run_async = _closures.popleft()
+    for _ in range(len(_closures.waiting)):
+        closure, args, run_async = _closures.waiting.popleft()
         if run_async:
             if _thread is None:
                 _thread = concurrent.futures.ThreadPoolExecutor(1, "xla_dynamo closures")
-            _running.append(_thread.submit(closure, *args))
+            _closures.running.append(_thread.submit(closure, *args))
             continue
         try:
             closure(*args)
@@ -50,10 +58,10 @@ def run_closures() -> None:
 def _errors_of(*, wait: bool) -> list[BaseException]:
     """What the closures of the other thread have raised; those that still run stay listed."""
     errors = []
-    for _ in range(len(_running)):
-        future = _running.popleft()
+    for _ in range(len(_closures.running)):
+        future = _closures.running.popleft()
         if not wait and not future.done():
-            _running.append(future)
+            _closures.running.append(future)
         elif (error := future.exception()) is not None:
             errors.append(error)
     return errors

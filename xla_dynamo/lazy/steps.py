@@ -131,7 +131,7 @@ def eager_mode(enable: bool) -> None:
 
 def is_eager_mode() -> bool:
     """Whether operators run at once."""
-    return modes.is_eager
+    return modes.state.is_eager
 
 
 def optimizer_step(

@@ -12,18 +12,24 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from xla_dynamo.process_state import kept
 
-class Epoch:
+
+class _Epoch:
     """A number that differs after each change that torch does not count."""
 
-    number = 0
-    is_over = False  # set by a hook that Dynamo may have traced: it must read nothing
+    def __init__(self) -> None:
+        self.number = 0
+        self.is_over = False  # set by a hook that Dynamo may have traced: it must read nothing
+
+
+_epoch = kept(_Epoch)
 
 
 def note_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     """A hook behind the steps of all optimizers: the fused ones change parameters uncounted."""
     if any(group.get("fused") for group in optimizer.param_groups):
-        Epoch.is_over = True
+        _epoch.is_over = True
 
 
 watch_optimizers = functools.cache(lambda: register_optimizer_step_post_hook(note_step))
@@ -36,12 +42,12 @@ def refreeze() -> None:
     nobody counts: through `parameter.data` or another tensor that was given its memory by it,
     through NumPy, by a collective of `torch.distributed`, or by another process.
     """
-    Epoch.is_over = False
-    Epoch.number += 1
+    _epoch.is_over = False
+    _epoch.number += 1
 
 
 def epoch() -> int:
     """The number of the present epoch, which begins if the one before is over."""
-    if Epoch.is_over:
+    if _epoch.is_over:
         refreeze()
-    return Epoch.number
+    return _epoch.number

@@ -4,8 +4,6 @@ A piece that is a view of its tensor's memory sees changes by itself. A copy is 
 tensor's version at each call (`changes` says which changes count).
 """
 
-import dataclasses
-import weakref
 from typing import Any
 
 import torch
@@ -18,19 +16,11 @@ from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address, pieces_of
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.runtime.sharded_buffers import import_divided
+from xla_dynamo.runtime.weak_table import WeakTable
 
-
-@dataclasses.dataclass(slots=True)
-class _Known:
-    """A buffer, and the state in which the tensor was when it was made."""
-
-    owner: weakref.ref
-    state: tuple[Any, ...]
-    buffer: Buffer
-
-
-# By tensor, layout, tiling and placement, for as long as the tensor lives.
-_known: dict[tuple[Any, ...], _Known] = {}
+# By the id of a tensor, a layout, tiling and placement: the state that the tensor was in, and its
+# buffer then.
+_table: WeakTable[tuple[Any, ...], tuple[tuple[Any, ...], Buffer]] = WeakTable()
 
 
 def divided_buffer(
@@ -38,16 +28,16 @@ def divided_buffer(
 ) -> Buffer:
     """The buffer of a tensor that may come again, divided in the order of the layout."""
     key = (id(tensor), layout, sharding.tiling(), placement)  # axes may have other names
-    known = _known.get(key)
-    if known is not None and known.owner() is tensor and known.state == _state(tensor, known.state):
-        return known.buffer
+    state, known = _table.values.get(key, ((), None))
+    if known is not None and state == _state(tensor, state):
+        return known
     watch_optimizers()
     before = _state(tensor, (0, 0))  # before it is read: a change meanwhile is one to be seen
     buffer = new_divided_buffer(tensor, layout, sharding, placement)
     if _is_view(buffer, tensor):
-        _keep(key, tensor, before[:1], buffer)
+        _table.put(key, tensor, (before[:1], buffer))
     elif before[1] is not None and tensor.ndim > 1:  # batch norm's statistics change uncounted
-        _keep(key, tensor, before, buffer)
+        _table.put(key, tensor, (before, buffer))
     return buffer
 
 
@@ -57,14 +47,6 @@ def new_divided_buffer(
     """The buffer of a tensor that comes once."""
     given = ready(tensor, tensor.data_ptr(), preparation(layout))
     return import_divided(given.detach(), sharding, placement)
-
-
-def _keep(key: Any, tensor: torch.Tensor, state: tuple[Any, ...], buffer: Buffer) -> None:
-    def forget(reference: Any) -> None:
-        if (known := _known.get(key)) is not None and known.owner is reference:
-            del _known[key]
-
-    _known[key] = _Known(weakref.ref(tensor, forget), state, buffer)
 
 
 def _state(tensor: torch.Tensor, like: tuple[Any, ...]) -> tuple[Any, ...]:

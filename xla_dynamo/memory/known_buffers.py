@@ -6,7 +6,6 @@ compiled for them. So comparing the address is enough. Buffers are dropped when 
 """
 
 import operator
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.runtime.buffers import import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer, buffer_address
 from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.weak_table import WeakTable
 from xla_dynamo.torch_private import is_zero_tensor
 
 _addresses_of = torch.Tensor.data_ptr
@@ -29,16 +29,7 @@ class KnownBuffers:
     several parameters.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_changed",
-        "_keeps",
-        "_last",
-        "_owners",
-        "_placement",
-        "_prepare",
-        "by_address",
-    )
+    __slots__ = ("_keeps", "_last", "_placement", "_prepare", "_table", "by_address")
 
     def __init__(
         self,
@@ -50,20 +41,20 @@ class KnownBuffers:
     ) -> None:
         """Take the function that readies tensors for import, and what to call on a change."""
         self._placement, self._prepare, self._keeps = placement, prepare, keeps
-        self._changed = weakref.WeakMethod(changed) if changed else lambda: None
         self._last = 0
-        self._owners: dict[int, weakref.ref] = {}
-        self.by_address: dict[int, Buffer] = {}
+        self._table: WeakTable[int, Buffer] = WeakTable(changed)
+        self.by_address = self._table.values
 
     def load(self, tensor: torch.Tensor, address: int, stream: int | None) -> Buffer:
         """Import a tensor, and keep the buffer if it views the tensor's own memory."""
         # detach: a buffer that held the tensor itself, not just its memory, would keep the Python
-        # object alive for good, and `forget` would never be called.
+        # object alive for good, and the buffer would never be dropped.
         given = ready(tensor, address, self._prepare)
         buffer = import_tensor(given.detach(), self._placement, stream)
         # A buffer that is a copy would not see the tensor change in place.
         if address and buffer_address(buffer) == address:
-            self._keep(tensor, address, buffer)
+            # Alone: its storage may have been replaced, as by `parameter.data = ...`.
+            self._table.put_alone(address, tensor, buffer)
         return buffer
 
     def load_if_it_comes_again(
@@ -78,25 +69,6 @@ class KnownBuffers:
             return self.load(tensor, address, stream)
         self._last = address
         return import_tensor(ready(tensor, address, self._prepare), self._placement, stream)
-
-    def _keep(self, tensor: torch.Tensor, address: int, buffer: Buffer) -> None:
-        for old, owner in list(self._owners.items()):
-            if owner() is tensor:  # its storage was replaced, as by `parameter.data = ...`
-                self._forget(old)
-        known = weakref.ref(self)
-
-        def forget(_: Any) -> None:
-            if (alive := known()) is not None:
-                alive._forget(address)
-
-        self._owners[address] = weakref.ref(tensor, forget)
-        self.by_address[address] = buffer
-
-    def _forget(self, address: int) -> None:
-        self.by_address.pop(address, None)
-        self._owners.pop(address, None)
-        if (changed := self._changed()) is not None:
-            changed()
 
 
 def ready(tensor: torch.Tensor, address: int, prepare: Prepare) -> torch.Tensor:

@@ -4,6 +4,7 @@ Dynamo calls these functions while it traces, and does not trace them: to change
 forbidden in the functions that checkpointing and loops trace.
 """
 
+import threading
 import weakref
 from typing import Any
 
@@ -14,30 +15,39 @@ from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd.meshes import get_global_mesh
 from xla_dynamo.torch_private import TracingContext
 
-# Regions are not nested. The trace that an entered one belongs to, or None; a trace may end early.
-_entered: tuple[Any, Mesh] | None = None
+
+class _Region(threading.local):
+    """The region that a thread has entered; regions are not nested.
+
+    The trace that it belongs to is noted, too, or None: a trace may end early. Unlike the global
+    mesh, a region belongs to a thread: others may record or trace regions of their own meanwhile.
+    """
+
+    entered: tuple[Any, Mesh] | None = None
+
+
+_region = _Region()
 
 
 @torch.compiler.assume_constant_result
 def enter(mesh: Mesh) -> None:
     """Note that what is traced now is in a manual region of a mesh."""
-    global _entered
-    _entered = _trace(), mesh
+    _region.entered = _trace(), mesh
 
 
 @torch.compiler.assume_constant_result
 def leave() -> None:
     """Note that the region ends."""
-    global _entered
-    _entered = None
+    _region.entered = None
 
 
 @torch.compiler.assume_constant_result
 def current_mesh() -> Mesh | None:
     """The mesh of the region around; None outside of `shard_map`."""
-    if _entered is None or _entered[0] != _trace():
+    entered = _region.entered
+    if entered is None or entered[0] != _trace():
         return None
-    return _entered[1]
+    return entered[1]
 
 
 def mesh_or_current(mesh: Mesh | None) -> Mesh:

@@ -7,10 +7,17 @@ import jax
 import numpy as np
 
 from xla_dynamo.errors import ShardingError
+from xla_dynamo.process_state import kept
 from xla_dynamo.runtime import topology
 from xla_dynamo.runtime.mesh import Mesh
 
-_global_mesh: Mesh | None = None
+
+class _GlobalMesh:
+    def __init__(self) -> None:
+        self.mesh: Mesh | None = None
+
+
+_global = kept(_GlobalMesh)
 
 
 class HybridMesh(Mesh):
@@ -101,15 +108,16 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
 def set_global_mesh(mesh: Mesh | None) -> None:
     """Set the mesh that this process's recipes take unless they are given one; None takes it back.
 
+    It holds for all threads, as in PyTorch/XLA.
+
     Raises:
         ShardingError: it is no mesh.
     """
-    global _global_mesh
     if mesh is not None and not isinstance(mesh, Mesh):
         raise ShardingError(f"the global mesh is an xla_dynamo.spmd.Mesh, and not {mesh!r}")
-    _global_mesh = mesh
+    _global.mesh = mesh
 
 
 def get_global_mesh() -> Mesh | None:
     """The mesh that `set_global_mesh` set; None before."""
-    return _global_mesh
+    return _global.mesh

@@ -44,6 +44,7 @@ from xla_dynamo.stablehlo.signature import (
     TensorSpec,
 )
 from xla_dynamo.stablehlo.torch_trees import tree_of
+from xla_dynamo.torch_patches import exporting_alone
 
 Node: TypeAlias = torch.fx.Node
 _PLATFORMS = ("cpu", "cuda", "tpu")
@@ -80,7 +81,7 @@ class _Export:
     """An exported program on its way."""
 
     def __init__(self, given: ExportedProgram, options: StableHLOExportOptions) -> None:
-        with resampling_is_whole():
+        with exporting_alone(), resampling_is_whole():
             self.program = given.run_decompositions(dict(decompositions()))
         self.gm = self.program.graph_module
         self.options = options
