@@ -102,8 +102,9 @@ def bisect_passes(
     no counted pass, the passes that keep eager's numbers are left out one by one.
 
     Each call gets a copy of the arguments, and of the function if it is a module, and begins at the
-    same seed. Random operators draw eager's numbers under `options={"rng": "torch"}` alone. Other
-    threads must not compile meanwhile, since the passes are limited for the whole process.
+    same seed. Copies have no marks of shardings: mark tensors inside of the function. Random
+    operators draw eager's numbers under `options={"rng": "torch"}` alone. Other threads must not
+    compile meanwhile, since the passes are limited for the whole process.
 
     Args:
         fn: a function or a module, or one that `torch.compile` returned.
