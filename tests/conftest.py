@@ -14,9 +14,10 @@ from tests import drawing, lean_torch  # noqa: F401
 from tests.older_releases import fault_of
 from xla_dynamo.calls.frozen_inputs import FrozenProgram
 from xla_dynamo.dynamo import dynamo_trace
-from xla_dynamo.execution import background, split_graph
+from xla_dynamo.execution import split_graph
 from xla_dynamo.process_state import replaced
 from xla_dynamo.runtime import metrics, xla_options
+from xla_dynamo.variants import background
 
 # The CPU appears as eight devices, over which some tests divide programs; the others use the first.
 os.environ.setdefault("CPU_NUM_DEVICES", "8")

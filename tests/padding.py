@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from xla_dynamo.execution import bounded_calls
+from xla_dynamo.variants import bounded_calls
 
 
 @contextlib.contextmanager

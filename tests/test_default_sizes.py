@@ -14,9 +14,9 @@ import xla_dynamo
 from tests.comparison import compare
 from tests.compiling import compiled_whole
 from xla_dynamo.dynamo.recompile_limit import raise_recompile_limit
-from xla_dynamo.execution import background
-from xla_dynamo.execution.bounded_calls import BoundedCall
 from xla_dynamo.graphs.buckets import Bucket, bucket_of
+from xla_dynamo.variants import background
+from xla_dynamo.variants.bounded_calls import BoundedCall
 
 ENDS = (2, 1 << 24)
 

@@ -52,14 +52,15 @@ ROOMS = {
     "memory": "lowerings.builders programs runtime",
     "calls": "graphs lowerings.builders lowerings.passes memory options programs runtime"
     " runtime.cpu",
+    "variants": "calls graphs lowerings.target memory programs runtime",
     "execution": "calls decompositions events graphs lowerings.builders lowerings.table"
-    " lowerings.passes lowerings.target memory options programs runtime",
+    " lowerings.passes lowerings.target memory options programs runtime variants",
     "dynamo": "events graphs lowerings.builders programs",
     "backend": "calls decompositions dynamo events execution graphs lowerings.passes options"
     " programs runtime torch_threads",
     "spmd": "runtime",
     "spmd.recipes": "runtime spmd",
-    "training": "backend dynamo events execution graphs memory options runtime torch_threads",
+    "training": "backend dynamo events graphs memory options runtime torch_threads variants",
     "distributed_checkpoint": "runtime spmd training",
     "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table options"
     " runtime runtime.cpu spmd",

@@ -19,13 +19,14 @@ from tests.comparison import compare
 from tests.compiling import compiled, compiled_whole, leaf
 from tests.host_operators import host_sine
 from xla_dynamo.errors import CompileError, OptionError
-from xla_dynamo.execution import background, bucketed_calls, compiled_graph
-from xla_dynamo.execution.executable_cache import ExecutableCache
+from xla_dynamo.execution import compiled_graph
 from xla_dynamo.graphs.open_sizes import NotBounded
 from xla_dynamo.options import Options
 from xla_dynamo.programs.lower_bounded import lower_bounded
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.executables import Executable
+from xla_dynamo.variants import background, bucketed_calls
+from xla_dynamo.variants.executable_cache import ExecutableCache
 
 TIMEOUT = 60
 

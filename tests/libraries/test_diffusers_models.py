@@ -11,7 +11,7 @@ from torch.fx.experimental import _config as symbolic_sizes
 
 from bench.models import MODELS, build
 from tests.compiling import compiled
-from xla_dynamo.execution import background
+from xla_dynamo.variants import background
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 # Height and width of the latent images: both change, and so does their ratio.

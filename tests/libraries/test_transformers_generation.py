@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from bench.models import MODELS, build
-from xla_dynamo.execution import background
+from xla_dynamo.variants import background
 
 # Kinds of models: decoders of several attentions, experts, latent attention, a state space, texts
 # and sounds to texts.

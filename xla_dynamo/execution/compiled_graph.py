@@ -15,13 +15,8 @@ from xla_dynamo.calls.frozen_inputs import FrozenValues
 from xla_dynamo.calls.steps import Steps, steps_of
 from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed
-from xla_dynamo.execution.bounded_calls import BoundedCall
-from xla_dynamo.execution.bucketed_calls import BucketedCalls
-from xla_dynamo.execution.executable_cache import ExecutableCache
-from xla_dynamo.execution.meanwhile import Meanwhile
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.execution.traced_strides import with_strides
-from xla_dynamo.execution.variants import VariantKey, exact_variant
 from xla_dynamo.graphs.marked import on_one_mesh
 from xla_dynamo.graphs.open_sizes import NotBounded
 from xla_dynamo.graphs.request import Request
@@ -39,6 +34,11 @@ from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import unset_fake_temporarily
+from xla_dynamo.variants.bounded_calls import BoundedCall
+from xla_dynamo.variants.bucketed_calls import BucketedCalls
+from xla_dynamo.variants.executable_cache import ExecutableCache
+from xla_dynamo.variants.meanwhile import Meanwhile
+from xla_dynamo.variants.variant_keys import VariantKey, exact_variant
 
 log = logging.getLogger("xla_dynamo")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.execution.meanwhile import is_ahead
 from xla_dynamo.graphs.wrappers import plain_tensors
 from xla_dynamo.memory.overlaps import are_apart, geometry_of, start_of
 from xla_dynamo.runtime import metrics
 from xla_dynamo.torch_private import is_traceable_wrapper_subclass, leave_to_python
+from xla_dynamo.variants.meanwhile import is_ahead
 
 log = logging.getLogger("xla_dynamo")
 _address_of = torch.Tensor.data_ptr

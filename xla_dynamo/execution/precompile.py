@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.errors import OptionError
-from xla_dynamo.execution.meanwhile import compiling_ahead
 from xla_dynamo.graphs.open_sizes import NotBounded
 from xla_dynamo.torch_private import maybe_mark_dynamic, pytree, uncompiled
+from xla_dynamo.variants.meanwhile import compiling_ahead
 
 # The arguments of one call: by position, or by name.
 Arguments: TypeAlias = Sequence[Any] | Mapping[str, Any]

@@ -15,7 +15,6 @@ from xla_dynamo.calls.frozen_inputs import FrozenValues
 from xla_dynamo.calls.steps import steps_of
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, Event, Observer
 from xla_dynamo.execution.compiled_graph import CompiledGraph
-from xla_dynamo.execution.meanwhile import is_ahead
 from xla_dynamo.execution.saved_programs import is_whole, read_entry
 from xla_dynamo.options import Options
 from xla_dynamo.programs.program import Program
@@ -24,6 +23,7 @@ from xla_dynamo.runtime.cache_folder import CacheFolder
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import DisableAutocast, is_any_autocast_enabled
+from xla_dynamo.variants.meanwhile import is_ahead
 
 log = logging.getLogger("xla_dynamo")
 

@@ -9,7 +9,6 @@ import torch
 
 from xla_dynamo.errors import OptionError, UnsupportedError
 from xla_dynamo.events import Observer
-from xla_dynamo.execution.meanwhile import is_ahead
 from xla_dynamo.options import Options
 from xla_dynamo.torch_private import dynamo_config, mark_stepped
 from xla_dynamo.training.hyperparameters import hyperparameters
@@ -19,6 +18,7 @@ from xla_dynamo.training.step_inputs import Recipe
 from xla_dynamo.training.step_trace import NO_LOSS, the_loss
 from xla_dynamo.training.weight_averaging import check_average
 from xla_dynamo.training.whole_step import WholeStep
+from xla_dynamo.variants.meanwhile import is_ahead
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 from xla_dynamo.calls.calls import Call
-from xla_dynamo.execution.eager_graph import eager_call
-from xla_dynamo.execution.executable_cache import ExecutableCache
-from xla_dynamo.execution.result_placeholders import placeholder_call
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.source_graph import SourceGraph
+from xla_dynamo.variants.eager_graph import eager_call
+from xla_dynamo.variants.executable_cache import ExecutableCache
+from xla_dynamo.variants.result_placeholders import placeholder_call
 
 Future: TypeAlias = "concurrent.futures.Future[Any]"
 T = TypeVar("T")

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xla_dynamo.calls.calls import Call
-from xla_dynamo.execution.bounded_calls import BoundedCall
-from xla_dynamo.execution.executable_cache import ExecutableCache
-from xla_dynamo.execution.meanwhile import Meanwhile, only_looks
-from xla_dynamo.execution.variants import VariantKey, bounded_variant
 from xla_dynamo.graphs.bucket_choice import BucketChoice, Choice
 from xla_dynamo.graphs.open_sizes import NotBounded
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.source_graph import SourceGraph
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower_bounded import BoundedProgram, lower_bounded
+from xla_dynamo.variants.bounded_calls import BoundedCall
+from xla_dynamo.variants.executable_cache import ExecutableCache
+from xla_dynamo.variants.meanwhile import Meanwhile, only_looks
+from xla_dynamo.variants.variant_keys import VariantKey, bounded_variant
 
 # A graph of which so many buckets were refused, and none was compiled, is not tried again.
 _TRIALS = 2

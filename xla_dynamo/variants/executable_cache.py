@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeGuard, TypeVar
 
 from xla_dynamo.errors import CompileError
-from xla_dynamo.execution import background
 from xla_dynamo.runtime import forks
+from xla_dynamo.variants import background
 
 log = logging.getLogger("xla_dynamo")
 T = TypeVar("T")
