@@ -29,11 +29,11 @@ BEGIN, END = "<!-- counts: `make docs` writes them -->", "<!-- end of the counts
 
 def by_family() -> dict[str, list[str]]:
     """The names of the overloads with a rule, by the file the rule is in."""
-    families: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    families: dict[str, list[str]] = {family.__name__: [] for family in FAMILIES}
     for op in TABLE:
-        room, _, family = REGISTERED_IN[op].rpartition(".")
-        if room == "xla_dynamo.lowerings":  # not a user's, nor that of functions of JAX
-            families[family].append(op)
+        family = families.get(REGISTERED_IN[op])
+        if family is not None:  # not a user's, nor that of functions of JAX
+            family.append(op)
     return {family: sorted(names) for family, names in families.items()}
 
 
@@ -50,8 +50,7 @@ def core_overloads() -> list[OpOverload]:
 
 def purpose(family: str) -> str:
     """The first line of a family file's docstring."""
-    module = importlib.import_module(f"xla_dynamo.lowerings.{family}")
-    return (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    return (importlib.import_module(family).__doc__ or "").strip().splitlines()[0].rstrip(".")
 
 
 def counts() -> str:
@@ -67,11 +66,16 @@ def counts() -> str:
     )
 
 
+def _file(family: str) -> str:
+    """The link to a family's file."""
+    return "../" + family.removeprefix("xla_dynamo.").replace(".", "/") + ".py"
+
+
 def summary() -> list[str]:
     """The table of families: a line for each file of rules."""
     lines = ["| family | operators | overloads |", "|---|---|---:|"]
     lines += [
-        f"| [{family}](../lowerings/{family}.py) | {purpose(family)} | {len(names)} |"
+        f"| [{family.rpartition('.')[2]}]({_file(family)}) | {purpose(family)} | {len(names)} |"
         for family, names in by_family().items()
         if names
     ]

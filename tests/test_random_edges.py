@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from tests.compiling import compiled
 from tests.test_random import COUNT, assert_distribution, assert_frequencies, drawn
 from xla_dynamo import UnsupportedOperator
-from xla_dynamo.lowerings.random import _below
+from xla_dynamo.lowerings.rules.random.random import _below
 
 aten = torch.ops.aten
 HALVES = [torch.float16, torch.bfloat16]

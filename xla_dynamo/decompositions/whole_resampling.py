@@ -2,7 +2,8 @@
 
 Before any table of decompositions is asked, torch's Python dispatcher replaces these operators by
 kernels that gather four or sixteen elements for each result; their gradients are scatters. The rule
-(`lowerings.resampling`) applies one linear map for each dimension, and its transpose for gradients.
+(`rules.images.resampling`) applies one linear map for each dimension, and its transpose for
+gradients.
 So these kernels ask whether their thread traces for us. Modes of torch's dispatcher come too late:
 autograd's keys are above them.
 """

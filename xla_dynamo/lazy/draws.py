@@ -16,7 +16,7 @@ from xla_dynamo.lowerings.table import find_rule
 from xla_dynamo.torch_private import OpOverload, TorchDispatchMode, schema
 
 aten = torch.ops.aten
-# The bytes of a key: what a program has beside it is the number of the draw (`lowerings.random`).
+# The bytes of a key: what a program has beside it is the number of the draw (`rules.random`).
 KEY_BYTES = 16
 # Functional forms that have another name than the operator in place.
 _FUNCTIONAL: dict[OpOverload, OpOverload] = {

@@ -27,7 +27,7 @@ from xla_dynamo.lowerings.passes.call_packed import with_forms
 from xla_dynamo.lowerings.passes.freeze import freeze
 from xla_dynamo.lowerings.passes.notes import Notes
 from xla_dynamo.lowerings.passes.result_permutations import allow_any_permutation
-from xla_dynamo.lowerings.strided import flat_storage
+from xla_dynamo.lowerings.rules.shapes.strided import flat_storage
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.layouts import (
     InputLayout,

@@ -17,7 +17,7 @@ from xla_dynamo.lowerings import Context, find_refusal, find_rule
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.passes.contraction_barriers import mark_results
-from xla_dynamo.lowerings.random import key_of_step
+from xla_dynamo.lowerings.rules.random.random import key_of_step
 from xla_dynamo.lowerings.table import REGISTERED_IN
 from xla_dynamo.programs.module_builder import ModuleBuilder
 

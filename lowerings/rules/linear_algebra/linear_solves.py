@@ -6,7 +6,10 @@ from jax.lax import linalg
 
 from xla_dynamo.lowerings.builders.build import Value, broadcast_to, rank_of, shape_of
 from xla_dynamo.lowerings.builders.from_jax import call_jax
-from xla_dynamo.lowerings.matrix_decompositions import lu_factor, permutation_of
+from xla_dynamo.lowerings.rules.linear_algebra.matrix_decompositions import (
+    lu_factor,
+    permutation_of,
+)
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # Arguments keep the names of the schemas, which are those of the mathematics.

@@ -22,7 +22,7 @@ from xla_dynamo.lowerings.builders.build import (
     where,
 )
 from xla_dynamo.lowerings.builders.from_jax import call_jax
-from xla_dynamo.lowerings.random import (
+from xla_dynamo.lowerings.rules.random.random import (
     affine,
     normal_draws,
     open_uniform,
@@ -30,7 +30,7 @@ from xla_dynamo.lowerings.random import (
     uniform_draws,
     working_dtype,
 )
-from xla_dynamo.lowerings.sorting import order_of
+from xla_dynamo.lowerings.rules.reductions.sorting import order_of
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # --- normal ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.promotion import computed_in
-from xla_dynamo.lowerings.reductions import mean_over
+from xla_dynamo.lowerings.rules.reductions.reductions import mean_over
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

@@ -10,7 +10,7 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.builders.promotion import computed_in
-from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
+from xla_dynamo.lowerings.rules.indexing.gather_scatter import gather_rows, scatter_rows
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

@@ -13,8 +13,13 @@ from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.builders.known_integers import known_integers
 from xla_dynamo.lowerings.builders.promotion import computed_in
-from xla_dynamo.lowerings.embedding import each_row, frequency, is_padding, skip_padding
-from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
+from xla_dynamo.lowerings.rules.indexing.embedding import (
+    each_row,
+    frequency,
+    is_padding,
+    skip_padding,
+)
+from xla_dynamo.lowerings.rules.indexing.gather_scatter import gather_rows, scatter_rows
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 _SUM, _MEAN, _MAX = range(3)

@@ -8,10 +8,14 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.lowerings.attention import attend, attention_gradients, attention_scores
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
-from xla_dynamo.lowerings.random import bits_of_key
+from xla_dynamo.lowerings.rules.attention.attention import (
+    attend,
+    attention_gradients,
+    attention_scores,
+)
+from xla_dynamo.lowerings.rules.random.random import bits_of_key
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from xla_dynamo.lowerings.builders.build import Value, cast, numel_of, reshape
 from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.builders.promotion import computed_in
-from xla_dynamo.lowerings.searching import search
+from xla_dynamo.lowerings.rules.reductions.searching import search
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

@@ -31,9 +31,9 @@ from xla_dynamo.lowerings.builders.promotion import (
     promote,
     spread,
 )
-from xla_dynamo.lowerings.comparisons import is_inf
-from xla_dynamo.lowerings.pointwise import reciprocal, sqrt
-from xla_dynamo.lowerings.rounding import truncate
+from xla_dynamo.lowerings.rules.elementwise.comparisons import is_inf
+from xla_dynamo.lowerings.rules.elementwise.pointwise import reciprocal, sqrt
+from xla_dynamo.lowerings.rules.elementwise.rounding import truncate
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

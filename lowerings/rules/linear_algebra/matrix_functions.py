@@ -8,7 +8,7 @@ from jax.lax import linalg
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.from_jax import call_jax
-from xla_dynamo.lowerings.matrix_decompositions import diagonal, lu_factor
+from xla_dynamo.lowerings.rules.linear_algebra.matrix_decompositions import diagonal, lu_factor
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # Arguments keep the names of the schemas, which are those of the mathematics.

@@ -7,7 +7,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
-from xla_dynamo.lowerings.normalization import (
+from xla_dynamo.lowerings.rules.reductions.normalization import (
     as_promised,
     moments,
     reciprocal_std,

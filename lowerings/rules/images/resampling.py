@@ -17,7 +17,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.promotion import computed_in
-from xla_dynamo.lowerings.gather_scatter import gather_rows
+from xla_dynamo.lowerings.rules.indexing.gather_scatter import gather_rows
 from xla_dynamo.lowerings.table import Context, Rule, aten, lowers
 
 

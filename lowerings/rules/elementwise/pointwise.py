@@ -9,7 +9,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.build import Value, compare, dtype_of, full_like, where
 from xla_dynamo.lowerings.builders.promotion import KIND, pointwise
-from xla_dynamo.lowerings.rounding import copysign
+from xla_dynamo.lowerings.rules.elementwise.rounding import copysign
 from xla_dynamo.lowerings.table import aten, lowers
 
 

@@ -3,7 +3,7 @@
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.build import Value, cast, normalize_dims, rank_of, reduce
-from xla_dynamo.lowerings.reductions import spread_back, widened
+from xla_dynamo.lowerings.rules.reductions.reductions import spread_back, widened
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

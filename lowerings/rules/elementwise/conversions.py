@@ -14,7 +14,7 @@ from xla_dynamo.lowerings.builders.build import (
     shape_of,
 )
 from xla_dynamo.lowerings.builders.dtypes import real_dtype, tensor_type
-from xla_dynamo.lowerings.complex_numbers import join_parts, split_parts
+from xla_dynamo.lowerings.rules.elementwise.complex_numbers import join_parts, split_parts
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

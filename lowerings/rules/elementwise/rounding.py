@@ -8,7 +8,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.build import Value, cast, compare, dtype_of, full_like, where
 from xla_dynamo.lowerings.builders.promotion import KIND, pointwise, promote
-from xla_dynamo.lowerings.comparisons import is_inf, sign_bit
+from xla_dynamo.lowerings.rules.elementwise.comparisons import is_inf, sign_bit
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

@@ -14,8 +14,8 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Number, Value
 from xla_dynamo.lowerings.builders.from_jax import call_jax
 from xla_dynamo.lowerings.builders.promotion import computed_in
-from xla_dynamo.lowerings.gather_scatter import gather_rows
-from xla_dynamo.lowerings.pooling import max_pool
+from xla_dynamo.lowerings.rules.images.pooling import max_pool
+from xla_dynamo.lowerings.rules.indexing.gather_scatter import gather_rows
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 

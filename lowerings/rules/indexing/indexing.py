@@ -10,7 +10,7 @@ from xla_dynamo.errors import UnsupportedOperator
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.from_jax import call_jax
-from xla_dynamo.lowerings.gather_scatter import (
+from xla_dynamo.lowerings.rules.indexing.gather_scatter import (
     at_least_1d,
     gather_rows,
     reduce_into,

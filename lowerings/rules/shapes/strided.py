@@ -19,9 +19,9 @@ from xla_dynamo.lowerings.builders.strides import (
     row_major_order,
     storage_length,
 )
-from xla_dynamo.lowerings.gather_scatter import gather_rows, scatter_rows
+from xla_dynamo.lowerings.rules.images.windows import windows
+from xla_dynamo.lowerings.rules.indexing.gather_scatter import gather_rows, scatter_rows
 from xla_dynamo.lowerings.table import Context, aten, lowers
-from xla_dynamo.lowerings.windows import windows
 from xla_dynamo.torch_private import invert_perm
 
 

@@ -1,0 +1,1 @@
+"""Rules of operators that slide a window over images, or resample them."""

@@ -1,0 +1,1 @@
+"""Rules of products, solves and decompositions of matrices."""

@@ -1,0 +1,1 @@
+"""Rules of operators that draw random numbers."""

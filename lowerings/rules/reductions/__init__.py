@@ -1,0 +1,1 @@
+"""Rules of operators that combine elements: sums, scans, norms, sorts."""

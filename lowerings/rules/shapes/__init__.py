@@ -1,0 +1,1 @@
+"""Rules of operators that make, move or repeat elements and compute nothing."""

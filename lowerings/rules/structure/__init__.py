@@ -1,0 +1,1 @@
+"""Rules of control flow, collectives, shardings and regions."""
