@@ -43,6 +43,8 @@ def can_execute_packed() -> bool:
 
     It is compiled, which takes 70 ms, so only programs that have such calls ask.
     """
+    if not can_pack():
+        return False
     try:
         prepare()
     except NativeCodeError:
