@@ -41,8 +41,10 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
 def can_execute_packed() -> bool:
     """Whether what "onednn_packed" calls need is there; registers it.
 
-    It is compiled, which takes a tenth of a second, so only programs that have such calls ask.
+    It is compiled, which takes 70 ms, so only programs that have such calls ask.
     """
+    if not can_pack():
+        return False
     try:
         prepare()
     except NativeCodeError:

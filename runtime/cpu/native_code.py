@@ -2,7 +2,7 @@
 
 A function of Python's in the path of a call costs 10 to 20 µs, and holds the interpreter's lock.
 There is no compiler on the user's machine, so the functions are LLVM IR, which the package llvmlite
-compiles in memory. It is imported when something is compiled: that takes 40 ms, and most programs
+compiles in memory. It is imported when something is compiled: that takes 25 ms, and most programs
 have no need of it.
 """
 
@@ -35,8 +35,8 @@ def architecture() -> str:
 def optimized(text: str, machine: Any) -> Any:
     """The module of LLVM IR, verified and optimized for a target machine.
 
-    Of LLVM's passes one runs, which puts variables in registers: with all of them a module of 200
-    lines takes 90 ms, not 35, and runs no faster.
+    Of LLVM's passes one runs, which puts variables in registers: with all of them a module of 500
+    lines takes 90 ms, not 30, and runs no faster.
 
     Raises:
         RuntimeError: LLVM cannot read the text, or finds it to be wrong.
@@ -65,7 +65,7 @@ def load(text: str, externals: Mapping[str, int]) -> dict[str, int]:
 
     Raises:
         NativeCodeError: LLVM cannot be loaded, or refuses the module; or the system gives this
-            process no memory whose contents run. Where it does not, XLA:CPU cannot work either.
+            process no memory whose contents run, which XLA:CPU needs too.
     """
     with _compiling:
         try:

@@ -1,6 +1,7 @@
 """What LLVM compiles: for both architectures, its numbers to the last bit, and who pays for it."""
 
 import ctypes
+import io
 import re
 import sys
 
@@ -12,8 +13,11 @@ from tests import fresh_process
 from tests.compiling import watched
 from tests.freezing import check_inference
 from tests.packing import Block, always, needs_onednn
+from xla_dynamo.errors import StorageError
 from xla_dynamo.lowerings.passes.call_packed import TARGET
-from xla_dynamo.programs import targets
+from xla_dynamo.programs import storage, targets
+from xla_dynamo.programs.storage import read_program, write_program
+from xla_dynamo.runtime import libraries
 from xla_dynamo.runtime.cpu import call_scripts, native_code
 from xla_dynamo.runtime.cpu.native_code import NativeCodeError
 
@@ -179,6 +183,35 @@ def test_where_llvmlite_does_not_work_no_weights_are_packed(monkeypatch):
     run, built = watched(model, fullgraph=True, freeze=True)
     check_inference(run, torch.randn(2, 8, 6, 6), eager=model)
     assert TARGET not in str(built[0].program.module)
+
+
+@needs_onednn
+def test_where_llvmlite_does_not_work_programs_with_packed_weights_are_not_read(monkeypatch):
+    model, file = Block(), io.BytesIO()
+    run, built = watched(model, fullgraph=True, freeze=True)
+    check_inference(run, torch.randn(2, 8, 6, 6), eager=model)
+    write_program(built[0].program, file)
+    assert read_program(file).frozen.packed == built[0].program.frozen.packed
+    monkeypatch.setattr(storage, "can_execute_packed", lambda: False)
+    with pytest.raises(StorageError, match="nothing here can execute"):
+        read_program(file)
+
+
+@pytest.mark.parametrize("missing", ["can_pack", "prepare"])
+def test_what_packed_weights_need(monkeypatch, missing):
+    def fails():
+        raise NativeCodeError
+
+    monkeypatch.setattr(libraries, "can_pack", lambda: missing != "can_pack")
+    monkeypatch.setattr(libraries, "prepare", fails)
+    assert not libraries.can_execute_packed.__wrapped__()
+
+
+def test_a_fault_of_native_code(monkeypatch):
+    assert libraries.fault_of_native_code() == ""
+    monkeypatch.setattr(libraries, "can_compile", lambda: True)
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    assert "llvmlite does not work here" in libraries.fault_of_native_code()
 
 
 @compiles
