@@ -12,7 +12,8 @@ from tests.test_structure import SOURCES, by_path
 from xla_dynamo import torch_private, torch_threads
 from xla_dynamo.lowerings import TABLE
 
-MOVED = "torch changed: adapt xla_dynamo/torch_private.py"
+HERE = pathlib.Path(torch_private.__file__).parent
+MOVED = "torch changed: adapt xla_dynamo/torch_private"
 
 
 @pytest.mark.parametrize("name", torch_private.PLACES)
@@ -28,11 +29,10 @@ def test_a_name_that_moved_is_told(monkeypatch):
 
 
 def test_every_name_is_used():
-    text = "".join(p.read_text() for p in SOURCES if p.name != "torch_private.py")
-    defined = ast.parse(pathlib.Path(torch_private.__file__).read_text()).body
-    functions = [n.name for n in defined if isinstance(n, ast.FunctionDef) and n.name[0] != "_"]
-    unused = [name for name in (*torch_private.PLACES, *functions) if name not in text]
-    # What the functions of the file itself look up.
+    text = "".join(p.read_text() for p in SOURCES if p.parent != HERE)
+    names = {*torch_private.PLACES, *torch_private.__all__} - {"PLACES"}
+    unused = [name for name in names if name not in text]
+    # What the functions of the folder itself look up.
     of_functions = {"FrameAction", "FrameExecStrategy", "set_code_exec_strategy"}
     assert set(unused) <= {"OptimizedModule", "innermost_fn", *of_functions}
 
@@ -49,6 +49,44 @@ def _private_chains(tree):
             yield ".".join(["torch", *reversed(parts)])
 
 
+# Private attributes of torch's objects, whatever the variable is called that has the object.
+_ATTRIBUTES = [
+    "_backward_hooks",
+    "_base",
+    "_boxed_call",
+    "_cdata",
+    "_call_impl",
+    "_compiled_call_impl",
+    "_dispatch_cache",
+    "_dynamo_source",
+    "_growth_tracker",
+    "_init_group",
+    "_is_view",
+    "_is_zerotensor",
+    "_isolate_recompiles_id",
+    "_op_dk",
+    "_opt_called",
+    "_orig_mod",
+    "_optimizer_step_post_hooks",
+    "_optimizer_step_pre_hooks",
+    "_post_accumulate_grad_hooks",
+    "_scale",
+    "_schema",
+    "_version",
+    "_wrapped_by_lr_sched",
+]
+
+
+def _private_attributes(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in _ATTRIBUTES:
+            name = ast.unparse(node)
+            if not name.startswith("self."):
+                yield name
+        if isinstance(node, ast.Constant) and node.value in _ATTRIBUTES:
+            yield node.value
+
+
 @by_path
 def test_private_parts_of_torch_live_in_files_of_their_own(path):
     tree = ast.parse(path.read_text())
@@ -56,8 +94,8 @@ def test_private_parts_of_torch_live_in_files_of_their_own(path):
     modules = [f"{n.module}.{a.name}" for n in froms for a in n.names]
     modules += [a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names]
     private = {m for m in modules if m.startswith("torch") and "._" in m}
-    private |= set(_private_chains(tree))
-    assert not private or path.name in ("torch_private.py", "torch_threads.py"), private
+    private |= set(_private_chains(tree)) | set(_private_attributes(tree))
+    assert not private or path.parent == HERE or path.name == "torch_threads.py", private
 
 
 def test_schema():
@@ -97,6 +135,41 @@ def test_hooks_of_a_gradient():
     assert torch_private.has_gradient_hooks(hooked), MOVED
     assert torch_private.has_gradient_hooks(accumulated), MOVED
     assert not torch_private.has_gradient_hooks(plain), MOVED
+
+
+def test_changes_and_bases_of_tensors():
+    x = torch.zeros(4)
+    before = torch_private.version_of(x)
+    x.add_(1)
+    assert torch_private.version_of(x) == before + 1, MOVED
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="version counter"):
+        torch_private.version_of(torch.zeros(4))
+    assert torch_private.base_of(x) is x, MOVED
+    assert torch_private.base_of(x[1:]) is x, MOVED
+
+
+def test_steps_that_schedulers_count():
+    optimizer = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1)
+    assert torch_private.makes_state_in_groups(optimizer), MOVED
+    assert not torch_private.is_counted_by_scheduler(optimizer.step), MOVED
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    assert torch_private.is_counted_by_scheduler(optimizer.step), MOVED
+
+
+def test_sources_of_inputs(cold):
+    found = []
+
+    def backend(gm, inputs):
+        found.extend(map(torch_private.source_of, gm.graph.find_nodes(op="placeholder")))
+        return gm
+
+    torch.compile(lambda x: x + 1, backend=backend)(torch.zeros(3))
+    assert [source.name for source in found] == ["L['x']"], MOVED
+
+
+def test_kernels_in_cpp():
+    add, key = torch.ops.aten.add.Tensor, torch_private.DispatchKey.CPU
+    assert torch_private.call_kernel(add, key, torch.ones(2), torch.ones(2)).tolist() == [2, 2]
 
 
 def test_forward_mode_is_known():

@@ -25,6 +25,7 @@ from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.runtime.weak_table import WeakTable
+from xla_dynamo.torch_private import version_of
 
 # Arrays of handles to packed weights, by what was packed. Each entry has the buffer of the array. A
 # weight may be packed from values of several frozen programs: so an entry also has the handle
@@ -32,7 +33,6 @@ from xla_dynamo.runtime.weak_table import WeakTable
 # is current.
 HandleTable: TypeAlias = dict[tuple[Packed, ...], tuple[list[int], Buffer, Any]]
 _address_of = torch.Tensor.data_ptr
-_version_of = operator.attrgetter("_version")
 # The most elements of a tensor that is compared bit by bit, and of such a vector.
 _SMALL, _LONGEST = 1 << 12, 1 << 20
 
@@ -75,7 +75,7 @@ class FrozenProgram:
         tensors = self._pick(args)
         state = [*map(_address_of, tensors), *map(id, tensors), epoch()]
         try:
-            state += map(_version_of, tensors)
+            state += map(version_of, tensors)
         except RuntimeError:  # an inference tensor, whose changes nobody counts
             state.append(object())
         handles: HandleTable = {}

@@ -10,10 +10,11 @@ from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.graphs.wrappers import plain_tensors
 from xla_dynamo.lowerings.builders.dtypes import SUPPORTED_DTYPES
+from xla_dynamo.torch_private import source_of
 
 
 def _name(node: torch.fx.Node) -> str:
-    source = getattr(node, "_dynamo_source", None)
+    source = source_of(node)
     return source.name if source is not None and isinstance(source.name, str) else node.name
 
 

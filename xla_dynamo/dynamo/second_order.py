@@ -23,17 +23,18 @@ from xla_dynamo.graphs.nodes import is_random, run_and_save_rng_state, run_with_
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.torch_private import (
     OutputType,
+    base_of,
     function_of,
     is_traceable_wrapper_subclass,
     keeps_graph,
     leave_to_python,
+    version_of,
 )
 
 Node: TypeAlias = torch.fx.Node
 Tensor: TypeAlias = torch.Tensor
 aten = torch.ops.aten
 
-_version_of = operator.attrgetter("_version")
 _SMALL = 1 << 14  # the most elements of an input that is copied before it is changed
 _REPLAYS = (run_and_save_rng_state, run_with_rng_state)
 # Results 0 to 2 of these, in training, do not depend on the running statistics (arguments 3, 4).
@@ -157,9 +158,9 @@ class _Recorder:
         """What a gradient of second order will need of a call."""
         checked = self._check(args)
         try:
-            versions = list(map(_version_of, checked))
+            versions = list(map(version_of, checked))
         except RuntimeError:  # an inference tensor, which has none
-            versions = [0 if t.is_inference() else t._version for t in checked]
+            versions = [0 if t.is_inference() else version_of(t) for t in checked]
         return self._hold(args), checked, versions, old, state
 
     def place(self, function: Any) -> None:
@@ -281,7 +282,7 @@ class _Recorder:
         for y, info in zip(results, metadata.output_info, strict=True):
             found.append(y if info.output_type in _OWN else None)
             if info.output_type in _OF_INTERMEDIATES:
-                bases[info.base_idx] = y if y._base is None else y._base
+                bases[info.base_idx] = base_of(y)
         return found + bases
 
 
@@ -362,10 +363,10 @@ def _is_batch_statistic(node: Node, index: Any) -> bool:
 def _check_versions(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
     """Raise torch's error for a tensor that was changed since the forward."""
     for tensor, version in zip(tensors, versions, strict=True):
-        if not tensor.is_inference() and tensor._version != version:
+        if not tensor.is_inference() and version_of(tensor) != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
                 f"inplace operation: [{tensor.type()} {list(tensor.shape)}] is at version "
-                f"{tensor._version}; expected version {version} instead. It is an input of a "
+                f"{version_of(tensor)}; expected version {version} instead. It is an input of a "
                 "compiled graph, which create_graph=True runs again to differentiate it"
             )

@@ -33,6 +33,7 @@ from xla_dynamo.torch_private import (
     library_kernels,
     log_api_usage,
     public_name,
+    source_of,
     storage_id,
 )
 
@@ -166,7 +167,7 @@ def _inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[str]:
     for index, (node, x) in enumerate(zip(placeholders, inputs, strict=True)):
         fake = node.meta.get("example_value")
         if isinstance(fake, torch.SymInt):
-            yield f"{_open(fake, symbols)} {getattr(node, '_dynamo_source', None)}"
+            yield f"{_open(fake, symbols)} {source_of(node)}"
             continue
         if type(x) not in _PLAIN or not isinstance(fake, torch.Tensor):
             raise NoKey(f"input {index} is no plain tensor: {type(x).__name__}")
@@ -182,7 +183,7 @@ def _inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[str]:
             described += [each.dtype, each.device, len(each.shape), each.storage_offset()]
             described += [n if type(n) is int else _open(n, symbols) for n in sizes]
         described.append(memories.setdefault(storage_id(x), index))
-        described.append(str(getattr(node, "_dynamo_source", None)))
+        described.append(str(source_of(node)))
         yield _encoded(described)
 
 

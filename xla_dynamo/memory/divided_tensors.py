@@ -17,6 +17,7 @@ from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.runtime.sharded_buffers import import_divided
 from xla_dynamo.runtime.weak_table import WeakTable
+from xla_dynamo.torch_private import version_of
 
 # By the id of a tensor, a layout, tiling and placement: the state that the tensor was in, and its
 # buffer then.
@@ -55,7 +56,7 @@ def _state(tensor: torch.Tensor, like: tuple[Any, ...]) -> tuple[Any, ...]:
         return (tensor.data_ptr(),)
     if tensor.is_inference():  # whose changes nobody counts
         return tensor.data_ptr(), None
-    return tensor.data_ptr(), (tensor._version, epoch())
+    return tensor.data_ptr(), (version_of(tensor), epoch())
 
 
 def _is_view(buffer: Buffer, tensor: torch.Tensor) -> bool:

@@ -17,6 +17,8 @@ from xla_dynamo.memory.changes import note_step
 from xla_dynamo.torch_private import (
     has_gradient_hooks,
     init_group,
+    is_counted_by_scheduler,
+    makes_state_in_groups,
     step_hooks,
     storage_id,
 )
@@ -61,7 +63,7 @@ def check_optimizer(optimizer: Optimizer) -> None:
             f"{_IN_EAGER}"
         )
     step = vars(optimizer).get("step")
-    if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
+    if step is not None and not is_counted_by_scheduler(step):
         raise UnsupportedError(
             f"somebody has replaced the step() of this {name}; train_step runs that of the class"
         )
@@ -93,7 +95,7 @@ def initialise_state(optimizer: Optimizer, params: Iterable[Tensor]) -> list[Ten
     """Make the state that a first step would make, and return the parameters that had none."""
     new = [p for p in params if not optimizer.state.get(p)]
     is_of_torch = type(optimizer).__module__.startswith("torch.optim")
-    if not new or not is_of_torch or not hasattr(optimizer, "_init_group"):
+    if not new or not is_of_torch or not makes_state_in_groups(optimizer):
         return []  # what else the class makes in its first step, the traced step makes
     grads = {p: p.grad for p in owned_parameters(optimizer)}
     try:
