@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from xla_dynamo.events import log_event
 from xla_dynamo.lowerings.passes.switches import UNLIMITED, Run, Switches, switched
 from xla_dynamo.lowerings.passes.table import PASSES
 from xla_dynamo.options import Options
 from xla_dynamo.reports.explain import compiled_apart
-from xla_dynamo.torch_private import uncompiled
+from xla_dynamo.torch_private import pytree, uncompiled
 
 # The switches hold for the process, so one bisection runs at a time.
 _lock = threading.Lock()
