@@ -19,7 +19,7 @@ from xla_dynamo.spmd import current_mesh
 ONCE = {
     "runtime.clients": {"_configuration"},  # of clients, which cannot be made again
     "runtime.forks": {"forked"},
-    "execution.background": {"_threads"},
+    "variants.background": {"_threads"},
     "lazy.step_closures": {"_thread"},
     "distributed_checkpoint.preemption": {"_before", "_watching"},  # the handler of a signal
 }

@@ -9,15 +9,24 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.lowerings.passes import table
 from xla_dynamo.lowerings.target import Target
+from xla_dynamo.process_state import kept
 
 Rewrite = Callable[[ir.Module, Target], Any]
 Place = tuple[Literal["before", "after"], str]
 _LAST: Place = ("before", "gather_manual_regions")  # which has to see all that computes with pieces
 
 _lock = threading.Lock()
-# Replaced and never changed, so that whoever reads it needs no lock.
-_registered: tuple["RegisteredPass", ...] = ()
-_version = 0
+
+
+class _Users:
+    """The users' passes: the tuple is replaced and never changed, so reading it needs no lock."""
+
+    def __init__(self) -> None:
+        self.passes: tuple[RegisteredPass, ...] = ()
+        self.version = 0
+
+
+_users = kept(_Users)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -55,11 +64,10 @@ class RegisteredPass:
 
     def remove(self) -> None:
         """Run the pass no more. What was compiled with it stays; a second call does nothing."""
-        global _registered, _version
         with _lock:
-            if self in _registered:
-                _registered = tuple(other for other in _registered if other is not self)
-                _version += 1
+            if self in _users.passes:
+                _users.passes = tuple(other for other in _users.passes if other is not self)
+                _users.version += 1
 
     def __enter__(self) -> "RegisteredPass":
         return self
@@ -116,15 +124,14 @@ def register_pass(
         raise TypeError(f"platforms must be a list of names, as [{platforms!r}]")
     only = None if platforms is None else frozenset(platforms)
     made = RegisteredPass(rewrite, identity, only, _place(before, after))
-    global _registered, _version
     with _lock:
-        if identity is not None and any(other.identity == identity for other in _registered):
+        if identity is not None and any(other.identity == identity for other in _users.passes):
             raise ValueError(
                 f"a pass with the identity {identity!r} is registered already: call remove() of "
                 "what register_pass returned for it first"
             )
-        _registered = (*_registered, made)
-        _version += 1
+        _users.passes = (*_users.passes, made)
+        _users.version += 1
     return made
 
 
@@ -142,17 +149,17 @@ def _place(before: str | None, after: str | None) -> Place:
 
 def registered_passes() -> tuple[RegisteredPass, ...]:
     """The users' passes, in the order of their registration."""
-    return _registered
+    return _users.passes
 
 
 def registry_version() -> int:
     """A number that was another one whenever other passes were registered."""
-    return _version
+    return _users.version
 
 
 def passes_for(target: Target) -> list[table.Pass | RegisteredPass]:
     """All passes that are for a target, in the order in which they run."""
-    users = _registered
+    users = _users.passes
     ordered: list[table.Pass | RegisteredPass] = []
     for ours in table.PASSES:
         ordered += [given for given in users if given.place == ("before", ours.name)]

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 
 from xla_dynamo.errors import OptionError
+from xla_dynamo.process_state import kept
 
 VARIABLE = "XLA_DYNAMO_PASSES"
 # Counts passes, and leaves none out.
@@ -111,8 +112,17 @@ class Session:
 
 
 _lock = threading.Lock()
-_of_environment = ("", Session(Switches()))
-_set: Session | None = None
+
+
+class _Sessions:
+    """The session that a block has set, and that of the environment variable as it was read."""
+
+    def __init__(self) -> None:
+        self.set: Session | None = None
+        self.of_environment = ("", Session(Switches()))
+
+
+_sessions = kept(_Sessions)
 
 
 def session() -> Session:
@@ -121,26 +131,25 @@ def session() -> Session:
     Raises:
         OptionError: the environment variable is wrong.
     """
-    global _of_environment
-    if (chosen := _set) is not None:
+    if (chosen := _sessions.set) is not None:
         return chosen
-    text, known = _of_environment
+    text, known = _sessions.of_environment
     if (now := os.environ.get(VARIABLE, "")) == text:
         return known
     with _lock:
-        text, known = _of_environment
+        text, known = _sessions.of_environment
         if now != text:
             known = Session(Switches.parse(now))
-            _of_environment = (now, known)
+            _sessions.of_environment = (now, known)
     return known
 
 
 @contextlib.contextmanager
 def switched(switches: Switches) -> Iterator[Session]:
     """Have these switches, and not the environment's, in all threads until the block ends."""
-    global _set
-    before, _set = _set, Session(switches)
+    before, made = _sessions.set, Session(switches)
+    _sessions.set = made
     try:
-        yield _set
+        yield made
     finally:
-        _set = before
+        _sessions.set = before
