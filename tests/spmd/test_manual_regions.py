@@ -1,7 +1,5 @@
 """Manual regions: what each device does with its pieces, against one device's computation."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from torch._higher_order_ops.scan import scan
@@ -11,7 +9,6 @@ import xla_dynamo
 from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
-from xla_dynamo.spmd import current_mesh
 from xla_dynamo.torch_threads import as_if_compiling
 
 PERMUTED = spmd.Mesh([5, 2, 7, 0, 3, 6, 1, 4], (2, 4), ("data", "model"))
@@ -394,17 +391,3 @@ def test_many_functions():
     for k in range(limit + 2):
         mapped = spmd.shard_map(lambda a, k=k: a + k, WIDE, [("data", None)], ("data", None))
         torch.testing.assert_close(mapped(x), x + k)
-
-
-def test_a_region_belongs_to_a_thread():
-    current_mesh.enter(WIDE)
-    try:
-        with ThreadPoolExecutor(1) as other:
-            assert other.submit(current_mesh.current_mesh).result() is None
-            other.submit(current_mesh.enter, TALL).result()
-            assert current_mesh.current_mesh() is WIDE
-            other.submit(current_mesh.leave).result()
-            assert current_mesh.current_mesh() is WIDE
-    finally:
-        current_mesh.leave()
-    assert current_mesh.current_mesh() is None
