@@ -37,12 +37,12 @@ COUNTERS = (
 @contextlib.contextmanager
 def cache_in(path, readonly=False):
     """The disk cache is in a folder meanwhile, and then what it was before."""
-    before = settings._given, settings._is_chosen
+    before = dict(vars(settings._cache))
     settings.initialize_cache(path, readonly)
     try:
         yield settings.disk_cache()
     finally:
-        settings._given, settings._is_chosen = before
+        vars(settings._cache).update(before)
 
 
 def executable_of(operation, number=2.0, xla_options=None, location=""):
