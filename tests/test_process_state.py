@@ -4,12 +4,12 @@ import ast
 
 import pytest
 import torch
-from xla_dynamo.memory.changes import epoch
 
 import xla_dynamo
 from docs import import_floors
 from tests.spmd.dividing import WIDE
 from xla_dynamo import metrics, spmd
+from xla_dynamo.memory.changes import epoch
 from xla_dynamo.process_state import everything, kept, replaced
 from xla_dynamo.runtime import cache_settings, marks
 

@@ -36,16 +36,20 @@ ROOMS = {
     "lowerings.target": "",
     "lowerings.table": "lowerings.target",
     "lowerings.builders": "lowerings.table",
-    "lowerings.cpu": "lowerings.builders lowerings.table lowerings.target",
-    "lowerings": "lowerings.builders lowerings.cpu lowerings.table",
+    "lowerings.kernels": "lowerings.builders lowerings.table",
+    "lowerings.cpu": "lowerings.builders lowerings.kernels lowerings.table lowerings.target",
+    "lowerings": "lowerings.builders lowerings.cpu lowerings.kernels lowerings.table",
     "lowerings.bounded": "lowerings.builders",
     "lowerings.symbolic": "lowerings.bounded lowerings.builders",
-    "lowerings.passes": "lowerings.builders lowerings.target",
-    "options": "",
-    "graphs": "lowerings lowerings.bounded lowerings.builders lowerings.table options runtime",
+    "lowerings.passes": "lowerings.builders lowerings.kernels lowerings.target",
+    "kernels": "lowerings.builders lowerings.kernels lowerings.passes lowerings.table"
+    " lowerings.target runtime runtime.cpu",
+    "options": "lowerings.target",
+    "graphs": "kernels lowerings lowerings.bounded lowerings.builders lowerings.table options"
+    " runtime",
     "decompositions": "graphs lowerings.table torch_patches",
-    "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
-    " lowerings.passes lowerings.symbolic lowerings.table lowerings.target options runtime",
+    "programs": "decompositions graphs kernels lowerings lowerings.bounded lowerings.builders"
+    " lowerings.kernels lowerings.passes lowerings.symbolic lowerings.table lowerings.target options runtime",
     "jax": "decompositions graphs lowerings.builders lowerings.table lowerings.target programs"
     " runtime",
     "events": "graphs programs runtime",
@@ -66,7 +70,7 @@ ROOMS = {
     "stablehlo": "calls decompositions graphs lowerings.bounded lowerings.builders"
     " lowerings.target options programs runtime torch_patches",
     "reports": "backend dynamo events lowerings.passes options training",
-    "command_line": "execution reports runtime stablehlo",
+    "command_line": "execution kernels reports runtime stablehlo",
     "xla_dynamo": "lazy",
     "__main__": "command_line",
 }
@@ -231,7 +235,7 @@ def test_public_functions_have_docstrings(path):
 
 
 def test_families_are_the_files_of_rules():
-    beside = {"__init__", "table", "target"}
+    beside = {"__init__", "kernels", "table", "target"}
     files = {p.stem for p in (ROOT / "lowerings").glob("*.py")} - beside
     assert set(FAMILIES) == files
     assert len(FAMILIES) == len(set(FAMILIES))
