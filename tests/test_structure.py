@@ -49,7 +49,8 @@ ROOMS = {
     " runtime",
     "decompositions": "graphs lowerings.table torch_patches",
     "programs": "decompositions graphs kernels lowerings lowerings.bounded lowerings.builders"
-    " lowerings.kernels lowerings.passes lowerings.symbolic lowerings.table lowerings.target options runtime",
+    " lowerings.kernels lowerings.passes lowerings.symbolic lowerings.table lowerings.target"
+    " options runtime",
     "jax": "decompositions graphs lowerings.builders lowerings.table lowerings.target programs"
     " runtime",
     "events": "graphs programs runtime",
