@@ -2,7 +2,7 @@
 
 `python -m bench.forms` times convolutions, matrix products and attention in eager torch, as XLA's
 own operators (`options={"libraries": []}`), and as they are lowered, where libraries may be called
-(lowerings/cpu/onednn.py, lowerings/cpu/torch_calls.py). Rounds are interleaved; every call makes a
+(xla_dynamo/kernels). Rounds are interleaved; every call makes a
 new result.
 """
 

@@ -18,7 +18,7 @@ PACKAGE = "xla_dynamo"
 # What is installed inside the package stands beside it.
 BESIDE = ("lowerings", "runtime")
 # These stand beside the families of rules, and below what those are written with.
-ALONE = (f"{PACKAGE}.lowerings.table", f"{PACKAGE}.lowerings.target")
+ALONE = tuple(f"{PACKAGE}.lowerings.{name}" for name in ("kernels", "table", "target"))
 Graph = Mapping[str, set[str]]
 
 

@@ -67,7 +67,7 @@ class Context:
         module: the MLIR module under construction, for rules that add a function to it.
         functions: inlined functions by their key (see `from_jax`), so that each is added once.
         random_key: makes a fresh ui64[2] key for a random op; a new one at each call.
-        calls: the kernels of torch that the program calls, which `torch_calls` notes.
+        calls: the kernels in Python that the program calls.
         trains: whether the graph has a backward, or is one.
         inline: lowers a graph inside the graph, the body of a branch or loop, at the insertion
             point: takes the FX graph, or a function of torch that is traced; its inputs as values

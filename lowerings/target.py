@@ -2,8 +2,14 @@
 
 import dataclasses
 
-# The name under which `Target.libraries` has convolutions of oneDNN's with packed weights.
-ONEDNN_PACKED = "onednn_packed"
+# The names under which `Target.libraries` has oneDNN's kernels for float32, those for bfloat16,
+# those with packed weights, and torch's; and the libraries of users' options that they belong to.
+ONEDNN, ONEDNN_BFLOAT16, ONEDNN_PACKED = "onednn", "onednn_bfloat16", "onednn_packed"
+TORCH = "torch"
+LIBRARIES = {
+    "onednn": frozenset({ONEDNN, ONEDNN_BFLOAT16, ONEDNN_PACKED}),
+    "torch": frozenset({TORCH}),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

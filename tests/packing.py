@@ -1,7 +1,5 @@
 """Convolutions with packed weights: what their tests share."""
 
-import json
-
 import pytest
 import torch
 from torch import nn
@@ -9,10 +7,10 @@ from torch import nn
 from tests.comparison import compare_with_exact
 from tests.compiling import watched
 from tests.freezing import check_inference
-from xla_dynamo.lowerings.cpu import onednn
-from xla_dynamo.lowerings.passes.call_packed import TARGET
+from xla_dynamo.kernels import onednn_convolution
+from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.programs.program import Handles
-from xla_dynamo.runtime.libraries import libraries_of
+from xla_dynamo.runtime.cpu.call_scripts import TARGET
 
 needs_onednn = pytest.mark.skipif(
     "onednn_packed" not in libraries_of("cpu"), reason="no library of oneDNN's own is here"
@@ -22,7 +20,7 @@ needs_onednn = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def always(cold, monkeypatch):
     """However little there is to multiply."""
-    monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
+    monkeypatch.setattr(onednn_convolution, "FEWEST_IN_CONVOLUTION", 0)
     torch.manual_seed(0)
 
 
@@ -65,7 +63,9 @@ def forms(model, x):
     """What follows the convolutions of a frozen model inside their calls."""
     run, built = watched(model, fullgraph=True, freeze=True)
     check_inference(run, x, eager=model)
-    return [json.loads(call.form)["then"] for call in packed_calls(built[0].program)]
+    return [
+        [[op.name, *op.numbers] for op in call.form.then] for call in packed_calls(built[0].program)
+    ]
 
 
 def packed_calls(program):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import xla_dynamo
 from tests.comparison import compare_with_exact
 from tests.compiling import assert_matches_eager, compiled
-from xla_dynamo.lowerings.cpu import onednn, torch_calls
-from xla_dynamo.runtime.libraries import libraries_of
+from xla_dynamo.kernels import convolution_weight_gradient, onednn_convolution
+from xla_dynamo.kernels.libraries import libraries_of
 
 pytestmark = pytest.mark.skipif(
     "onednn" not in libraries_of("cpu"), reason="there is no library with the channels last here"
@@ -25,8 +25,8 @@ CHANNELS = 8
 @pytest.fixture(autouse=True)
 def always(cold, monkeypatch):
     """However little there is to multiply."""
-    monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
-    monkeypatch.setattr(torch_calls, "FEWEST_IN_WEIGHT_GRADIENT", 0)
+    monkeypatch.setattr(onednn_convolution, "FEWEST_IN_CONVOLUTION", 0)
+    monkeypatch.setattr(convolution_weight_gradient, "FEWEST_IN_WEIGHT_GRADIENT", 0)
     torch.manual_seed(0)
 
 

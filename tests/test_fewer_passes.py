@@ -13,9 +13,9 @@ from tests.compiling import compiled, watched
 from tests.packing import Block, always, needs_onednn  # noqa: F401
 from tests.spmd.dividing import WIDE
 from xla_dynamo import spmd
-from xla_dynamo.lowerings.passes.call_packed import TARGET
 from xla_dynamo.lowerings.passes.switches import Switches, switched
 from xla_dynamo.lowerings.passes.table import PASSES
+from xla_dynamo.runtime.cpu.call_scripts import TARGET
 
 SKIPPED = [p.name for p in PASSES if not p.is_needed]
 SWITCHES = {

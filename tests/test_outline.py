@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 import xla_dynamo
 from tests.compiling import assert_matches_eager, compiled
+from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.lowerings.passes import outline
-from xla_dynamo.runtime.libraries import libraries_of
 
 has_onednn = pytest.mark.skipif(
     "onednn_bfloat16" not in libraries_of("cpu"), reason="convolutions are XLA's own here"

@@ -3,8 +3,9 @@
 Cold, and of sizes below those that oneDNN is used for.
 """
 
+import dataclasses
 import gc
-import json
+import math
 import threading
 from types import SimpleNamespace
 
@@ -16,11 +17,13 @@ from torch import nn
 from tests.compiling import watched
 from tests.freezing import check_inference, frozen
 from tests.packing import Block, always, assert_packed, convolution, needs_onednn, packed_calls
-from xla_dynamo.errors import ExecutionError
-from xla_dynamo.lowerings.passes.call_packed import TARGET
-from xla_dynamo.runtime.cpu import convolution_parts, packed_weights
+from xla_dynamo.errors import ExecutionError, LoweringError
+from xla_dynamo.kernels import convolution_parts, packed_convolution
+from xla_dynamo.kernels.onednn_convolution import OneDNNConvolution
+from xla_dynamo.kernels.packed_convolution import PackedConvolution
+from xla_dynamo.lowerings.passes.epilogues import PostOp
+from xla_dynamo.runtime.cpu.call_scripts import TARGET, handles_of
 from xla_dynamo.runtime.cpu.onednn import OneDNNError
-from xla_dynamo.runtime.cpu.packed_weights import Convolution, handles_of
 
 __all__ = ["always"]  # a fixture
 pytestmark = needs_onednn
@@ -89,7 +92,7 @@ def test_what_has_other_weights_is_left_alone():
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_parts_for_threads(threads, batch, kernel, monkeypatch):
     """More threads than rows, and images that they do not divide evenly."""
-    monkeypatch.setattr(packed_weights.os, "cpu_count", lambda: threads)
+    monkeypatch.setattr(packed_convolution.os, "cpu_count", lambda: threads)
     monkeypatch.setattr(convolution_parts, "FEWEST_DIVIDED", 0)
     conv = convolution(kernel_size=kernel, padding=kernel // 2, dilation=kernel // 2 or 1)
     model = nn.Sequential(conv, nn.ReLU(), convolution(padding=1, stride=2, groups=8), nn.SiLU())
@@ -121,8 +124,8 @@ def test_zeros_around_an_image_are_part_of_the_window(pad, value):
 
     run, built = watched(Padded(), fullgraph=True, freeze=True)
     check_inference(run, torch.randn(2, 8, 8, 7), eager=Padded())
-    shapes = [json.loads(call.form)["image"] for call in packed_calls(built[0].program)]
-    assert shapes == [[2, 8, 8, 7]] if folds else shapes != [[2, 8, 8, 7]]
+    shapes = [call.form.convolution.image for call in packed_calls(built[0].program)]
+    assert shapes == [(2, 8, 8, 7)] if folds else shapes != [(2, 8, 8, 7)]
 
 
 # --- weights that change -------------------------------------------------------------------------
@@ -252,23 +255,27 @@ class Watched(np.ndarray):
         Watched.freed = True
 
 
-FORM = {
-    "image": [2, 8, 6, 6],
-    "kernel": [8, 8, 3, 3],
-    "result": [2, 8, 6, 6],
-    "low": [1, 1],
-    "high": [1, 1],
-    "stride": [1, 1],
-    "dilation": [1, 1],
-    "groups": 1,
-    "then": [],
-}
+ONES = (1, 1)
+CONVOLUTION = OneDNNConvolution(
+    image=(2, 8, 6, 6),
+    kernel=(8, 8, 3, 3),
+    result=(2, 8, 6, 6),
+    kernel_dims=(0, 1),
+    stride=ONES,
+    low=ONES,
+    high=ONES,
+    dilation=ONES,
+    groups=1,
+    dtypes=(torch.float32, torch.float32),
+    bias=False,
+)
+FORM = PackedConvolution(CONVOLUTION)
 
 
 def test_the_handles_hold_what_the_convolutions_read():
     Watched.freed = False
     bias = torch.from_numpy(np.zeros(8, np.float32).view(Watched))
-    convolutions = [Convolution(json.dumps(FORM), torch.randn(8, 8, 3, 3), bias)]
+    convolutions = [FORM.packed(torch.randn(8, 8, 3, 3), bias)]
     handles = handles_of(convolutions)
     assert handles.shape == (1,)
     assert handles.data_ptr() % 64 == 0
@@ -284,7 +291,7 @@ def test_the_handles_hold_what_the_convolutions_read():
 def test_the_plain_weight_is_given_back():
     Watched.freed = False
     weight = torch.from_numpy(np.ones((8, 8, 3, 3), np.float32).view(Watched))
-    convolution = Convolution(json.dumps(FORM), weight)
+    convolution = FORM.packed(weight)
     assert not Watched.freed
     del weight
     gc.collect()
@@ -293,9 +300,48 @@ def test_the_plain_weight_is_given_back():
 
 
 def test_what_onednn_refuses_is_told():
-    wrong = {**FORM, "result": [2, 8, 9, 9]}
     with pytest.raises(OneDNNError, match="primitive_desc_create of oneDNN failed with status 2"):
-        Convolution(json.dumps(wrong), torch.randn(8, 8, 3, 3))
+        FORM.packed(torch.randn(8, 4, 3, 3))
+
+
+WRONG = {
+    "another result": {"result": (2, 8, 9, 9)},
+    "no strides": {"stride": ()},
+    "groups that do not divide the channels": {"groups": 3},
+    "another rank": {"image": (2, 8, 6)},
+    "too much padding": {"low": (3, 3), "result": (2, 8, 8, 8)},
+    "more elements than oneDNN counts": {
+        "image": (2, 8, 1 << 14, 1 << 14),
+        "result": (2, 8, 1 << 14, 1 << 14),
+    },
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_no_specification_is_one_that_onednn_refuses(wrong):
+    with pytest.raises(LoweringError, match="a call of OneDNNConvolution is none"):
+        dataclasses.replace(CONVOLUTION, **wrong)
+
+
+def test_packed_forms_are_read_as_they_were_written():
+    form = dataclasses.replace(FORM, then=(PostOp("add"), PostOp("clamp", (-math.inf, 0.1))))
+    text = form.text()
+    assert PackedConvolution.read(text) == form
+    others = {
+        '"groups"': '"group"',
+        '"bias": false': '"bias": 0',
+        "float32": "nothing",
+        '"stride": [1, 1]': '"stride": 1',
+        '"kernel_dims": [0, 1]': '"kernel_dims": [0, 1, 1]',
+    }
+    wrongs = ["", "[]", "{}", *(text.replace(*pair) for pair in others.items())]
+    for wrong in wrongs:
+        with pytest.raises(LoweringError, match="is no call of PackedConvolution"):
+            PackedConvolution.read(wrong)
+    with pytest.raises(LoweringError, match="a clamp is followed by others"):
+        dataclasses.replace(form, then=form.then[::-1])
+    with pytest.raises(LoweringError, match="there is no tan"):
+        PostOp("tan")
 
 
 def test_threads_call_one_program_while_the_weights_change():
@@ -330,8 +376,8 @@ def test_threads_call_one_program_while_the_weights_change():
 def test_a_failure_is_told(monkeypatch):
     """A convolution without a stream cannot be executed."""
     broken = SimpleNamespace(handle=0)
-    monkeypatch.setattr(packed_weights.onednn, "stream", lambda: broken)
-    monkeypatch.setattr(packed_weights.onednn, "execute", lambda primitive, arguments: None)
+    monkeypatch.setattr(packed_convolution.onednn, "stream", lambda: broken)
+    monkeypatch.setattr(packed_convolution.onednn, "execute", lambda primitive, arguments: None)
     failed = pytest.raises(ExecutionError, match="dnnl_primitive_execute failed")
     with torch.no_grad(), failed:
         frozen(convolution())(torch.randn(2, 8, 6, 6))

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from tests.compiling import assert_matches_eager, watched
-from xla_dynamo.lowerings.cpu import onednn
-from xla_dynamo.runtime.libraries import libraries_of
+from xla_dynamo.kernels import onednn_convolution
+from xla_dynamo.kernels.libraries import libraries_of
 
 has_images = pytest.mark.skipif(
     "onednn" not in libraries_of("cpu"), reason="there is no library with the channels last here"
@@ -17,7 +17,7 @@ has_images = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def always(cold, monkeypatch):
     """However small a convolution is."""
-    monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
+    monkeypatch.setattr(onednn_convolution, "FEWEST_IN_CONVOLUTION", 0)
 
 
 def images():

@@ -25,67 +25,72 @@ by_path = pytest.mark.parametrize(
 EVERYWHERE = ("errors", "process_state", "torch_private")
 ROOMS = {
     "errors": "",
-    "process_state": "",
-    "torch_private": "",
-    "torch_patches": "",
-    "torch_threads": "",
-    "registration": "",
-    "runtime.cpu": "",
-    "runtime": "runtime.cpu",
-    "metrics": "runtime",
     "lowerings.target": "",
+    "process_state": "",
+    "registration": "",
+    "torch_private": "",
+    "torch_threads": "",
     "lowerings.table": "lowerings.target",
+    "options": "lowerings.target",
+    "runtime.cpu": "",
+    "torch_patches": "",
     "lowerings.builders": "lowerings.table",
-    "lowerings.cpu": "lowerings.builders lowerings.table lowerings.target",
+    "runtime": "runtime.cpu",
+    "lowerings.bounded": "lowerings.builders",
+    "lowerings.kernels": "lowerings.builders lowerings.table",
     "lowerings.rules.elementwise": "lowerings.builders lowerings.table",
-    "lowerings.rules.reductions": "lowerings.builders lowerings.table",
     "lowerings.rules.indexing": "lowerings.builders lowerings.table",
+    "lowerings.rules.reductions": "lowerings.builders lowerings.table",
     "lowerings.rules.structure": "lowerings.builders lowerings.table",
-    "lowerings.rules.images": "lowerings.builders lowerings.cpu lowerings.rules.indexing"
-    " lowerings.table",
-    "lowerings.rules.linear_algebra": "lowerings.builders lowerings.cpu lowerings.table",
+    "metrics": "runtime",
+    "spmd": "runtime",
+    "lowerings.cpu": "lowerings.builders lowerings.kernels lowerings.table lowerings.target",
+    "lowerings.passes": "lowerings.builders lowerings.kernels lowerings.target",
     "lowerings.rules.random": "lowerings.builders lowerings.rules.reductions lowerings.table",
-    "lowerings.rules.shapes": "lowerings.builders lowerings.rules.images lowerings.rules.indexing"
+    "lowerings.symbolic": "lowerings.bounded lowerings.builders",
+    "spmd.recipes": "runtime spmd",
+    "kernels": "lowerings.builders lowerings.kernels lowerings.passes lowerings.table"
+    " lowerings.target runtime runtime.cpu",
+    "lowerings.rules.attention": "lowerings.builders lowerings.cpu lowerings.kernels"
+    " lowerings.rules.random lowerings.table",
+    "lowerings.rules.images": "lowerings.builders lowerings.cpu lowerings.kernels"
+    " lowerings.rules.indexing lowerings.table",
+    "lowerings.rules.linear_algebra": "lowerings.builders lowerings.cpu lowerings.kernels"
     " lowerings.table",
-    "lowerings.rules.attention": "lowerings.builders lowerings.cpu lowerings.rules.random"
+    "lowerings.rules.shapes": "lowerings.builders lowerings.rules.images lowerings.rules.indexing"
     " lowerings.table",
     "lowerings.rules": "lowerings.rules.attention lowerings.rules.elementwise"
     " lowerings.rules.images lowerings.rules.indexing lowerings.rules.linear_algebra"
     " lowerings.rules.random lowerings.rules.reductions lowerings.rules.shapes"
     " lowerings.rules.structure",
     "lowerings": "lowerings.rules lowerings.table",
-    "lowerings.bounded": "lowerings.builders",
-    "lowerings.symbolic": "lowerings.bounded lowerings.builders",
-    "lowerings.passes": "lowerings.builders lowerings.target",
-    "options": "",
-    "graphs": "lowerings lowerings.bounded lowerings.builders lowerings.table options runtime",
+    "graphs": "kernels lowerings lowerings.bounded lowerings.builders lowerings.table options"
+    " runtime",
     "decompositions": "graphs lowerings.table torch_patches",
-    "programs": "decompositions graphs lowerings lowerings.bounded lowerings.builders"
-    " lowerings.passes lowerings.rules.random lowerings.rules.shapes lowerings.symbolic"
-    " lowerings.table lowerings.target options runtime",
+    "programs": "decompositions graphs kernels lowerings lowerings.bounded lowerings.builders"
+    " lowerings.kernels lowerings.passes lowerings.rules.random lowerings.rules.shapes"
+    " lowerings.symbolic lowerings.table lowerings.target options runtime",
+    "events": "graphs programs runtime",
     "jax": "decompositions graphs lowerings.builders lowerings.table lowerings.target programs"
     " runtime",
-    "events": "graphs programs runtime",
     "memory": "lowerings.builders programs runtime",
     "calls": "graphs lowerings.builders lowerings.passes memory options programs runtime"
     " runtime.cpu",
-    "variants": "calls graphs lowerings.target memory programs runtime",
-    "execution": "calls decompositions events graphs lowerings.builders lowerings.table"
-    " lowerings.passes lowerings.target memory options programs runtime variants",
     "dynamo": "events graphs lowerings.builders programs",
-    "backend": "calls decompositions dynamo events execution graphs lowerings.passes options"
-    " programs runtime torch_threads",
-    "spmd": "runtime",
-    "spmd.recipes": "runtime spmd",
-    "training": "backend dynamo events graphs memory options runtime torch_threads variants",
-    "distributed_checkpoint": "runtime spmd training",
-    "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table options"
-    " runtime runtime.cpu spmd",
     "stablehlo": "calls decompositions graphs lowerings.bounded lowerings.builders"
     " lowerings.target options programs runtime torch_patches",
+    "variants": "calls graphs lowerings.target memory programs runtime",
+    "execution": "calls decompositions events graphs lowerings.builders lowerings.passes"
+    " lowerings.table lowerings.target memory options programs runtime variants",
+    "backend": "calls decompositions dynamo events execution graphs lowerings.passes options"
+    " programs runtime torch_threads",
+    "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table options"
+    " runtime runtime.cpu spmd",
+    "training": "backend dynamo events graphs memory options runtime torch_threads variants",
+    "distributed_checkpoint": "runtime spmd training",
     "reports": "backend dynamo events lowerings.passes options training",
-    "command_line": "execution reports runtime stablehlo",
     "xla_dynamo": "lazy",
+    "command_line": "execution kernels reports runtime stablehlo",
     "__main__": "command_line",
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from xla_dynamo.errors import OptionError
+from xla_dynamo.lowerings.target import LIBRARIES
 
 CHOICES = {
     "fallback": ("eager", "error"),
@@ -15,7 +16,6 @@ CHOICES = {
     "rng": ("xla", "torch"),
     "while_compiling": ("wait", "larger", "eager"),
 }
-LIBRARIES = ("onednn", "torch")
 
 # What each `torch.compile(mode=...)` sets. "reduce-overhead" asks for CUDA graphs: a call is one
 # executable here as it is. "max-autotune" allows work that pays at run time alone.
@@ -75,7 +75,7 @@ class Options:
     fallback: str = "eager"
     matmul_precision: str = dataclasses.field(default_factory=precision_of_torch)
     rng: str = "xla"
-    libraries: tuple[str, ...] = LIBRARIES
+    libraries: tuple[str, ...] = tuple(LIBRARIES)
     freeze: bool = False
     buckets: str | tuple[int, ...] = "auto"
     while_compiling: str = "wait"
@@ -117,7 +117,9 @@ def _check(key: str, value: Any, kind: Any) -> None:
             raise OptionError(f"option {key!r} must be one of {CHOICES[key]}, not {value!r}")
     elif key == "libraries":
         if not isinstance(value, list | tuple) or not all(name in LIBRARIES for name in value):
-            raise OptionError(f"option {key!r} must be a list out of {LIBRARIES}, not {value!r}")
+            raise OptionError(
+                f"option {key!r} must be a list out of {tuple(LIBRARIES)}, not {value!r}"
+            )
     elif key == "buckets":
         if not (_are_bounds(value) or (isinstance(value, str) and value in ("auto", "exact"))):
             raise OptionError(

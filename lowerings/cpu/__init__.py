@@ -1,1 +1,1 @@
-"""Forms of operators that are faster on the CPU alone: library calls, rewritten convolutions."""
+"""Forms of operators that are faster on the CPU alone: products, and rewritten convolutions."""

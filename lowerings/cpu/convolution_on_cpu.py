@@ -15,9 +15,9 @@ from xla_dynamo.lowerings.builders.convolution_window import Pairs, Window
 from xla_dynamo.lowerings.builders.cpu_thresholds import MOST_SHIFTED_PRODUCTS
 from xla_dynamo.lowerings.builders.strides import channels_last
 from xla_dynamo.lowerings.builders.values import defining_name, number_of
-from xla_dynamo.lowerings.cpu.library_calls import ONEDNN
 from xla_dynamo.lowerings.cpu.products import product
 from xla_dynamo.lowerings.table import Context
+from xla_dynamo.lowerings.target import ONEDNN
 
 
 def without_pad(x: Value, window: Window) -> tuple[Value, Window]:

@@ -1,4 +1,4 @@
-"""Batched matrix products: a call of oneDNN where that is faster, else StableHLO's dot_general."""
+"""Batched matrix products: a call of a kernel where that is faster, else a dot_general."""
 
 import torch
 from jax.extend.mlir.dialects import stablehlo as hlo
@@ -7,7 +7,7 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.promotion import computed_in, spread
 from xla_dynamo.lowerings.builders.values import source_of
-from xla_dynamo.lowerings.cpu import onednn
+from xla_dynamo.lowerings.kernels import call
 from xla_dynamo.lowerings.table import Context
 
 
@@ -28,8 +28,10 @@ def product(
     rank = build.rank_of(x)
     x, transpose_x = _without_transpose(x, transpose_x)
     y, transpose_y = _without_transpose(y, transpose_y)
-    if onednn.takes_product(ctx, x, y, dtype, transpose_x, transpose_y):
-        return onednn.matrix_product(x, y, bias, dtype, transpose_x, transpose_y)
+    settings = {"dtype": dtype, "transpose_x": transpose_x, "transpose_y": transpose_y}
+    found = call(ctx, "matrix_product", x, y, bias, **settings)
+    if found is not None:
+        return found
     contract = ([rank - 2 if transpose_x else rank - 1], [rank - 1 if transpose_y else rank - 2])
     stack = list(range(rank - 2))
     if bias is None:

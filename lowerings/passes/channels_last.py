@@ -1,7 +1,7 @@
 """Compute on images [batch, *spatial, channels] between library calls, not on their transposes.
 
 The calls of oneDNN and torch take and return such images, between transposes to and from torch's
-[batch, channels, *spatial] (`lowerings/cpu/library_calls.py`). XLA moves a transpose through
+[batch, channels, *spatial] (`xla_dynamo/kernels/library_calls.py`). XLA moves a transpose through
 elementwise operations, but copies images for reductions, windows and reshapes. The pass moves each
 transpose through the operations that use it, as far as it can, so that it meets its inverse.
 """
@@ -18,7 +18,7 @@ from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE
 from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.strides import channels_last
 from xla_dynamo.lowerings.builders.values import Value, rank_of, shape_of, source_of
-from xla_dynamo.lowerings.passes.pack_weights import PACKED
+from xla_dynamo.lowerings.kernels import kernel_of
 from xla_dynamo.lowerings.passes.permuted_operations import (
     WINDOWED,
     Permutation,
@@ -33,9 +33,6 @@ from xla_dynamo.lowerings.passes.permuted_operations import (
 )
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.torch_private import invert_perm
-
-# The library calls that take images: oneDNN's target, and the name of torch's kernel.
-_ON_IMAGES = ("__onednn$convolution", PACKED, "weight_gradient")
 
 
 def put_channels_last(module: ir.Module, target: Target) -> None:
@@ -186,15 +183,8 @@ class _Rewriter:
 
 def _takes_images(op: ir.Operation) -> bool:
     """Whether an operation is a call of a library on images."""
-    return op.name == "stablehlo.custom_call" and _called_kernel(op) in _ON_IMAGES
-
-
-def _called_kernel(op: ir.Operation) -> str:
-    """The target of a call; of a call of torch, whose target they share, the kernel's name."""
-    config = op.attributes.get("backend_config")
-    if isinstance(config, ir.DictAttr) and "kernel" in config:
-        return ir.StringAttr(config["kernel"]).value.partition(":")[0]
-    return ir.StringAttr(op.attributes["call_target_name"]).value
+    kernel = kernel_of(op)
+    return kernel is not None and kernel.takes_images
 
 
 def _makes_channels_first(op: ir.Operation) -> bool:

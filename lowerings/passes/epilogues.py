@@ -1,8 +1,9 @@
-"""What follows a convolution that its library computes on the way: an activation, and a sum.
+"""What follows a convolution that oneDNN computes on the way: an activation, and a sum.
 
-Activations are a table of expressions as rules write them.
+Activations are a table of expressions as rules write them, and of oneDNN's algorithms.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from jax.extend.mlir import ir
 
+from xla_dynamo.lowerings.builders.specifications import Specification
 from xla_dynamo.lowerings.builders.values import Value, defining_name, number_of
 
 # An expression: X, a number, a name for any number, or an operation on expressions. A comparison
@@ -18,37 +20,57 @@ Expression: TypeAlias = Any
 X = object()
 _CUBIC = ("multiply", X, ("multiply", X, X))
 _TO_SIX = ("multiply", X, ("minimum", ("maximum", ("add", X, 3.0), 0.0), 6.0))
-ACTIVATIONS: dict[str, Expression] = {
-    "clamp": ("minimum", ("maximum", X, "low"), "high"),
-    "gelu_erf": (
-        "multiply",
-        ("multiply", X, 0.5),
-        ("add", ("erf", ("multiply", X, math.sqrt(0.5))), 1.0),
-    ),
-    "gelu_tanh": (
-        "multiply",
-        ("multiply", X, 0.5),
-        (
-            "add",
-            (
-                "tanh",
-                ("multiply", ("add", X, ("multiply", _CUBIC, 0.044715)), math.sqrt(2 / math.pi)),
-            ),
-            1.0,
-        ),
-    ),
-    # A quotient by a number that keeps NaN as it is. oneDNN divides first, and does not overflow
-    # from 5.7e37 on.
-    "hardswish": ("divide", _TO_SIX, ("select", ("compare.NE", _TO_SIX, _TO_SIX), _TO_SIX, 6.0)),
-    "leaky_relu": ("select", ("compare.GT", X, 0.0), X, ("multiply", X, "alpha")),
-    "relu": ("select", ("compare.LE", X, 0.0), 0.0, X),
-    "swish": ("multiply", X, ("logistic", X)),
+
+
+class Activation(NamedTuple):
+    """An activation that oneDNN has.
+
+    Attributes:
+        expression: how rules write it; names stand for its first parameters, in their order.
+        algorithm: the number of the algorithm (oneapi/dnnl/dnnl_types.h).
+        parameters: both of its parameters, where the expression has no name for them.
+    """
+
+    expression: Expression
+    algorithm: int
+    parameters: tuple[float, float] = (0.0, 0.0)
+
+
+_ERF = ("add", ("erf", ("multiply", X, math.sqrt(0.5))), 1.0)
+_INSIDE = ("multiply", ("add", X, ("multiply", _CUBIC, 0.044715)), math.sqrt(2 / math.pi))
+_HALF = ("multiply", X, 0.5)
+# A quotient by a number that keeps NaN as it is. oneDNN divides first, and does not overflow from
+# 5.7e37 on.
+_SIXTH = ("divide", _TO_SIX, ("select", ("compare.NE", _TO_SIX, _TO_SIX), _TO_SIX, 6.0))
+_LEAKY = ("select", ("compare.GT", X, 0.0), X, ("multiply", X, "alpha"))
+ACTIVATIONS = {
+    "clamp": Activation(("minimum", ("maximum", X, "low"), "high"), 0x2E),
+    "gelu_erf": Activation(("multiply", _HALF, _ERF), 0x31),
+    "gelu_tanh": Activation(("multiply", _HALF, ("add", ("tanh", _INSIDE), 1.0)), 0x2B),
+    "hardswish": Activation(_SIXTH, 0x34, (1 / 6, 0.5)),
+    "leaky_relu": Activation(_LEAKY, 0x20),
+    "relu": Activation(("select", ("compare.LE", X, 0.0), 0.0, X), 0x20),
+    "swish": Activation(("multiply", X, ("logistic", X)), 0x2C, (1.0, 0.0)),
 }
 # They come last: where there is NaN they are computed by themselves.
-_LAST = ("clamp", "relu")
+LAST = ("clamp", "relu")
 _COMMUTES = {"add", "multiply", "minimum", "maximum"}
 # Operations that an activation has at most, with some to spare.
 _MOST_OPERATIONS = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class PostOp(Specification):
+    """What is computed of a value: an activation, with its numbers, or the sum "add"."""
+
+    name: str
+    numbers: tuple[float, ...] = ()
+
+    def check(self) -> None:
+        """It is one of the table."""
+        wanted = {"clamp": 2, "leaky_relu": 1}.get(self.name, 0)
+        if self.name not in (*ACTIVATIONS, "add") or len(self.numbers) != wanted:
+            self.refuse(f"there is no {self.name} of {self.numbers}")
 
 
 class Epilogue(NamedTuple):
@@ -56,13 +78,12 @@ class Epilogue(NamedTuple):
 
     Attributes:
         result: the value that takes its place.
-        then: what is computed of it, one after another: the name of an activation and its numbers,
-            or "add".
+        then: what is computed of it, one after another.
         added: what "add" adds; None if there is none.
     """
 
     result: Value
-    then: tuple[tuple[Any, ...], ...] = ()
+    then: tuple[PostOp, ...] = ()
     added: Value | None = None
 
 
@@ -70,7 +91,7 @@ def epilogue_of(x: Value) -> Epilogue:
     """All that follows a value and may be computed with it: activations, and a sum among them."""
     found = Epilogue(x)
     for more in (_activation, _sum, _activation):
-        if not found.then or found.then[-1][0] not in _LAST:
+        if not found.then or found.then[-1].name not in LAST:
             found = more(found)
     return found
 
@@ -84,18 +105,18 @@ def _sum(found: Epilogue) -> Epilogue:
     others = [v for v in add.operands if v != found.result]
     if len(others) != 1 or _is_spread(others[0]):
         return found
-    return Epilogue(add.results[0], (*found.then, ("add",)), others[0])
+    return Epilogue(add.results[0], (*found.then, PostOp("add")), others[0])
 
 
 def _activation(found: Epilogue) -> Epilogue:
     """With an activation of the result, if nothing else reads the result or a part of it."""
     for root in _computed_of(found.result):
-        for name, expression in ACTIVATIONS.items():
+        for name, activation in ACTIVATIONS.items():
             matching = _Matching(found.result)
-            found_it = matching.is_(root, expression) and matching.is_closed(root)
+            found_it = matching.is_(root, activation.expression) and matching.is_closed(root)
             # oneDNN refuses a clamp with its bounds the wrong way round.
             if found_it and (name != "clamp" or matching.numbers == sorted(matching.numbers)):
-                then = (*found.then, (name, *matching.numbers))
+                then = (*found.then, PostOp(name, tuple(matching.numbers)))
                 return found._replace(result=root, then=then)
     return found
 

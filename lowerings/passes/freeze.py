@@ -18,7 +18,7 @@ from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import has_uses, is_used, operations_of, update_type
 from xla_dynamo.lowerings.builders.operation_names import VIEWS, named
 from xla_dynamo.lowerings.builders.values import Value, nbytes_of
-from xla_dynamo.lowerings.passes.pack_weights import Packed, is_packable, pack
+from xla_dynamo.lowerings.passes.pack_weights import Packed, is_packable, pack, packed_form
 from xla_dynamo.lowerings.target import ONEDNN_PACKED, Target
 
 # Operations that have effects, or may give another value each time.
@@ -38,8 +38,8 @@ class Cut:
         module: computes those of `computed`; None if there are none.
         arguments: the arguments of `module`, by the numbers that they had in the function.
         computed: the keys of its results.
-        packed: the convolutions that the function executes by handles, in an array that is its
-            last argument if there are any. `call_packed` says what they compute.
+        packed: the kernels that the function executes by handles, in an array that is its last
+            argument if there are any. `call_packed` says what they compute.
         unused: the numbers of the roots that the function had as arguments and has no more.
     """
 
@@ -99,13 +99,16 @@ def freeze(
 def _pack(
     main: func.FuncOp, calls: Sequence[ir.Operation], keys: Mapping[Value, str]
 ) -> list[Packed]:
-    """Give the function an array of handles of some convolutions, and these their numbers."""
+    """Give the function an array of handles of some calls, and these their numbers."""
     if calls:
         type_ = tensor_type([len(calls)], torch.int64)
         handles = main.entry_block.add_argument(type_, ir.Location.unknown())
-    packed = [Packed(tuple(keys[v] for v in list(call.operands)[1:])) for call in calls]
+    packed = []
     for number, call in enumerate(calls):
-        pack(call, handles, number)
+        form = packed_form(call)
+        assert form is not None
+        packed.append(Packed(tuple(keys[v] for v in list(call.operands)[1:]), form))
+        pack(call, form, handles, number)
     return packed
 
 
@@ -131,7 +134,7 @@ class _Separation:
                 found.update(dict.fromkeys(op.results, op))
 
     def packable(self) -> list[ir.Operation]:
-        """The convolutions that read frozen values and roots alone, beside their image."""
+        """The packable calls that read frozen values and roots alone, beside their first one."""
         known = {*self._roots, *self._frozen}
 
         def is_frozen(call: ir.Operation) -> bool:

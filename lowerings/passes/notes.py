@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 
+from xla_dynamo.lowerings.kernels import PackedKernel
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Notes:
@@ -16,13 +18,13 @@ class Notes:
             which the caller passes -0.0 (see `contraction_barriers`).
         permutations: by the index of a result of `main` that is returned permuted, how to
             transpose it back (see `result_permutations`).
-        forms: of each handle of a packed convolution, by its number, what it computes, as JSON
-            (see `call_packed`).
+        forms: of each handle of a kernel with packed weights, by its number, what it computes (see
+            `call_packed`).
     """
 
     takes_negative_zero: bool = False
     permutations: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
-    forms: tuple[str, ...] = ()
+    forms: tuple[PackedKernel, ...] = ()
 
     def joined(self, other: "Notes") -> "Notes":
         """These notes and those of another pass, which has filled other fields."""

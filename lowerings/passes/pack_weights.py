@@ -1,84 +1,78 @@
-"""Convolutions whose weights are packed: oneDNN gets them in its own layout, and not at each call.
+"""Calls of kernels whose weights are packed: they get them in a layout of their own, and once.
 
-`freeze` moves what depends on parameters alone out of a program. Where all that a convolution by
-oneDNN takes beside its image is such a value, it gets a handle of the convolution instead (`pack`),
-which is made when the parameters have changed (`frozen_inputs`). Until `call_packed` has written
-the calls, a convolution is a custom call of `PACKED`, on an array of handles and an image
-[batch, *spatial, channels].
+`freeze` moves what depends on parameters alone out of a program. Where all that a call reads beside
+its first operand is such a value, it gets a handle of a `PackedKernel` instead (`pack`), which is
+made when the parameters have changed (`frozen_inputs`). Until `call_packed` has written the calls,
+they are custom calls of `PACKED`, on an array of handles and the first operand.
 """
 
 import dataclasses
-import json
-from typing import Any
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.builders.values import Value, dtype_of, rank_of, shape_of
+from xla_dynamo.lowerings.builders.values import Value
+from xla_dynamo.lowerings.kernels import KERNELS, PackedKernel, kernel_of
 
-PACKED = "xla_dynamo.packed_convolution"
-_ONEDNN = "__onednn$convolution"
+PACKED = "xla_dynamo.packed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Packed:
-    """A convolution that a program executes by a handle.
+    """A kernel that a program executes by a handle.
 
     Attributes:
         keys: the keys of the frozen values that it reads: its weight, and its bias if it has one
             (see `freeze.Cut`).
-        form: JSON, which says what it computes (see `call_packed`).
+        form: what it computes.
     """
 
     keys: tuple[str, ...]
-    form: str = ""
+    form: PackedKernel
+
+
+def packed_form(op: ir.Operation) -> PackedKernel | None:
+    """What a call computes that a kernel with packed weights may take the place of; else None."""
+    kernel = kernel_of(op)
+    if kernel is None:
+        return None
+    packed = (k for k in KERNELS.values() if issubclass(k, PackedKernel))
+    forms = (k.of_call(op) for k in packed if k.replaces == kernel.name)
+    return next((form for form in forms if form is not None), None)
 
 
 def is_packable(op: ir.Operation) -> bool:
-    """Whether an operation is a convolution that oneDNN computes with a packed weight.
-
-    It is one of images of two dimensions in float32 by a kernel [out, in / groups, *window].
-    """
-    if op.name != "stablehlo.custom_call":
-        return False
-    if ir.StringAttr(op.attributes["call_target_name"]).value != _ONEDNN:
-        return False
-    x, *others = op.operands
-    config = _config(op)
-    numbers = config["kernel"]["filter"]
-    plain = numbers["output_feature_dim"] == "0" and numbers["input_feature_dim"] == "1"
-    fusions = config.get("fusions", {"ops": []})["ops"]
-    return (
-        plain
-        and rank_of(x) == 4
-        and {str(dtype_of(v)) for v in op.operands} == {"torch.float32"}
-        and fusions == ["BIAS"] * (len(others) - 1)
-    )
+    """Whether an operation has a `packed_form`."""
+    return packed_form(op) is not None
 
 
-def pack(op: ir.Operation, handles: Value, number: int) -> None:
-    """Let a packable convolution read a handle, by this number, and its image."""
-    given, window = _config(op), _config(op)["window"]
-    config = {
-        "number": number,
-        "kernel": shape_of(op.operands[1]),
-        "low": list(map(int, window["pad_left"])),
-        "high": list(map(int, window["pad_right"])),
-        "stride": list(map(int, window["strides"])),
-        "dilation": list(map(int, window["window_dilations"])),
-        "groups": int(given["feature_groups"]),
-    }
+def pack(op: ir.Operation, form: PackedKernel, handles: Value, number: int) -> None:
+    """Let a packable call read a handle, by this number, and its first operand."""
+    text = ir.StringAttr.get(f"{form.name}:{form.text()}")
+    count = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
     with ir.InsertionPoint(op), op.location:
         new = hlo.CustomCallOp(
             [op.results[0].type],
             [handles, op.operands[0]],
             PACKED,
-            backend_config=ir.StringAttr.get(json.dumps(config)),
+            backend_config=ir.DictAttr.get({"kernel": text, "number": count}),
+            api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4),
         )
     op.results[0].replace_all_uses_with(new.results[0])
     op.erase()
 
 
-def _config(op: ir.Operation) -> Any:
-    """The configuration of a convolution by oneDNN."""
-    return json.loads(ir.StringAttr(op.attributes["backend_config"]).value)["onednn_conv_config"]
+def is_packed(op: ir.Operation) -> bool:
+    """Whether an operation is a call that `pack` has written."""
+    if op.name != "stablehlo.custom_call":
+        return False
+    return ir.StringAttr(op.attributes["call_target_name"]).value == PACKED
+
+
+def read_packed(op: ir.Operation) -> tuple[int, PackedKernel]:
+    """The number and the form that `pack` has written."""
+    config = ir.DictAttr(op.attributes["backend_config"])
+    name, _, text = ir.StringAttr(config["kernel"]).value.partition(":")
+    kernel = KERNELS[name]
+    assert issubclass(kernel, PackedKernel)
+    return ir.IntegerAttr(config["number"]).value, kernel.read(text)

@@ -19,11 +19,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import torch
 
 from xla_dynamo.runtime.cpu import foreign_calls, native_code, script_layout
 
 TARGET = "xla_dynamo.script"
 FIRST_FREE = script_layout.MOST_ADDRESSES
+_ALIGNMENT = 64  # XLA:CPU copies what is not aligned so
 
 
 class Argument(NamedTuple):
@@ -121,6 +123,26 @@ class Plan:
 
 def _array(words: Sequence[int]) -> ctypes.Array:
     return (ctypes.c_int64 * len(words))(*words)
+
+
+def handles_of(kernels: Sequence[Any]) -> torch.Tensor:
+    """The addresses of the plans of kernels, int64, one for the `plan` of each.
+
+    The result's memory holds the kernels, so they live as long as a buffer over it.
+    """
+    holder = _Holder(8 * len(kernels) + _ALIGNMENT)
+    offset = -ctypes.addressof(ctypes.c_char.from_buffer(holder)) % _ALIGNMENT
+    holder.held = tuple(kernels)
+    memory = torch.frombuffer(holder, dtype=torch.int64, count=len(kernels), offset=offset)
+    addresses = [one.plan.address for one in kernels]
+    memory.copy_(torch.tensor(addresses, device="cpu"))
+    return memory
+
+
+class _Holder(bytearray):
+    """The memory of addresses, which holds what they are addresses of."""
+
+    held: Sequence[Any] = ()
 
 
 def can_run() -> bool:

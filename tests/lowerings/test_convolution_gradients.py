@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 from tests.comparison import compare_with_exact
 from tests.compiling import assert_matches_eager, compiled, watched
-from xla_dynamo.lowerings.cpu import onednn, torch_calls
-from xla_dynamo.runtime.libraries import libraries_of
+from xla_dynamo.kernels import convolution_weight_gradient, onednn_convolution
+from xla_dynamo.kernels.libraries import libraries_of
 
 # Images, channels, sizes of the image, channels of the result, window, stride, padding, dilation,
 # groups, and whether the convolution is transposed.
@@ -43,8 +43,8 @@ CONVOLVE = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", CASES)
 def test_gradients(case, dtype, format_, cold, monkeypatch):
-    monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
-    monkeypatch.setattr(torch_calls, "FEWEST_IN_WEIGHT_GRADIENT", 0)
+    monkeypatch.setattr(onednn_convolution, "FEWEST_IN_CONVOLUTION", 0)
+    monkeypatch.setattr(convolution_weight_gradient, "FEWEST_IN_WEIGHT_GRADIENT", 0)
     n, c, sizes, out, window, stride, padding, dilation, groups, transposed = CASES[case]
     weights = [c, out // groups] if transposed else [out, c // groups]
     x, weight = torch.randn(n, c, *sizes, dtype=dtype), torch.randn(*weights, *window, dtype=dtype)

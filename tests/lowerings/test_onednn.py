@@ -15,9 +15,9 @@ from tests.compiling import compiled, watched
 from tests.op_database import operators
 from tests.op_sweep import check
 from xla_dynamo import OptionError
-from xla_dynamo.lowerings.cpu import onednn
+from xla_dynamo.kernels import onednn_convolution, onednn_product
+from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.options import Options
-from xla_dynamo.runtime.libraries import libraries_of
 
 DTYPES = (torch.float32, torch.bfloat16)
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -27,8 +27,8 @@ TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3
 @pytest.fixture(autouse=True)
 def always(cold, monkeypatch):
     """However little there is to multiply."""
-    monkeypatch.setattr(onednn, "FEWEST_IN_CONVOLUTION", 0)
-    monkeypatch.setattr(onednn, "FEWEST_IN_PRODUCT", dict.fromkeys(DTYPES, 0))
+    monkeypatch.setattr(onednn_convolution, "FEWEST_IN_CONVOLUTION", 0)
+    monkeypatch.setattr(onednn_product, "FEWEST_IN_PRODUCT", dict.fromkeys(DTYPES, 0))
     torch.manual_seed(0)
 
 

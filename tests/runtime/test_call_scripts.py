@@ -14,7 +14,8 @@ import torch
 
 from tests.compiling import watched
 from tests.packing import always, convolution, needs_onednn
-from xla_dynamo.runtime.cpu import convolution_parts, packed_weights
+from xla_dynamo.kernels import convolution_parts, packed_convolution
+from xla_dynamo.kernels.libraries import can_execute_packed
 from xla_dynamo.runtime.cpu.call_scripts import TARGET
 
 __all__ = ["always"]  # a fixture
@@ -26,7 +27,7 @@ def test_eight_threads_call_the_handler_a_hundred_thousand_times(monkeypatch):
 
     Half of them bring NaN, so that second scripts run beside first ones.
     """
-    monkeypatch.setattr(packed_weights.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(packed_convolution.os, "cpu_count", lambda: 4)
     monkeypatch.setattr(convolution_parts, "FEWEST_DIVIDED", 0)
     layers = [torch.nn.Sequential(convolution(padding=1), torch.nn.ReLU()) for _ in range(25)]
     model = torch.nn.Sequential(*layers).eval()
@@ -57,7 +58,7 @@ def test_eight_threads_call_the_handler_a_hundred_thousand_times(monkeypatch):
 
 
 def test_xla_raises_the_handlers_errors():
-    packed_weights.prepare()
+    assert can_execute_packed()
     result = jax.ShapeDtypeStruct((4,), jnp.float32)
     call = jax.ffi.ffi_call(TARGET, result)
     given = [jnp.zeros(4, jnp.float32)] * 8
@@ -70,8 +71,8 @@ import sys
 import torch
 import xla_dynamo
 from xla_dynamo import metrics
-from xla_dynamo.lowerings.cpu import onednn
-onednn.FEWEST_IN_CONVOLUTION = 0
+from xla_dynamo.kernels import onednn_convolution
+onednn_convolution.FEWEST_IN_CONVOLUTION = 0
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Conv2d(8, 8, 3), torch.nn.ReLU()).eval()
 x = torch.randn(2, 8, 6, 6)

@@ -10,11 +10,11 @@ import torch
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
+from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.runtime import jaxlib_private
 from xla_dynamo.runtime.buffers import export_buffer, import_tensor
 from xla_dynamo.runtime.clients import placement_at, placement_over
 from xla_dynamo.runtime.jaxlib_private import result_type, varying_axes
-from xla_dynamo.runtime.libraries import libraries_of
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.runtime.sharded_buffers import export_divided, import_divided
@@ -113,10 +113,10 @@ def test_dtypes_cross_without_a_copy(cpu, dtype):
 ONEDNN = """
 import torch
 import torch.nn.functional as F
-from xla_dynamo.lowerings.cpu import onednn
+from xla_dynamo.kernels import onednn_convolution, onednn_product
 
-onednn.FEWEST_IN_CONVOLUTION = 0
-onednn.FEWEST_IN_PRODUCT = {torch.float32: 0, torch.bfloat16: 0}
+onednn_convolution.FEWEST_IN_CONVOLUTION = 0
+onednn_product.FEWEST_IN_PRODUCT = {torch.float32: 0, torch.bfloat16: 0}
 image, kernel = torch.randn(2, 4, 9, 8), torch.randn(6, 2, 3, 2)
 for dtype in (torch.float32, torch.bfloat16):
     for f, args in (

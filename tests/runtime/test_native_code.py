@@ -14,11 +14,11 @@ from tests.compiling import watched
 from tests.freezing import check_inference
 from tests.packing import Block, always, needs_onednn
 from xla_dynamo.errors import StorageError
-from xla_dynamo.lowerings.passes.call_packed import TARGET
+from xla_dynamo.kernels import libraries
 from xla_dynamo.programs import storage, targets
 from xla_dynamo.programs.storage import read_program, write_program
-from xla_dynamo.runtime import libraries
 from xla_dynamo.runtime.cpu import call_scripts, native_code
+from xla_dynamo.runtime.cpu.call_scripts import TARGET
 from xla_dynamo.runtime.cpu.native_code import NativeCodeError
 
 __all__ = ["always"]  # a fixture
@@ -161,9 +161,9 @@ MISSING = """
 import sys
 sys.modules["llvmlite"] = None
 import torch
-from xla_dynamo.lowerings.cpu import onednn
-from xla_dynamo.runtime.libraries import libraries_of
-onednn.FEWEST_IN_CONVOLUTION = 0
+from xla_dynamo.kernels import onednn_convolution
+from xla_dynamo.kernels.libraries import libraries_of
+onednn_convolution.FEWEST_IN_CONVOLUTION = 0
 print("onednn_packed" in libraries_of("cpu"))
 model, x = torch.nn.Conv2d(8, 8, 3).eval(), torch.randn(2, 8, 6, 6)
 with torch.no_grad():

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 
 from tests.comparison import compare_with_exact
 from tests.compiling import compiled
-from xla_dynamo.runtime.cpu import onednn, torch_convolutions
+from xla_dynamo.kernels.libraries import libraries_of
+from xla_dynamo.runtime.cpu import onednn, onednn_weight_gradients
 from xla_dynamo.runtime.cpu.onednn_weight_gradients import WeightGradient
-from xla_dynamo.runtime.libraries import libraries_of
 
 needs_library = pytest.mark.skipif(onednn.library() is None, reason="needs the extra onednn")
 CONVOLVE = (F.conv1d, F.conv2d, F.conv3d)
@@ -81,7 +81,7 @@ def test_programs_use_it(present, cold, monkeypatch):
         kernels.append(WeightGradient(*arguments))
         return kernels[-1]
 
-    monkeypatch.setattr(torch_convolutions.onednn_weight_gradients, "WeightGradient", spy)
+    monkeypatch.setattr(onednn_weight_gradients, "WeightGradient", spy)
     if not present:
         monkeypatch.setattr(onednn, "library", lambda: None)
     x, weight = torch.randn(4, 24, 31, 30 + present), torch.randn(40, 24, 3, 3)

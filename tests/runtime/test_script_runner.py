@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.runtime.handler_calls import Handler, function, plan
-from xla_dynamo.lowerings.passes import call_packed
+from xla_dynamo.kernels.library_calls import script_call
 from xla_dynamo.runtime.cpu import call_scripts, native_code, script_layout
 from xla_dynamo.runtime.cpu.call_scripts import NULL, Script, number, place_of_slot, slot
 from xla_dynamo.runtime.cpu.ffi_structures import INTERNAL, RESOURCE_EXHAUSTED
@@ -175,9 +175,9 @@ def test_so_many_operands_and_results_has_a_call():
 
 
 def test_the_limits_are_known_where_calls_are_written():
-    assert call_packed.MOST_ADDRESSES == call_scripts.FIRST_FREE == script_layout.MOST_ADDRESSES
+    assert call_scripts.FIRST_FREE == script_layout.MOST_ADDRESSES
     with pytest.raises(ValueError, match="more than 8 operands and results"):
-        call_packed._call(0, [None] * 8, None)
+        script_call(0, [None] * 8, None)
 
 
 def test_scripts_have_room_for_so_many_arguments():

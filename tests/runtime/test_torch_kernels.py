@@ -13,10 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import xla_dynamo
 from tests.comparison import compare_with_exact
 from tests.compiling import assert_matches_eager, compiled
-from xla_dynamo.lowerings.cpu import torch_calls
-from xla_dynamo.runtime.cpu import foreign_calls, torch_kernels
+from xla_dynamo.kernels import attention, grouped_products
+from xla_dynamo.kernels.libraries import libraries_of
+from xla_dynamo.runtime.cpu import foreign_calls, torch_shares
 from xla_dynamo.runtime.cpu.foreign_calls import TARGET
-from xla_dynamo.runtime.libraries import libraries_of
 
 pytestmark = pytest.mark.skipif(
     "torch" not in libraries_of("cpu"), reason="torch's build here has other threads"
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     """However small the attention is."""
-    monkeypatch.setattr(torch_calls, "FEWEST_IN_ATTENTION", 1)
+    monkeypatch.setattr(attention, "FEWEST_IN_ATTENTION", 1)
 
 
 def projected(batch, heads, length, size, dtype=torch.float32):
@@ -126,7 +126,7 @@ def test_products_of_groups(ends, turned, dtype, monkeypatch):
     import transformers.integrations.moe  # registers the operator
 
     assert transformers.integrations.moe
-    monkeypatch.setattr(torch_calls, "FEWEST_IN_GROUPS", 1)
+    monkeypatch.setattr(grouped_products, "FEWEST_IN_GROUPS", 1)
     x = torch.randn(11, 6, dtype=dtype, requires_grad=True)
     weight = torch.randn(4, 5, 6, dtype=dtype) if turned else torch.randn(4, 6, 5, dtype=dtype)
     weight.requires_grad_()
@@ -262,7 +262,7 @@ def test_errors_come_out(monkeypatch):
         raise RuntimeError("no more scores")
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch_kernels.Attention, "run", fail)
+        patch.setattr(attention.Attention, "run", fail)
         with pytest.raises(xla_dynamo.ExecutionError, match="RuntimeError: no more scores"):
             attend(*inputs)
     assert not foreign_calls._jobs
@@ -274,7 +274,7 @@ def test_interrupts_wait_for_the_end_of_the_call(monkeypatch):
     inputs = torch.randn(3, 2, 3, 6, 8).unbind()
     attend = compiled(F.scaled_dot_product_attention, dynamic=False)
     expected = attend(*inputs)
-    run, ended, main = torch_kernels.Attention.run, [], threading.get_ident()
+    run, ended, main = attention.Attention.run, [], threading.get_ident()
     handler = signal.default_int_handler
     before = signal.signal(signal.SIGINT, handler)  # a job in the background ignores it
 
@@ -286,7 +286,7 @@ def test_interrupts_wait_for_the_end_of_the_call(monkeypatch):
         ended.append(threading.get_ident())
 
     with monkeypatch.context() as patch:
-        patch.setattr(torch_kernels.Attention, "run", slow)
+        patch.setattr(attention.Attention, "run", slow)
         with pytest.raises(KeyboardInterrupt):
             attend(*inputs)
     assert ended
@@ -303,5 +303,4 @@ def test_another_version_of_the_interface_is_not_called(monkeypatch):
 
 def test_the_interface_is_the_one_that_we_know():
     assert foreign_calls.can_call(), "jaxlib's xla/ffi/api/c_api.h moved: see foreign_calls"
-    assert torch_kernels.can_share(), "torch's libtorch_cpu.so moved: see torch_kernels"
-    assert torch_calls.TARGET == TARGET
+    assert torch_shares.can_share(), "torch's libtorch_cpu.so moved: see torch_shares"

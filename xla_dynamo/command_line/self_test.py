@@ -14,8 +14,8 @@ def run() -> dict[str, Any]:
     import jax  # first, as it says soonest whether its jaxlib fits
     import torch
 
+    from xla_dynamo.kernels.libraries import fault_of_native_code, libraries_of
     from xla_dynamo.runtime.clients import devices_of
-    from xla_dynamo.runtime.libraries import fault_of_native_code, libraries_of
     from xla_dynamo.runtime.topology import default_placement, device_type
 
     assert jax

@@ -19,8 +19,8 @@ from xla_dynamo.graphs.sizes import (
     symbols_of,
 )
 from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.options import Options
-from xla_dynamo.runtime.libraries import libraries_of
 
 aten = torch.ops.aten
 

@@ -31,7 +31,7 @@ class ModuleBuilder:
         main: its public function.
         block: the body of `main`.
         functions: inlined functions by their key (see `from_jax`).
-        calls: the kernels of torch that it calls.
+        calls: the kernels in Python that it calls.
         arguments: a slot for each argument of `main`.
     """
 

@@ -21,7 +21,9 @@ from jax.interpreters.mlir import make_ir_context
 from xla_dynamo.errors import StorageError
 from xla_dynamo.graphs.call_sizes import CallSizes, TensorSizes
 from xla_dynamo.graphs.output_views import ViewStep
+from xla_dynamo.kernels.libraries import can_execute_packed, libraries_of
 from xla_dynamo.lowerings.bounded.extents import Extent
+from xla_dynamo.lowerings.kernels import KERNELS, PackedKernel
 from xla_dynamo.lowerings.passes.pack_weights import Packed
 from xla_dynamo.programs.checks import check_program
 from xla_dynamo.programs.layouts import InputLayout, Restride
@@ -49,7 +51,6 @@ from xla_dynamo.programs.program import (
     SymbolValues,
 )
 from xla_dynamo.runtime.jaxlib_private import initialize_lapack
-from xla_dynamo.runtime.libraries import can_execute_packed, libraries_of
 from xla_dynamo.runtime.saved_executables import digest_of_module
 from xla_dynamo.torch_private import OpOverload
 
@@ -245,6 +246,8 @@ def encoded(value: Any) -> Any:
     if _RECORDS.get(type(value).__name__) is type(value):
         fields = dataclasses.fields(value)
         return {type(value).__name__: {f.name: encoded(getattr(value, f.name)) for f in fields}}
+    if isinstance(value, PackedKernel):
+        return {"kernel": [value.name, value.text()]}
     if isinstance(value, tuple):
         return {"tuple": [encoded(v) for v in value]}
     if isinstance(value, list):
@@ -294,7 +297,16 @@ def _operator(name: str) -> Any:
     return op
 
 
+def _kernel(parts: list[str]) -> PackedKernel:
+    name, text = parts
+    kernel = KERNELS[name]
+    if not issubclass(kernel, PackedKernel):
+        raise ValueError(f"{name} is no kernel with packed weights")
+    return kernel.read(text)
+
+
 _DECODERS = {
+    "kernel": _kernel,
     "float": float.fromhex,
     "complex": lambda parts: complex(*map(float.fromhex, parts)),
     "tuple": lambda values: tuple(map(decoded, values)),

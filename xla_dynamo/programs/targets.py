@@ -4,11 +4,11 @@ import dataclasses
 
 from jax.extend.mlir.dialects import func
 
+from xla_dynamo.kernels.libraries import can_execute_packed, libraries_of
 from xla_dynamo.lowerings.builders.functions import operations_of
 from xla_dynamo.lowerings.passes.pack_weights import is_packable
-from xla_dynamo.lowerings.target import ONEDNN_PACKED, Target
+from xla_dynamo.lowerings.target import LIBRARIES, ONEDNN_PACKED, Target
 from xla_dynamo.options import Options
-from xla_dynamo.runtime.libraries import can_execute_packed, libraries_of
 
 
 def target_of(
@@ -22,9 +22,8 @@ def target_of(
     """
     libraries: frozenset[str] = frozenset()
     if partitions == 1 and not bounded:
-        libraries = frozenset(
-            name for name in libraries_of(platform) if name.split("_")[0] in options.libraries
-        )
+        allowed = frozenset().union(*(LIBRARIES[name] for name in options.libraries))
+        libraries = libraries_of(platform) & allowed
         if not options.freeze:
             libraries -= {ONEDNN_PACKED}
     return Target(platform, libraries, partitions, options.matmul_precision, bounded)

@@ -12,8 +12,8 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.promotion import computed_in, spread
-from xla_dynamo.lowerings.cpu import torch_calls
 from xla_dynamo.lowerings.cpu.products import product
+from xla_dynamo.lowerings.kernels import call
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
@@ -141,10 +141,9 @@ def _scaled_dot_product_flash_attention_for_cpu(
 ) -> tuple[Value, Value]:
     if dropout_p:
         raise ValueError("torch's kernel takes no dropout")
-    if torch_calls.takes_attention(ctx, query, key, value, attn_mask):
-        inputs = (query, key, value)
-        output, sums = torch_calls.attention(ctx, inputs, attn_mask, is_causal, scale)
-        return output, build.cast(sums, ctx.out[1].dtype)
+    operands = (query, key, value, attn_mask)
+    if results := call(ctx, "attention", *operands, is_causal=is_causal, scale=scale):
+        return results[0], build.cast(results[1], ctx.out[1].dtype)
     output, logsumexp = attend(
         ctx, attention_scores(ctx, query, key, is_causal, attn_mask, scale), value
     )
@@ -168,10 +167,9 @@ def _scaled_dot_product_flash_attention_for_cpu_backward(
     scale: float | None = None,
 ) -> tuple[Value, ...]:
     logsumexp = build.cast(logsumexp, computed_in(query))
-    if torch_calls.takes_attention(ctx, query, key, value, attn_mask):
-        inputs, results = (query, key, value), (out, logsumexp)
-        settings = (attn_mask, is_causal, scale)
-        return tuple(torch_calls.attention_gradients(ctx, grad_out, inputs, results, *settings))
+    operands = (grad_out, query, key, value, out, logsumexp, attn_mask)
+    if results := call(ctx, "attention_gradients", *operands, is_causal=is_causal, scale=scale):
+        return tuple(results)
     scores = attention_scores(ctx, query, key, is_causal, attn_mask, scale)
     grads = attention_gradients(ctx, grad_out, query, key, value, out, logsumexp, scores, scale)
     return tuple(build.cast(g, build.dtype_of(query)) for g in grads[:3])

@@ -14,7 +14,7 @@ from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.promotion import computed_in
 from xla_dynamo.lowerings.cpu import convolution_by_phases as phases
 from xla_dynamo.lowerings.cpu import convolution_on_cpu as on_cpu
-from xla_dynamo.lowerings.cpu import onednn, torch_calls
+from xla_dynamo.lowerings.kernels import call
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 # The batch and feature dimensions of an image, and the feature dimensions of a kernel: as torch
@@ -141,8 +141,9 @@ def weight_gradient(
     if ctx.platform == "cpu" and 0 not in (*build.shape_of(x), *build.shape_of(grad)):
         if groups == 1 and on_cpu.is_pointwise(shape[2:], window):
             return on_cpu.pointwise_weights(ctx, x, grad, shape, window.stride, dtype)
-        if torch_calls.takes_weight_gradient(ctx, x, grad, shape, window):
-            return torch_calls.weight_gradient(ctx, x, grad, shape, window, groups)
+        found = call(ctx, "weight_gradient", x, grad, shape=shape, window=window, groups=groups)
+        if found is not None:
+            return found
         if on_cpu.is_depthwise(build.shape_of(x)[1], shape[0], groups, shape[2:]):
             return on_cpu.depthwise_weights(x, grad, shape, window, dtype)
     spatial = zip(
@@ -168,17 +169,11 @@ def _convolve(
     """A convolution to a shape and dtype; `kernel_dims` are the kernel's (out, in)."""
     if ctx.platform == "cpu":
         for image, its_window in (on_cpu.without_pad(x, window), (x, window)):
-            if onednn.takes_convolution(ctx, image, kernel, shape, dtype, its_window, kernel_dims):
-                return onednn.convolution(
-                    image,
-                    kernel,
-                    bias,
-                    shape,
-                    dtype,
-                    its_window,
-                    kernel_dims=kernel_dims,
-                    groups=groups,
-                )
+            settings = {"window": its_window, "kernel_dims": kernel_dims, "groups": groups}
+            operands = (image, kernel, bias)
+            found = call(ctx, "convolution", *operands, shape=shape, dtype=dtype, **settings)
+            if found is not None:
+                return found
     wide = _computed_in(ctx, x)
     y = _product(ctx, x, kernel, shape, wide, window, groups, kernel_dims)
     if bias is not None:

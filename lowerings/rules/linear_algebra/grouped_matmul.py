@@ -5,7 +5,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
-from xla_dynamo.lowerings.cpu import torch_calls
+from xla_dynamo.lowerings.kernels import call
 from xla_dynamo.lowerings.table import Context, lowers
 
 
@@ -41,8 +41,9 @@ def grouped_product(x: Value, weight: Value, members: Value, contract: int) -> V
 
 @lowers("transformers.grouped_mm_fallback.default")
 def grouped_mm_fallback(ctx: Context, input: Value, weight: Value, offs: Value) -> Value:
-    if torch_calls.takes_groups(ctx, input, weight):
-        return torch_calls.grouped_product(ctx, input, weight, offs)
+    result = call(ctx, "grouped_product", input, weight, offs)
+    if result is not None:
+        return result
     members = _members(offs, build.shape_of(input)[0])
     return grouped_product(input, weight, members, contract=1)
 
@@ -51,10 +52,9 @@ def grouped_mm_fallback(ctx: Context, input: Value, weight: Value, offs: Value) 
 def grouped_mm_fallback_backward(
     ctx: Context, input: Value, weight: Value, offs: Value, grad_output: Value
 ) -> tuple[Value, Value]:
-    if torch_calls.takes_groups(ctx, input, weight):
-        turned = build.transpose(weight, [0, 2, 1])
-        grad_input = torch_calls.grouped_product(ctx, grad_output, turned, offs)
-        return grad_input, torch_calls.grouped_outer_product(ctx, input, grad_output, offs)
+    grad_input = call(ctx, "grouped_product", grad_output, build.transpose(weight, [0, 2, 1]), offs)
+    if grad_input is not None:
+        return grad_input, call(ctx, "grouped_outer_product", input, grad_output, offs)
     members = _members(offs, build.shape_of(input)[0])
     grad_input = grouped_product(grad_output, weight, members, contract=2)
     rows, groups = build.shape_of(members)

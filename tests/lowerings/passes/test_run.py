@@ -1,11 +1,13 @@
 """`manager.run`: which passes run for a target, in which order, and that modules stay valid."""
 
 import dataclasses
-import json
 
 import pytest
+import torch
 
 from tests.lowerings.passes.rewriting import CPU, GPU, parsed, rewritten
+from xla_dynamo.kernels.onednn_convolution import OneDNNConvolution
+from xla_dynamo.kernels.packed_convolution import PackedConvolution
 from xla_dynamo.lowerings.builders.functions import main_of
 from xla_dynamo.lowerings.passes import manager, table
 from xla_dynamo.lowerings.passes.result_permutations import allow_any_permutation
@@ -105,8 +107,9 @@ func.func public @main(
   %absolute = stablehlo.abs %channels_first : tensor<2x8x4x6xf32>
   %channels_last = stablehlo.transpose %absolute, dims = [0, 2, 3, 1]
     : (tensor<2x8x4x6xf32>) -> tensor<2x4x6x8xf32>
-  %second = stablehlo.custom_call @xla_dynamo.packed_convolution(%handles, %channels_last)
-    {backend_config = "PACKED"} : (tensor<2xi64>, tensor<2x4x6x8xf32>) -> tensor<2x4x6x8xf32>
+  %second = stablehlo.custom_call @xla_dynamo.packed(%handles, %channels_last)
+    {api_version = 4 : i32, backend_config = {kernel = "PACKED", number = 0 : i64}}
+    : (tensor<2xi64>, tensor<2x4x6x8xf32>) -> tensor<2x4x6x8xf32>
   %merged = stablehlo.reshape %stack : (tensor<2x3x4xf32>) -> tensor<6x4xf32>
   %linear = stablehlo.dot_general %merged, %w, contracting_dims = [1] x [0]
     : (tensor<6x4xf32>, tensor<4x4xf32>) -> tensor<6x4xf32>
@@ -116,8 +119,21 @@ func.func public @main(
       tensor<256x100xf32>, tensor<256x100xf32>, tensor<2x4x6x8xf32>, tensor<2x3x4xf32>
 }
 """
-_ONE = {"number": 0, "kernel": [8, 8, 1, 1], "groups": 1}
-MODULE = MODULE.replace("PACKED", json.dumps(_ONE).replace('"', "\\22"))
+_ONE = OneDNNConvolution(
+    image=(2, 8, 4, 6),
+    kernel=(8, 8, 1, 1),
+    result=(2, 8, 4, 6),
+    kernel_dims=(0, 1),
+    stride=(1, 1),
+    low=(0, 0),
+    high=(0, 0),
+    dilation=(1, 1),
+    groups=1,
+    dtypes=(torch.float32, torch.float32),
+    bias=False,
+)
+_TEXT = f"packed_convolution:{PackedConvolution(_ONE).text()}"
+MODULE = MODULE.replace("PACKED", _TEXT.replace('"', "\\22"))
 # What each pass leaves in a module that was something for it.
 TRACES = {
     "unmerge_products": "(tensor<2x3x4xf32>, tensor<4x4xf32>) -> tensor<2x3x4xf32>",

@@ -6,11 +6,11 @@ import sys
 
 import torch
 
-import xla_dynamo.runtime.cpu.torch_convolutions  # noqa: F401  it registers its kernel
+from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16, ONEDNN_PACKED, TORCH
+from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.foreign_calls import can_call
 from xla_dynamo.runtime.cpu.native_code import NativeCodeError, can_compile, load
-from xla_dynamo.runtime.cpu.packed_weights import can_pack, prepare
-from xla_dynamo.runtime.cpu.torch_kernels import can_share
+from xla_dynamo.runtime.cpu.torch_shares import can_share
 from xla_dynamo.runtime.jaxlib_private import calls_onednn
 
 
@@ -27,13 +27,13 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
         return frozenset()
     names = set()
     if sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64") and calls_onednn():
-        names.add("onednn")
+        names.add(ONEDNN)
         if torch.backends.cpu.get_cpu_capability() == "AVX512":
-            names.add("onednn_bfloat16")
+            names.add(ONEDNN_BFLOAT16)
     if can_share() and can_call():
-        names.add("torch")
-    if "onednn" in names and can_pack():
-        names.add("onednn_packed")
+        names.add(TORCH)
+    if ONEDNN in names and onednn.library() is not None and call_scripts.can_run():
+        names.add(ONEDNN_PACKED)
     return frozenset(names)
 
 
@@ -43,10 +43,10 @@ def can_execute_packed() -> bool:
 
     It is compiled, which takes 70 ms, so only programs that have such calls ask.
     """
-    if not can_pack():
+    if onednn.library() is None or not call_scripts.can_run():
         return False
     try:
-        prepare()
+        call_scripts.register(onednn.threads())
     except NativeCodeError:
         return False
     return True

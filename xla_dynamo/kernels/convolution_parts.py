@@ -2,7 +2,9 @@
 
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from xla_dynamo.kernels.onednn_convolution import OneDNNConvolution
 
 # Multiplications below which to call other threads costs more than they do.
 FEWEST_DIVIDED = 1 << 20
@@ -29,21 +31,18 @@ class Part(NamedTuple):
     result_offset: int = 0
 
 
-def parts_of(form: dict[str, Any], threads: int) -> list[Part]:
-    """The parts of a convolution for some threads, which they do in about the same time.
-
-    `form` is what `packed_weights.Convolution` takes.
-    """
-    image, result = tuple(form["image"]), tuple(form["result"])
+def parts_of(form: OneDNNConvolution, threads: int) -> list[Part]:
+    """The parts of a convolution for some threads, which they do in about the same time."""
+    image, result = form.image, form.result
     if _is_product(form):
         # One image of all pixels, each a row.
         image, result = (
             (1, channels, batch * height * width, 1)
             for batch, channels, height, width in (image, result)
         )
-    whole = Part(image, result, tuple(form["low"]), tuple(form["high"]))
+    whole = Part(image, result, form.low, form.high)
     batch, rows = result[0], result[2]
-    if math.prod(result) * math.prod(form["kernel"][1:]) < FEWEST_DIVIDED:
+    if math.prod(result) * math.prod(form.kernel[1:]) < FEWEST_DIVIDED:
         return [whole]
     if batch % threads == 0:
         each = batch // threads
@@ -57,10 +56,10 @@ def parts_of(form: dict[str, Any], threads: int) -> list[Part]:
     ]
 
 
-def _is_product(form: dict[str, Any]) -> bool:
+def _is_product(form: OneDNNConvolution) -> bool:
     """Whether each pixel of the result is computed of one of the image, in the same order."""
-    ones = [*form["kernel"][2:], *form["stride"]]
-    return ones == [1] * 4 and not any([*form["low"], *form["high"]])
+    ones = [*form.kernel[2:], *form.stride]
+    return ones == [1] * 4 and not any([*form.low, *form.high])
 
 
 def _images(part: Part, first: int, count: int) -> Part:
@@ -73,11 +72,11 @@ def _images(part: Part, first: int, count: int) -> Part:
     )
 
 
-def _rows(part: Part, form: dict[str, Any], first: int, end: int) -> Part:
+def _rows(part: Part, form: OneDNNConvolution, first: int, end: int) -> Part:
     """Some rows of the result of a part that is one image, and the rows of the image they need."""
     (_, channels, height, width), (_, out, _, columns) = part.image, part.result
-    stride, padding = form["stride"][0], part.low[0]
-    reach = (form["kernel"][2] - 1) * form["dilation"][0] + 1
+    stride, padding = form.stride[0], part.low[0]
+    reach = (form.kernel[2] - 1) * form.dilation[0] + 1
     start, stop = first * stride - padding, (end - 1) * stride - padding + reach
     low, high = max(start, 0), min(stop, height)
     return Part(

@@ -9,15 +9,24 @@ operations that the processor notes as invalid. So each part of a convolution wi
 second script, which computes it without and clamps the result as torch does.
 """
 
+import contextlib
 import ctypes
-import json
+import dataclasses
 import math
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
+from jax.extend.mlir import ir
 
+from xla_dynamo.errors import LoweringError
+from xla_dynamo.kernels.convolution_parts import Part, parts_of
+from xla_dynamo.kernels.library_calls import script_call
+from xla_dynamo.kernels.onednn_convolution import OneDNNConvolution
+from xla_dynamo.lowerings.builders.values import Value
+from xla_dynamo.lowerings.kernels import PackedKernel, register
+from xla_dynamo.lowerings.passes.epilogues import ACTIVATIONS, LAST, PostOp, epilogue_of
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import (
     FIRST_FREE,
@@ -28,24 +37,12 @@ from xla_dynamo.runtime.cpu.call_scripts import (
     place_of_slot,
     slot,
 )
-from xla_dynamo.runtime.cpu.convolution_parts import Part, parts_of
 
-_ALIGNMENT = 64  # XLA:CPU copies what is not aligned so
 # Numbers of oneapi/dnnl/dnnl_types.h: what memory is to a primitive, and what may be asked of one.
 _SOURCE, _RESULT, _WEIGHT, _BIAS = 1, 17, 33, 41
 _POST_OP, _SECOND = 32768, 2  # what is the second operand of a post-op
 _WEIGHT_DESC, _INFERENCE, _ADD = 131, 96, 0x1FFF0
 _ALLOCATED = -1  # an address: oneDNN has memory of its own
-# Activations: their number, and their two parameters where a form has none.
-_ACTIVATIONS: dict[str, tuple[int, float, float]] = {
-    "clamp": (0x2E, 0.0, 0.0),
-    "gelu_erf": (0x31, 0.0, 0.0),
-    "gelu_tanh": (0x2B, 0.0, 0.0),
-    "hardswish": (0x34, 1 / 6, 0.5),
-    "leaky_relu": (0x20, 0.0, 0.0),
-    "relu": (0x20, 0.0, 0.0),
-    "swish": (0x2C, 1.0, 0.0),
-}
 # Kernels that others of oneDNN's beat: on AVX2 by 1.1 to 3.5 times, most where there are many
 # channels, or each is convolved by itself.
 _FASTER = {"brgconv_1x1:avx2": "jit_1x1:avx2", "brdgmm_dw:avx2": "jit_dw:avx2"}
@@ -53,18 +50,53 @@ _FASTER = {"brgconv_1x1:avx2": "jit_1x1:avx2", "brdgmm_dw:avx2": "jit_dw:avx2"}
 _MADE = range(20, 24)
 
 
-def can_pack() -> bool:
-    """Whether programs for the CPU can execute primitives of oneDNN, once `prepare` was called."""
-    return onednn.library() is not None and call_scripts.can_run()
+@register
+@dataclasses.dataclass(frozen=True)
+class PackedConvolution(PackedKernel):
+    """A convolution of images of two dimensions in float32, and what follows it.
 
-
-def prepare() -> None:
-    """Register what executes primitives, unless that was done.
-
-    Raises:
-        NativeCodeError: it cannot be compiled here.
+    Attributes:
+        convolution: by a kernel [out, in / groups, height, width].
+        then: what is computed of its result, one after another. What is added, if anything, is the
+            call's operand behind the image.
     """
-    call_scripts.register(onednn.threads())
+
+    name = "packed_convolution"
+    replaces = OneDNNConvolution.name
+    takes_images = True
+
+    convolution: OneDNNConvolution
+    then: tuple[PostOp, ...] = ()
+
+    def check(self) -> None:
+        """It is in float32, and the result has one clamp or ReLU at most, the last of all."""
+        form = self.convolution
+        if len(form.image) != 4 or form.kernel_dims != (0, 1) or {*form.dtypes} != {torch.float32}:
+            self.refuse(f"the convolution is {form}")
+        if any(op.name in LAST for op in self.then[:-1]):
+            self.refuse(f"a clamp is followed by others: {self.then}")
+
+    @classmethod
+    def of_call(cls, op: ir.Operation) -> Self | None:
+        """The specification of a convolution by oneDNN; None if it has another form."""
+        with contextlib.suppress(LoweringError):
+            return cls(OneDNNConvolution.of_call(op))
+        return None
+
+    def absorb(self, result: Value) -> tuple[Value, Sequence[Value], Self]:
+        """The activations and the sum that follow."""
+        found = epilogue_of(result)
+        added = [] if found.added is None else [found.added]
+        return found.result, added, dataclasses.replace(self, then=found.then)
+
+    @staticmethod
+    def emit_handle(number: int, operands: Sequence[Value], type_: ir.Type) -> Value:
+        """Write the call of a plan."""
+        return script_call(number, operands, type_)
+
+    def packed(self, *weights: torch.Tensor) -> "Convolution":
+        """The convolution with a weight, and a bias if it has one."""
+        return Convolution(self, *weights)
 
 
 class Convolution:
@@ -74,15 +106,14 @@ class Convolution:
         plan: it reads and writes what this object holds.
     """
 
-    def __init__(self, form: str, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, form: PackedConvolution, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> None:
         """Pack a weight.
 
         Args:
-            form: JSON (see `lowerings.passes.call_packed`): the shapes `image`, `kernel` and
-                `result` of [batch, channel, height, width], the padding before (`low`) and behind
-                (`high`), `stride` and `dilation` of each spatial dimension, `groups`, and `then`:
-                what follows. The plan's operands are the image and what is added, if anything;
-                channels are innermost in memory.
+            form: what it computes. The plan's operands are the image and what is added, if
+                anything; channels are innermost in memory.
             weight: float32 [out, in / groups, height, width].
             bias: float32 [out].
 
@@ -90,9 +121,9 @@ class Convolution:
             OneDNNError: oneDNN cannot compute it.
             NativeCodeError: nothing can execute it here.
         """
-        prepare()
-        self._form = json.loads(form)
-        self._weights = _Weights(weight, self._form["groups"])
+        call_scripts.register(onednn.threads())
+        self._form = form
+        self._weights = _Weights(weight, form.convolution.groups)
         self._bias = bias
         self._bias_desc: onednn.Object | None = None
         self._bias_memory: onednn.Object | None = None
@@ -100,17 +131,17 @@ class Convolution:
             self._bias_desc = onednn.described([len(bias)], [1])
             self._bias_memory = onednn.memory(self._bias_desc, bias.data_ptr())
         self._primitives: dict[Any, _Primitive] = {}
-        self._bounds = _bounds(self._form["then"])
+        self._bounds = _bounds(form.then)
         threads = os.cpu_count() or 1
-        parts = parts_of(self._form, threads)
+        parts = parts_of(form.convolution, threads)
         with onednn.one_thread():
             self.plan = Plan([self._scripts(part) for part in parts], threads - 1)
         self._weights.give_back()
 
     def _scripts(self, part: Part) -> tuple[Script, Script | None]:
         """The script of a part, and the one for NaN."""
-        then = self._form["then"]
-        if not then or then[-1][0] not in ("clamp", "relu"):
+        then = self._form.then
+        if not then or then[-1].name not in LAST:
             return self._script(part, then), None
         script, other = self._script(part, then, checks=True), Script()
         for place in _MADE:
@@ -122,13 +153,13 @@ class Convolution:
         return script, other
 
     @staticmethod
-    def _result_slot(then: Sequence[Any]) -> int:
-        return 2 + any(one[0] == "add" for one in then)
+    def _result_slot(then: Sequence[PostOp]) -> int:
+        return 2 + any(one.name == "add" for one in then)
 
     def _script(
         self,
         part: Part,
-        then: Sequence[Any],
+        then: Sequence[PostOp],
         *,
         script: Script | None = None,
         checks: bool = False,
@@ -139,7 +170,7 @@ class Convolution:
         made = {_SOURCE: (primitive.source.handle, slot(1, part.image_offset))}
         result, offset = primitive.result.handle, part.result_offset
         for index, one in enumerate(then, 1):
-            if one[0] == "add":
+            if one.name == "add":
                 made[_POST_OP * index | _SECOND] = (result, slot(2, offset))
         made[_RESULT] = (result, slot(self._result_slot(then), offset))
         scratchpad, size = onednn.chosen(primitive.desc, onednn.SCRATCHPAD_DESC)
@@ -170,19 +201,19 @@ class Convolution:
             script.call(call_scripts.functions["invalid"])
         return script
 
-    def _primitive(self, part: Part, then: Sequence[Any]) -> "_Primitive":
-        key = (*part[:4], json.dumps(then))
+    def _primitive(self, part: Part, then: Sequence[PostOp]) -> "_Primitive":
+        key = (*part[:4], then)
         if key not in self._primitives:
             self._primitives[key] = _Primitive(
-                self._form, part, then, self._weights, self._bias_desc
+                self._form.convolution, part, then, self._weights, self._bias_desc
             )
         return self._primitives[key]
 
 
-def _bounds(then: Sequence[Any]) -> ctypes.Array:
+def _bounds(then: Sequence[PostOp]) -> ctypes.Array:
     """The bounds of the clamp that comes last, if one does, as `float_functions` reads them."""
-    clamps = bool(then) and then[-1][0] == "clamp"
-    low, high = (then[-1][1], then[-1][2]) if clamps else (0.0, math.inf)
+    clamps = bool(then) and then[-1].name == "clamp"
+    low, high = then[-1].numbers if clamps else (0.0, math.inf)
     return (ctypes.c_float * 2)(low, high)
 
 
@@ -196,9 +227,9 @@ class _Primitive:
 
     def __init__(
         self,
-        form: dict[str, Any],
+        form: OneDNNConvolution,
         part: Part,
-        then: Sequence[Any],
+        then: Sequence[PostOp],
         weights: "_Weights",
         bias: onednn.Object | None,
     ) -> None:
@@ -211,8 +242,8 @@ class _Primitive:
             onednn.described(weights.shape, None),
             bias,
             self.result,
-            onednn.numbers(form["stride"]),
-            onednn.numbers([d - 1 for d in form["dilation"]]),
+            onednn.numbers(form.stride),
+            onednn.numbers([d - 1 for d in form.dilation]),
             onednn.numbers(part.low),
             onednn.numbers(part.high),
             _attributes(then, self.result),
@@ -252,17 +283,16 @@ class _Weights:
         self._plain = None
 
 
-def _attributes(then: Sequence[Any], result: onednn.Object) -> onednn.Object:
+def _attributes(then: Sequence[PostOp], result: onednn.Object) -> onednn.Object:
     """The attributes of a primitive: what follows, and that its scratchpad comes with calls."""
     operations = onednn.Object("post_ops", "post_ops_create")
-    for name, *parameters in then:
-        if name == "add":
+    for one in then:
+        if one.name == "add":
             onednn.check("post_ops_append_binary", operations, _ADD, result)
         else:
-            kind, *known = _ACTIVATIONS[name]
-            alpha, beta = parameters + known[len(parameters) :]
-            numbers = ctypes.c_float(alpha), ctypes.c_float(beta)
-            onednn.check("post_ops_append_eltwise", operations, kind, *numbers)
+            known = ACTIVATIONS[one.name]
+            numbers = map(ctypes.c_float, (*one.numbers, *known.parameters[len(one.numbers) :]))
+            onednn.check("post_ops_append_eltwise", operations, known.algorithm, *numbers)
     attributes = onednn.attributes()
     onednn.check("primitive_attr_set_post_ops", attributes, operations)
     return attributes
@@ -273,23 +303,3 @@ def _channels_last(shape: Sequence[int]) -> onednn.Object:
     batch, channels, *spatial = shape
     strides = torch.empty(batch, *spatial, channels, device="meta").stride()
     return onednn.described(shape, (strides[0], strides[-1], *strides[1:-1]))
-
-
-def handles_of(convolutions: Sequence[Convolution]) -> torch.Tensor:
-    """The addresses of the plans of convolutions, int64, one for each.
-
-    The result's memory holds the convolutions, so they live as long as a buffer over it.
-    """
-    holder = _Holder(8 * len(convolutions) + _ALIGNMENT)
-    offset = -ctypes.addressof(ctypes.c_char.from_buffer(holder)) % _ALIGNMENT
-    holder.held = tuple(convolutions)
-    memory = torch.frombuffer(holder, dtype=torch.int64, count=len(convolutions), offset=offset)
-    addresses = [one.plan.address for one in convolutions]
-    memory.copy_(torch.tensor(addresses, device="cpu"))
-    return memory
-
-
-class _Holder(bytearray):
-    """The memory of addresses, which holds what they are addresses of."""
-
-    held: Sequence[Convolution] = ()

@@ -1,0 +1,60 @@
+"""What a share of a kernel of torch needs: tensors over XLA's memory, and one thread alone."""
+
+import ctypes
+import functools
+import itertools
+import math
+import pathlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from xla_dynamo.torch_private import invert_perm
+
+
+@functools.cache
+def _library() -> Any:
+    """The library with torch's kernels, OpenMP and MKL; None where it has other ones."""
+    path = pathlib.Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    if not path.exists():
+        return None
+    library = ctypes.CDLL(str(path))
+    names = ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
+    return library if all(hasattr(library, name) for name in names) else None
+
+
+def can_share() -> bool:
+    """Whether a thread can be told to use no others."""
+    return _library() is not None
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """No threads but this one, which is XLA's, and no autograd."""
+    library = _library()
+    threads = torch.get_num_threads()  # the first time in a thread, this sets what is set here
+    library.omp_set_num_threads(1)
+    library.MKL_Set_Num_Threads_Local(1)
+    try:
+        with torch.no_grad():
+            yield
+    finally:  # scripts of calls use torch's other threads (`call_scripts`)
+        library.omp_set_num_threads(threads)
+        library.MKL_Set_Num_Threads_Local(0)
+
+
+def tensor_at(
+    address: int, shape: Sequence[int], order: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    """The tensor whose elements lie at an address, with its dimensions in this order in memory."""
+    memory = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(address)
+    flat = torch.frombuffer(memory, dtype=dtype)
+    return flat.view([shape[d] for d in order]).permute(invert_perm(order))
+
+
+def ranges_of(count: int, number: int) -> list[slice]:
+    """Ranges of about the same size; fewer where there are fewer things."""
+    bounds = [count * i // number for i in range(number + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(bounds) if a < b]

@@ -1,0 +1,17 @@
+"""Kernels that programs call: what each computes, what it accepts, its call, and what runs."""
+
+import importlib
+
+# Importing one registers it (`lowerings.kernels`), so whoever asks for libraries has them all.
+KERNELS = (
+    "attention",
+    "attention_gradients",
+    "grouped_products",
+    "convolution_weight_gradient",
+    "onednn_convolution",
+    "onednn_product",
+    "packed_convolution",
+)
+
+for _kernel in KERNELS:
+    importlib.import_module(f"xla_dynamo.kernels.{_kernel}")

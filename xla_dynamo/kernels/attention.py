@@ -1,0 +1,207 @@
+"""torch's fused attention for the CPU, whose scores never leave the cache."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from jax.extend.mlir import ir
+
+from xla_dynamo.kernels.library_calls import PythonKernel, python_kernel
+from xla_dynamo.lowerings.builders.dtypes import tensor_type
+from xla_dynamo.lowerings.builders.shapes import reshape
+from xla_dynamo.lowerings.builders.values import (
+    Value,
+    defining_name,
+    dtype_of,
+    numel_of,
+    rank_of,
+    shape_of,
+)
+from xla_dynamo.lowerings.table import Context
+from xla_dynamo.lowerings.target import ONEDNN_BFLOAT16, TORCH
+from xla_dynamo.runtime.cpu.torch_shares import alone, ranges_of, tensor_at
+
+# Multiplications of one of attention's two products below which a call costs more than it gains:
+# `python -m bench.forms`, with and without `--dtype bfloat16`.
+FEWEST_IN_ATTENTION = 1 << 23
+# Keys up to which XLA's products and softmax cost less in bfloat16: torch's kernel packs blocks of
+# keys.
+MOST_KEYS_IN_BFLOAT16 = 256
+# Heads behind the lengths, as a linear layer leaves them, and sums likewise.
+HEADS_LAST, SUMS = (0, 2, 1, 3), (0, 2, 1)
+
+aten = torch.ops.aten
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionCall(PythonKernel):
+    """The common part of both kernels of attention.
+
+    Attributes:
+        query: its shape [batch, heads, length, size].
+        key: the same.
+        value: the same.
+        mask: that of the mask, with size 1 where it is broadcast; None without one. It is
+            row-major.
+        dtype: of the three.
+        mask_dtype: of the mask.
+        causal: whether query i sees the keys 0 to i alone.
+        scale: the factor of the scores; None for torch's.
+    """
+
+    libraries: ClassVar = {torch.float32: frozenset({TORCH}), torch.bfloat16: frozenset({TORCH})}
+
+    query: tuple[int, ...]
+    key: tuple[int, ...]
+    value: tuple[int, ...]
+    mask: tuple[int, ...] | None
+    dtype: torch.dtype
+    mask_dtype: torch.dtype
+    causal: bool
+    scale: float | None
+
+    def check(self) -> None:
+        """Grouped queries have several heads for one of the keys."""
+        shapes = [self.query, self.key, self.value, self.mask or self.query]
+        if {*map(len, shapes)} != {4}:
+            self.refuse(f"the shapes are {shapes}")
+        if self.key[1] == 0 or self.query[1] % self.key[1] or self.key[:3] != self.value[:3]:
+            self.refuse(f"keys {self.key} and values {self.value} for queries {self.query}")
+
+    @classmethod
+    def of(
+        cls,
+        ctx: Context,
+        inputs: Sequence[Value],
+        mask: Value | None,
+        is_causal: bool,
+        scale: float | None,
+    ) -> Self | None:
+        """The specification, if the kernel is to attend from a query to keys and values.
+
+        These are the first of `inputs`; others have to be of their dtype.
+        """
+        (dtype, *others) = {dtype_of(x) for x in inputs}
+        if others or (mask is not None and dtype_of(mask) not in (dtype, torch.float32)):
+            return None
+        query, key, value = map(shape_of, inputs[:3])
+        is_short = dtype is torch.bfloat16 and key[2] <= MOST_KEYS_IN_BFLOAT16
+        if is_short and ONEDNN_BFLOAT16 in ctx.libraries and not ctx.trains:
+            return None
+        if numel_of(inputs[0]) * key[2] < FEWEST_IN_ATTENTION:
+            return None
+        compact = None if mask is None else _compact(mask)[1]
+        mask_dtype = dtype if mask is None else dtype_of(mask)
+        factor = None if scale is None else float(scale)
+        return cls(query, key, value, compact, dtype, mask_dtype, is_causal, factor)
+
+    def call_on(
+        self,
+        ctx: Context,
+        values: Sequence[Value],
+        mask: Value | None,
+        types: Sequence[ir.Type],
+        orders: Sequence[Sequence[int]],
+    ) -> list[Value]:
+        """Write a call; `orders` are those of the results' dimensions in memory."""
+        masks = [] if mask is None else [reshape(_compact(mask)[0], self.mask or ())]
+        lasts = [HEADS_LAST if rank_of(x) == 4 else SUMS for x in values]
+        given = [*lasts, *(range(4) for _ in masks)]
+        return self.call(ctx, [*values, *masks], given, types, orders)
+
+    @property
+    def sums(self) -> tuple[int, ...]:
+        """The shape of the logarithms of the sums, which are float32."""
+        return self.query[:3]
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """The shape of the output."""
+        return *self.sums, self.value[3]
+
+    def shares(self, threads: int) -> Sequence[Any]:
+        """Ranges of the batch, or of the heads of keys, each with the queries that it serves."""
+        batch, heads = self.key[:2]
+        if batch % threads == 0 or batch > heads:
+            return [(part, slice(0, heads)) for part in ranges_of(batch, threads)]
+        return [(slice(0, batch), part) for part in ranges_of(heads, threads)]
+
+    def at(
+        self, share: Any, address: int, shape: Sequence[int], dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """A share of what lies at an address."""
+        order = SUMS if len(shape) == 3 else HEADS_LAST
+        return self._part(tensor_at(address, shape, order, dtype or self.dtype), share)
+
+    def _part(self, tensor: torch.Tensor, share: Any) -> torch.Tensor:
+        """A share of a tensor; of a mask that is the same for all heads, all of it."""
+        batch, heads = share
+        several = tensor.shape[1] // self.key[1]
+        if tensor.shape[0] > 1:
+            tensor = tensor[batch]
+        if tensor.shape[1] > 1:
+            tensor = tensor[:, heads.start * several : heads.stop * several]
+        return tensor
+
+    def settings(self, share: Any, addresses: Sequence[int]) -> dict[str, Any]:
+        """What torch's operators take beside tensors; the mask is the last operand."""
+        mask = None
+        if self.mask is not None:
+            mask = self._part(tensor_at(addresses[-1], self.mask, range(4), self.mask_dtype), share)
+        return {"attn_mask": mask, "is_causal": self.causal, "scale": self.scale}
+
+
+def _compact(mask: Value) -> tuple[Value, tuple[int, ...]]:
+    """A mask, and its shape in four dimensions, of size 1 where it was broadcast.
+
+    torch's kernel broadcasts it again.
+    """
+    shape = shape_of(mask)
+    if defining_name(mask) == "stablehlo.broadcast_in_dim":
+        op = mask.owner
+        (source,) = op.operands
+        dims = [int(d) for d in ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])]
+        own = dict(zip(dims, shape_of(source), strict=True))
+        mask, shape = source, tuple(own.get(d, 1) for d in range(len(shape)))
+    return mask, (*[1] * (4 - len(shape)), *shape)
+
+
+@python_kernel
+@dataclasses.dataclass(frozen=True)
+class Attention(AttentionCall):
+    """softmax(query @ key.mT * scale + mask) @ value.
+
+    Operands are query, key, value and, last, the mask; results the output and the logarithms of
+    the sums.
+    """
+
+    name = "attention"
+
+    @classmethod
+    def accept(
+        cls,
+        ctx: Context,
+        query: Value,
+        key: Value,
+        value: Value,
+        mask: Value | None,
+        **settings: Any,
+    ) -> Self | None:
+        return cls.of(ctx, (query, key, value), mask, **settings)
+
+    def emit(self, ctx: Context, *operands: Any) -> list[Value]:
+        """The output, like the query, and the logarithms of the sums."""
+        types = [tensor_type(self.output, self.dtype), tensor_type(self.sums, torch.float32)]
+        return self.call_on(ctx, operands[:-1], operands[-1], types, [HEADS_LAST, SUMS])
+
+    def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
+        """Compute a range."""
+        shapes = (self.query, self.key, self.value)
+        with alone():
+            inputs = [self.at(share, *pair) for pair in zip(operands, shapes, strict=False)]
+            output, sums = aten._scaled_dot_product_flash_attention_for_cpu(
+                *inputs, **self.settings(share, operands)
+            )
+            self.at(share, results[0], self.output).copy_(output)
+            self.at(share, results[1], self.sums, torch.float32).copy_(sums)

@@ -1,0 +1,122 @@
+"""Custom calls of libraries, with operands and results in the layouts that the library wants."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
+
+from xla_dynamo.lowerings.builders.dtypes import permuted_type, row_major_layout
+from xla_dynamo.lowerings.builders.shapes import transpose
+from xla_dynamo.lowerings.builders.values import Value, rank_of
+from xla_dynamo.lowerings.kernels import Kernel, register
+from xla_dynamo.lowerings.table import Context
+from xla_dynamo.runtime.cpu import call_scripts, foreign_calls
+from xla_dynamo.runtime.cpu.script_layout import MOST_ADDRESSES
+from xla_dynamo.torch_private import invert_perm
+
+LARGEST_IN_ONEDNN = 2**31 - 1  # elements: oneDNN counts in 32 bits
+
+
+class PythonKernel(Kernel, foreign_calls.Kernel):
+    """A kernel that runs in Python, in threads of XLA's (`runtime.cpu.foreign_calls`)."""
+
+    def call(
+        self,
+        ctx: Context,
+        operands: Sequence[Value],
+        permutations: Sequence[Sequence[int]],
+        types: Sequence[ir.Type],
+        result_permutations: Sequence[Sequence[int]],
+    ) -> list[Value]:
+        """Write a call, as `library_call` does."""
+        ctx.calls.add(self.name)
+        text = ir.StringAttr.get(f"{self.name}:{self.text()}")
+        return library_call(
+            foreign_calls.TARGET,
+            ir.DictAttr.get({"kernel": text}),
+            operands,
+            permutations,
+            types,
+            result_permutations,
+            **_by_ffi(),
+        )
+
+
+_K = TypeVar("_K", bound=type[PythonKernel])
+
+
+def python_kernel(kernel: _K) -> _K:
+    """Register a kernel for rules, and for the programs that call it."""
+    foreign_calls.kernel(kernel.name)(kernel.read)
+    return register(kernel)
+
+
+def library_call(
+    target: str,
+    config: ir.Attribute,
+    operands: Sequence[Value],
+    permutations: Sequence[Sequence[int]],
+    types: Sequence[ir.Type],
+    result_permutations: Sequence[Sequence[int]],
+    **attributes: Any,
+) -> list[Value]:
+    """The results of a call, of these types.
+
+    Transposes before and behind the call make its operands and results row-major. They cancel each
+    other and those of the model, where XLA would meet other layouts at the call by copies.
+
+    Args:
+        target: the name that XLA knows the function by.
+        config: its configuration, in the form that it reads.
+        operands: its operands.
+        permutations: of each operand, the dimensions from the outermost in memory to the innermost.
+        types: of the results.
+        result_permutations: the same for the results.
+        attributes: others of the operation.
+    """
+    given = [transpose(x, p) for x, p in zip(operands, permutations, strict=True)]
+    made = [permuted_type(t, p) for t, p in zip(types, result_permutations, strict=True)]
+    op = hlo.CustomCallOp(
+        made,
+        given,
+        target,
+        backend_config=config,
+        operand_layouts=ir.ArrayAttr.get([row_major_layout(x.type) for x in given]),
+        result_layouts=ir.ArrayAttr.get([row_major_layout(t) for t in made]),
+        **attributes,
+    )
+    results = zip(op.results, result_permutations, strict=True)
+    return [transpose(result, invert_perm(p)) for result, p in results]
+
+
+def script_call(number: int, operands: Sequence[Value], type_: ir.Type) -> Value:
+    """A call of a plan of `runtime.cpu.call_scripts`, on operands that are row-major.
+
+    Args:
+        number: of the plan, among those of the first operand.
+        operands: the array of plans, and those of the plan.
+        type_: of the result, which is row-major too.
+
+    Raises:
+        ValueError: there are more operands than the handler takes.
+    """
+    if len(operands) + 1 > MOST_ADDRESSES:
+        raise ValueError(f"a call has more than {MOST_ADDRESSES} operands and results")
+    config = ir.DictAttr.get({"script": ir.DenseI64ArrayAttr.get([number])})
+    orders = [range(rank_of(x)) for x in operands]
+    order = range(ir.RankedTensorType(type_).rank)
+    (result,) = library_call(
+        call_scripts.TARGET, config, operands, orders, [type_], [order], **_by_ffi()
+    )
+    return result
+
+
+def _by_ffi() -> dict[str, ir.Attribute]:
+    """The attribute of calls whose handlers are of XLA's foreign function interface."""
+    return {"api_version": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4)}
+
+
+def numbers(values: Iterable[int]) -> list[str]:
+    """Numbers as JSON has 64-bit ones in protocol buffers."""
+    return [str(v) for v in values]

@@ -1,0 +1,112 @@
+"""Matrix products by the oneDNN that jaxlib brings for x86, and that XLA:CPU runs itself.
+
+See `onednn_convolution` for its calls (xla/service/cpu/onednn_matmul.cc).
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+from typing import Any, ClassVar, Self
+
+import torch
+from jax.extend.mlir import ir
+
+from xla_dynamo.errors import LoweringError
+from xla_dynamo.kernels.library_calls import LARGEST_IN_ONEDNN, library_call
+from xla_dynamo.lowerings.builders.dtypes import tensor_type
+from xla_dynamo.lowerings.builders.shapes import reshape
+from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
+from xla_dynamo.lowerings.kernels import Kernel, register
+from xla_dynamo.lowerings.table import Context
+from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16
+
+# Multiplications below which a call costs more than it gains: `python -m bench.forms`, with and
+# without `--dtype bfloat16`.
+FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class OneDNNProduct(Kernel):
+    """The product [*stack, m, k] @ [*stack, k, n], plus a bias of [n] in the dtype of both.
+
+    Attributes:
+        stack: the sizes that both have.
+        rows: m.
+        inner: k.
+        columns: n.
+        transpose_x: whether the first operand comes as [*stack, k, m].
+        transpose_y: whether the second one comes as [*stack, n, k].
+        dtypes: of both, and of the result.
+        bias: whether a bias is added.
+    """
+
+    name = "matrix_product"
+    target = "__onednn$matmul"
+    libraries: ClassVar = {
+        torch.float32: frozenset({ONEDNN}),
+        torch.bfloat16: frozenset({ONEDNN_BFLOAT16}),
+    }
+
+    stack: tuple[int, ...]
+    rows: int
+    inner: int
+    columns: int
+    transpose_x: bool
+    transpose_y: bool
+    dtypes: tuple[torch.dtype, torch.dtype]
+    bias: bool
+
+    def check(self) -> None:
+        """OneDNN counts in 32 bits, and takes five dimensions at most."""
+        m, k, n = self.rows, self.inner, self.columns
+        elements = math.prod(self.stack) * max(m * k, k * n, m * n)
+        if len(self.stack) > 3 or not 0 < elements <= LARGEST_IN_ONEDNN or 0 in (m, k, n):
+            self.refuse(f"a product {m} x {k} x {n} of a stack {self.stack}")
+        if self.dtypes[1] not in (self.dtypes[0], torch.float32):
+            self.refuse(f"the dtypes are {self.dtypes}")
+
+    @classmethod
+    def accept(
+        cls,
+        ctx: Context,
+        x: Value,
+        y: Value,
+        bias: Value | None,
+        *,
+        dtype: torch.dtype,
+        transpose_x: bool,
+        transpose_y: bool,
+    ) -> Self | None:
+        given, (*stack, rows, inner) = dtype_of(x), shape_of(x)
+        if transpose_x:
+            rows, inner = inner, rows
+        columns = shape_of(y)[-2 if transpose_y else -1]
+        if given is torch.float32 and not (stack or transpose_x or transpose_y):
+            return None  # XLA's own are as fast, and faster for few rows
+        enough = max(FEWEST_IN_PRODUCT[given], 1)
+        if 1 in (rows, columns) or math.prod(stack) * rows * inner * columns < enough:
+            return None
+        sizes, turns = (tuple(stack), rows, inner, columns), (transpose_x, transpose_y)
+        with contextlib.suppress(LoweringError):
+            return cls(*sizes, *turns, (given, dtype), bias is not None)
+        return None
+
+    def emit(self, ctx: Context, *operands: Any) -> Value:
+        shape, given = [*self.stack, self.rows, self.columns], list(operands[:2])
+        if self.bias:
+            given.append(reshape(operands[2], [1] * (len(shape) - 1) + shape[-1:]))
+        type_, config = tensor_type(shape, self.dtypes[1]), self.configuration()
+        orders = [range(len(shape))] * len(given)
+        return library_call(self.target, config, given, orders, [type_], orders[:1])[0]
+
+    def configuration(self) -> ir.Attribute:
+        """The configuration that XLA reads."""
+        config: dict[str, Any] = {
+            "transpose_a": self.transpose_x,
+            "transpose_b": self.transpose_y,
+        }
+        if self.bias:
+            config["fusions"] = {"ops": ["BIAS"]}
+        return ir.StringAttr.get(json.dumps({"onednn_matmul_config": config}))
