@@ -12,7 +12,7 @@ import torch
 from tests import fresh_process
 from tests.compiling import watched
 from tests.freezing import check_inference
-from tests.packing import Block, always, needs_onednn
+from tests.packing import Block, always, needs_onednn, packed_calls
 from xla_dynamo.errors import StorageError
 from xla_dynamo.kernels import libraries
 from xla_dynamo.programs import storage, targets
@@ -191,19 +191,19 @@ def test_where_llvmlite_does_not_work_programs_with_packed_weights_are_not_read(
     run, built = watched(model, fullgraph=True, freeze=True)
     check_inference(run, torch.randn(2, 8, 6, 6), eager=model)
     write_program(built[0].program, file)
-    assert read_program(file).frozen.packed == built[0].program.frozen.packed
+    assert packed_calls(read_program(file)) == packed_calls(built[0].program)
     monkeypatch.setattr(storage, "can_execute_packed", lambda: False)
     with pytest.raises(StorageError, match="nothing here can execute"):
         read_program(file)
 
 
-@pytest.mark.parametrize("missing", ["can_pack", "prepare"])
+@pytest.mark.parametrize("missing", ["can_pack", "register"])
 def test_what_packed_weights_need(monkeypatch, missing):
-    def fails():
+    def fails(_):
         raise NativeCodeError
 
     monkeypatch.setattr(libraries, "can_pack", lambda: missing != "can_pack")
-    monkeypatch.setattr(libraries, "prepare", fails)
+    monkeypatch.setattr(call_scripts, "register", fails)
     assert not libraries.can_execute_packed.__wrapped__()
 
 

@@ -32,9 +32,14 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
             names.add(ONEDNN_BFLOAT16)
     if can_share() and can_call():
         names.add(TORCH)
-    if ONEDNN in names and onednn.library() is not None and call_scripts.can_run():
+    if ONEDNN in names and can_pack():
         names.add(ONEDNN_PACKED)
     return frozenset(names)
+
+
+def can_pack() -> bool:
+    """Whether there is a library of oneDNN's own, and what runs its plans can be compiled."""
+    return onednn.library() is not None and call_scripts.can_run()
 
 
 @functools.cache
@@ -43,7 +48,7 @@ def can_execute_packed() -> bool:
 
     It is compiled, which takes 70 ms, so only programs that have such calls ask.
     """
-    if onednn.library() is None or not call_scripts.can_run():
+    if not can_pack():
         return False
     try:
         call_scripts.register(onednn.threads())
