@@ -13,7 +13,7 @@ import torch
 from xla_dynamo.memory.known_buffers import ready
 from xla_dynamo.memory.overlaps import are_apart
 from xla_dynamo.memory.restriding import preparation
-from xla_dynamo.programs.program import Donated
+from xla_dynamo.programs.program import Donated, Input
 from xla_dynamo.runtime.buffers import import_donated, import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import Placement
@@ -29,7 +29,7 @@ class DonatedInputs:
     def __init__(
         self,
         placement: Placement,
-        donations: Sequence[Donated],
+        donations: Sequence[Input],
         read: Sequence[int],
         constants: Sequence[torch.Tensor],
     ) -> None:

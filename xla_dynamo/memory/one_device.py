@@ -1,5 +1,6 @@
 """The memory of one PJRT device, which torch's tensors may share."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,20 +29,18 @@ class OneDevice:
 
     def inputs(self, slots: Sequence[Input]) -> list[Supply]:
         """Functions that give the buffers of inputs: views of the tensors where possible."""
-        donated = [slot for slot in slots if isinstance(slot, Donated)]
-        static = [slot for slot in slots if isinstance(slot, Parameter)]
-        fresh = [slot for slot in slots if not isinstance(slot, Donated | Parameter)]
-        assert [*donated, *fresh, *static] == list(slots)
+        read = [slot.index for slot in slots if not isinstance(slot, Donated)]
         parts: list[Supply] = []
-        if donated:
-            read = [slot.index for slot in (*fresh, *static)]
-            parts.append(DonatedInputs(self.placement, donated, read, self._held).buffers)
-        if fresh:
-            parts.append(self._fresh_inputs(fresh))
-        if static:
-            indices = [slot.index for slot in static]
-            prepare = [preparation(slot.layout) for slot in static]
-            parts.append(StaticInputs(self.placement, indices, prepare).buffers)
+        for kind, group in itertools.groupby(slots, _kind):
+            of_kind = list(group)
+            if kind is Donated:
+                parts.append(DonatedInputs(self.placement, of_kind, read, self._held).buffers)
+            elif kind is Parameter:
+                indices = [slot.index for slot in of_kind]
+                prepare = [preparation(slot.layout) for slot in of_kind]
+                parts.append(StaticInputs(self.placement, indices, prepare).buffers)
+            else:
+                parts.append(self._fresh_inputs(of_kind))
         return parts
 
     def _fresh_inputs(self, slots: Sequence[Input]) -> Supply:
@@ -108,6 +107,11 @@ class OneDevice:
     def buffers(self, results: Results) -> list[Buffer]:
         """The buffer of each result."""
         return [buffer for (buffer,) in results]
+
+
+def _kind(slot: Input) -> type[Input]:
+    """How the buffer of an input is known: what is no parameter and not donated comes anew."""
+    return type(slot) if isinstance(slot, Donated | Parameter) else Input
 
 
 def _may_differ(constant: Constant, buffer: Buffer) -> bool:
