@@ -32,13 +32,13 @@ _MOST_PROGRAMS = 1024
 # Held while values are computed and while their buffers are read: a program may write into the
 # memory of values that are gone. Taken before `contents.lock`.
 running = threading.RLock()
-_programs: "collections.OrderedDict[Any, Program]" = collections.OrderedDict()
+_programs: "collections.OrderedDict[Any, CompiledSlice]" = collections.OrderedDict()
 # Values whose program could not be compiled. The user was told. `sync()` does not try them again:
 # their error is raised when somebody reads one.
 _left: "weakref.WeakSet[Value]" = weakref.WeakSet()
 
 
-class Program:
+class CompiledSlice:
     """A compiled slice."""
 
     def __init__(self, part: Slice) -> None:
@@ -145,7 +145,7 @@ def compute(
 
 
 @after_signals  # an interruption between would lose the values whose memory the program took
-def _run_and_keep(program: "Program", part: Slice) -> None:
+def _run_and_keep(program: "CompiledSlice", part: Slice) -> None:
     """Run a slice's program, and give its values their buffers."""
     with metrics.timed("ExecuteTime"):
         buffers = program.run(part)
@@ -154,12 +154,12 @@ def _run_and_keep(program: "Program", part: Slice) -> None:
             value.buffer, value.record = buffer, None
 
 
-def _program_of(part: Slice, cause: str) -> "Program":
+def _program_of(part: Slice, cause: str) -> "CompiledSlice":
     """A slice's program, which is compiled at its first run."""
     program = _programs.get(part.key)
     debug.tell(program is None, cause, part)
     if program is None:
-        program = _programs[part.key] = Program(part)
+        program = _programs[part.key] = CompiledSlice(part)
         if len(_programs) > _MOST_PROGRAMS:
             _programs.popitem(last=False)
     else:

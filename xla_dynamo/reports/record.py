@@ -14,7 +14,7 @@ from xla_dynamo.events import (
 )
 
 
-class Record:
+class CompilationLog:
     """All that was compiled for the calls of a function.
 
     It grows while the function goes on being called: a backward graph comes with the first

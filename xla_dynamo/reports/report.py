@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, Frame
-from xla_dynamo.reports.record import Record
+from xla_dynamo.reports.record import CompilationLog
 from xla_dynamo.reports.report_page import page
 
 
-class Report(Record):
+class Report(CompilationLog):
     """A record that prints well: as tables in a terminal, as a page in a notebook."""
 
     def html(self) -> str:

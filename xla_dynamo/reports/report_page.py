@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from xla_dynamo.events import BuiltExecutable, CompilationRecord
-from xla_dynamo.reports.record import Record
+from xla_dynamo.reports.record import CompilationLog
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -28,7 +28,7 @@ summary { cursor: pointer; font-weight: 600; margin: .4rem 0; }
 _COLOURS = ("#33658a", "#2f9c95", "#bc6c25", "#9b2226")
 
 
-def page(report: Record, tables: Sequence[Table]) -> str:
+def page(report: CompilationLog, tables: Sequence[Table]) -> str:
     """The page: what is printed, then every operator, advice, StableHLO and optimized HLO."""
     parts = ["<h1>xla_dynamo.explain</h1>", f"<p>{escape(report.summary())}</p>", _stages(report)]
     parts += [_of_table(table) for table in tables if table.row_count]
@@ -48,7 +48,7 @@ def page(report: Record, tables: Sequence[Table]) -> str:
     )
 
 
-def _stages(report: Record) -> str:
+def _stages(report: CompilationLog) -> str:
     """Compile time as a bar."""
     whole = sum(report.seconds.values())
     if not whole:

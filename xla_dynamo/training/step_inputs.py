@@ -23,7 +23,7 @@ Key: TypeAlias = tuple[Any, ...]
 
 
 @dataclasses.dataclass(eq=False)
-class Recipe:
+class StepSettings:
     """What makes a training step of a model's forward: see `train_step`.
 
     Attributes:
@@ -52,7 +52,7 @@ class Recipe:
         return self.accumulation_steps > 1
 
 
-def step_parameters(recipe: Recipe, args: Sequence[Any]) -> dict[Tensor, int | None]:
+def step_parameters(settings: StepSettings, args: Sequence[Any]) -> dict[Tensor, int | None]:
     """The parameters that a step acts on, and which inputs of the forward they are, if any.
 
     Those are the ones that the forward uses, and at the end of an accumulation those that have
@@ -60,34 +60,34 @@ def step_parameters(recipe: Recipe, args: Sequence[Any]) -> dict[Tensor, int | N
     """
     places = {id(a): i for i, a in enumerate(args) if isinstance(a, torch.Tensor)}
     found: dict[Tensor, int | None] = {}
-    for p in owned_parameters(recipe.optimizer):
+    for p in owned_parameters(settings.optimizer):
         used = id(p) in places and p.requires_grad
-        if used or (recipe.accumulates and recipe.updates and p.grad is not None):
+        if used or (settings.accumulates and settings.updates and p.grad is not None):
             found[p] = places.get(id(p))
     return found
 
 
 def tensors_beside(
-    recipe: Recipe, params: Mapping[Tensor, int | None], args: Sequence[Any]
+    settings: StepSettings, params: Mapping[Tensor, int | None], args: Sequence[Any]
 ) -> dict[Key, Tensor]:
     """The tensors that a step reads or writes beside the inputs of its forward."""
     found: dict[Key, Tensor] = {}
     for index, (p, place) in enumerate(params.items()):
         if place is None:
             found["parameter", index] = p
-        if recipe.accumulates and p.grad is not None:
+        if settings.accumulates and p.grad is not None:
             found["gradient", index] = p.grad
-    if recipe.updates:
-        found |= _tensors_of_optimizer(recipe.optimizer, params)
-    scaler = recipe.grad_scaler
+    if settings.updates:
+        found |= _tensors_of_optimizer(settings.optimizer, params)
+    scaler = settings.grad_scaler
     if scaler is not None and scaler.is_enabled() and params:
         found["scale",], found["growth",] = scaler_tensors(scaler, next(iter(params)).device)
-    if recipe.average is not None and recipe.updates:
+    if settings.average is not None and settings.updates:
         known = {id(a) for a in (*args, *params)}
-        pairs = averaged_tensors(recipe.average, recipe.model)
+        pairs = averaged_tensors(settings.average, settings.model)
         found |= {("average", j): a for j, (a, _) in enumerate(pairs)}
         found |= {("weight", j): w for j, (_, w) in enumerate(pairs) if id(w) not in known}
-        found["averages",] = recipe.average.n_averaged
+        found["averages",] = settings.average.n_averaged
     return found
 
 
@@ -105,19 +105,19 @@ def _tensors_of_optimizer(
     return {key: value for key, value in found.items() if isinstance(value, torch.Tensor)}
 
 
-def constants(recipe: Recipe) -> dict[Any, Any]:
+def constants(settings: StepSettings) -> dict[Any, Any]:
     """What a step is traced with: hyperparameters that do not vary, formulas and their numbers."""
-    if not recipe.updates:
+    if not settings.updates:
         return {}
     found: dict[Any, Any] = {
         name: value
-        for name, value in hyperparameters(recipe.optimizer).items()
-        if name not in recipe.varying and not isinstance(value, torch.Tensor)
+        for name, value in hyperparameters(settings.optimizer).items()
+        if name not in settings.varying and not isinstance(value, torch.Tensor)
     }
-    if (scaler := recipe.grad_scaler) is not None and scaler.is_enabled():
+    if (scaler := settings.grad_scaler) is not None and scaler.is_enabled():
         found["growth"] = scaler.get_growth_factor(), scaler.get_growth_interval()
         found["backoff"] = scaler.get_backoff_factor()
-    if (average := recipe.average) is not None:
+    if (average := settings.average) is not None:
         found["formula"] = average.multi_avg_fn, average.avg_fn, average.use_buffers
     return found
 

@@ -24,7 +24,7 @@ from xla_dynamo.torch_private import (
 from xla_dynamo.training.hyperparameters import Name, NumbersAsTensors, hyperparameters
 from xla_dynamo.training.loss_scaling import adapt_scale, keep_where, unscale
 from xla_dynamo.training.optimizer_trace import Place, trace_optimizer
-from xla_dynamo.training.step_inputs import Key, Recipe
+from xla_dynamo.training.step_inputs import Key, StepSettings
 from xla_dynamo.training.weight_averaging import average_weights, averaged_tensors
 
 Tensor: TypeAlias = torch.Tensor
@@ -92,14 +92,14 @@ class StepTrace:
         args: Sequence[Any],
         params: Mapping[Tensor, int | None],
         beside: Mapping[Key, Tensor],
-        recipe: Recipe,
+        settings: StepSettings,
     ) -> None:
-        """Trace Dynamo's graph of the forward, called with `args`, and what the recipe adds."""
-        self._forward, self._recipe, self._params = forward, recipe, params
+        """Trace Dynamo's graph of the forward, called with `args`, and what the settings add."""
+        self._forward, self._settings, self._params = forward, settings, params
         self._keys, self._count = list(beside), len(args)
         self._args = args
-        self._hyperparameters = hyperparameters(recipe.optimizer)
-        self.numbers = [n for n in self._hyperparameters if n in recipe.varying]
+        self._hyperparameters = hyperparameters(settings.optimizer)
+        self.numbers = [n for n in self._hyperparameters if n in settings.varying]
         self._loss = index_of_loss(forward)
         self.created: list[Place] = []
         self.guards: list[tuple[Name, Callable[[Any], bool], bool]] = []
@@ -141,8 +141,8 @@ class StepTrace:
         with torch.enable_grad():
             if scale is not None:
                 loss = loss * scale
-            if self._recipe.accumulates:
-                loss = loss / self._recipe.accumulation_steps
+            if self._settings.accumulates:
+                loss = loss / self._settings.accumulation_steps
             places = enumerate(self._params.values())
             used = [i for i, place in places if place is not None and params[i].requires_grad]
             if not used:
@@ -172,12 +172,12 @@ class StepTrace:
         vector: Tensor,
     ) -> list[Tensor]:
         """Everything after the backward; returns the new tensors of the optimizer's state."""
-        recipe = self._recipe
+        settings = self._settings
         for index, grad in enumerate(grads):
             total = beside.get(("gradient", index))
             if total is not None:
                 grads[index] = total if grad is None else total + grad
-        if not recipe.updates:
+        if not settings.updates:
             for index, total in enumerate(grads):
                 if total is not None:
                     beside["gradient", index].copy_(total)
@@ -191,20 +191,20 @@ class StepTrace:
             before = [t.clone() for t in changing]
         for p, grad in zip(params, grads, strict=True):
             p.grad = grad
-        if recipe.clip_gradients is not None:
-            _clip(recipe.clip_gradients, [p for p in params if p.grad is not None])
+        if settings.clip_gradients is not None:
+            _clip(settings.clip_gradients, [p for p in params if p.grad is not None])
         created = self._optimize(params, state, beside, vector)
         for p in params:
             p.grad = None
-        if overflow is not None and recipe.grad_scaler is not None:
+        if overflow is not None and settings.grad_scaler is not None:
             if created:
                 raise UnsupportedError(
-                    f"{type(recipe.optimizer).__name__} makes state in its first step, which a "
+                    f"{type(settings.optimizer).__name__} makes state in its first step, which a "
                     "gradient scaler may skip: run one step in eager first"
                 )
             keep_where(overflow, changing, before)
-            adapt_scale(recipe.grad_scaler, beside["scale",], beside["growth",], overflow)
-        if recipe.average is not None:
+            adapt_scale(settings.grad_scaler, beside["scale",], beside["growth",], overflow)
+        if settings.average is not None:
             self._average(args, params, beside)
         return created
 
@@ -221,7 +221,7 @@ class StepTrace:
         mode = NumbersAsTensors(numbers, self._hyperparameters)
         traced = dict(zip(self._params, params, strict=True))
         created = trace_optimizer(
-            self._recipe.optimizer, traced, state, numbers | tensors, attributes, mode
+            self._settings.optimizer, traced, state, numbers | tensors, attributes, mode
         )
         self.created, self.guards = list(created), mode.guards
         return list(created.values())
@@ -229,11 +229,11 @@ class StepTrace:
     def _average(
         self, args: Sequence[Any], params: Sequence[Tensor], beside: Mapping[Key, Tensor]
     ) -> None:
-        average = self._recipe.average
+        average = self._settings.average
         assert average is not None
         reals = (*self._args, *self._params)
         traced = {id(real): fake for real, fake in zip(reals, (*args, *params), strict=True)}
-        pairs = averaged_tensors(average, self._recipe.model)
+        pairs = averaged_tensors(average, self._settings.model)
         parameters = len(list(average.module.parameters()))
         average_weights(
             average,

@@ -14,7 +14,7 @@ from xla_dynamo.torch_private import dynamo_config, mark_stepped
 from xla_dynamo.training.hyperparameters import hyperparameters
 from xla_dynamo.training.optimizer_trace import check_hooks, check_optimizer
 from xla_dynamo.training.skipped_logging import logging_is_skipped
-from xla_dynamo.training.step_inputs import Recipe
+from xla_dynamo.training.step_inputs import StepSettings
 from xla_dynamo.training.step_trace import NO_LOSS, the_loss
 from xla_dynamo.training.weight_averaging import check_average
 from xla_dynamo.training.whole_step import WholeStep
@@ -66,7 +66,7 @@ def train_step(
         OptionError: see `Options`.
     """
     return TrainStep(
-        Recipe(
+        StepSettings(
             model,
             optimizer,
             accumulation_steps,
@@ -83,14 +83,14 @@ def train_step(
 class TrainStep:
     """A compiled training step: see `train_step`."""
 
-    def __init__(self, recipe: Recipe, loss_fn: Callable[..., Any]) -> None:
-        check_optimizer(recipe.optimizer)
-        check_average(recipe.average, recipe.model)
-        Options.parse(recipe.options)
-        self._recipe = recipe
+    def __init__(self, settings: StepSettings, loss_fn: Callable[..., Any]) -> None:
+        check_optimizer(settings.optimizer)
+        check_average(settings.average, settings.model)
+        Options.parse(settings.options)
+        self._settings = settings
         self._lock = threading.Lock()
         self._accumulated = 0
-        model = recipe.model
+        model = settings.model
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             returned = loss_fn(model, *args, **kwargs)
@@ -101,7 +101,7 @@ class TrainStep:
             return returned
 
         def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> WholeStep:
-            return WholeStep(gm, example_inputs, recipe)
+            return WholeStep(gm, example_inputs, settings)
 
         self._forward = torch.compile(forward, backend=backend, fullgraph=True)
 
@@ -116,23 +116,23 @@ class TrainStep:
             raise OptionError(
                 "precompile cannot call a train_step, which would train: its first call compiles it"
             )
-        recipe = self._recipe
-        check_hooks(recipe.optimizer)
+        settings = self._settings
+        check_hooks(settings.optimizer)
         with self._lock, torch.enable_grad(), _capture_all():
-            recipe.updates = self._accumulated + 1 >= recipe.accumulation_steps
-            recipe.ran = False
-            if not recipe.accumulates:
-                recipe.optimizer.zero_grad()
+            settings.updates = self._accumulated + 1 >= settings.accumulation_steps
+            settings.ran = False
+            if not settings.accumulates:
+                settings.optimizer.zero_grad()
             returned = self._forward(*args, **kwargs)
-            if not recipe.ran:
+            if not settings.ran:
                 raise UnsupportedError(NO_LOSS)
-            self._accumulated = 0 if recipe.updates else self._accumulated + 1
-        mark_stepped(recipe.optimizer)
+            self._accumulated = 0 if settings.updates else self._accumulated + 1
+        mark_stepped(settings.optimizer)
         return returned
 
     def observe(self, observer: Observer) -> None:
         """Tell an observer what is compiled from now on (see `explain`)."""
-        self._recipe.observer = observer
+        self._settings.observer = observer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "TrainStep":
         raise TypeError("a train_step belongs to its model: copy that, and make a new train_step")

@@ -28,7 +28,7 @@ from xla_dynamo.training.divided_state import mark_state
 from xla_dynamo.training.hyperparameters import hyperparameters
 from xla_dynamo.training.optimizer_trace import initialise_state
 from xla_dynamo.training.step_inputs import (
-    Recipe,
+    StepSettings,
     allocate_gradients,
     constants,
     step_parameters,
@@ -42,18 +42,20 @@ Tensor: TypeAlias = torch.Tensor
 class CompiledStep:
     """A step compiled for what the model and the optimizer were when it was traced."""
 
-    def __init__(self, forward: torch.fx.GraphModule, recipe: Recipe, args: Sequence[Any]) -> None:
+    def __init__(
+        self, forward: torch.fx.GraphModule, settings: StepSettings, args: Sequence[Any]
+    ) -> None:
         """Trace and compile the step that `forward` is part of, for these inputs."""
-        self._recipe = recipe
-        params = step_parameters(recipe, args)
+        self._settings = settings
+        params = step_parameters(settings, args)
         self._params, self._places = list(params), list(params.values())
-        beside = tensors_beside(recipe, params, args)
+        beside = tensors_beside(settings, params, args)
         self._keys, self._geometry = list(beside), list(map(geometry, beside.values()))
         self._seen: list[Tensor] = []
-        trace = StepTrace(forward, args, params, beside, recipe)
+        trace = StepTrace(forward, args, params, beside, settings)
         self._numbers, self._guards, self._created = trace.numbers, trace.guards, trace.created
         self.without_gradient = trace.without_gradient
-        self.constants = constants(recipe)
+        self.constants = constants(settings)
         self._values: list[float] = []
         self._vector = torch.empty(0, dtype=torch.float64)
         self._outputs = len(forward.graph.output_node().args[0])  # type: ignore[arg-type]
@@ -63,41 +65,41 @@ class CompiledStep:
             self._call = compile_torch_graph(
                 trace.gm,
                 fakes,
-                Options.parse(recipe.options),
+                Options.parse(settings.options),
                 kind="training step",
                 trains=True,
                 of_host=[len(fakes) - 1],  # the hyperparameters
-                observer=recipe.observer,
+                observer=settings.observer,
             )
         self.compile_seconds = time.perf_counter() - start
 
     def inputs(self, args: Sequence[Any]) -> list[Any] | str:
         """What to run it with; or why it is not for the present state of things."""
-        recipe = self._recipe
-        params = step_parameters(recipe, args)
+        settings = self._settings
+        params = step_parameters(settings, args)
         if list(params.values()) != self._places or not all(
             map(operator.is_, params, self._params)
         ):
             return "it acts on other parameters"
-        now = hyperparameters(recipe.optimizer)
-        settings = constants(recipe)
+        now = hyperparameters(settings.optimizer)
+        fixed = constants(settings)
         for n in self._numbers:
             if n not in now:
                 return f"{n[1]!r} of parameter group {n[0]} is not a number now"
         for n, v in self.constants.items():
-            if n not in settings or settings[n] != v:
-                return f"{n!r} is {settings.get(n)!r}, not {v!r}"
+            if n not in fixed or fixed[n] != v:
+                return f"{n!r} is {fixed.get(n)!r}, not {v!r}"
         for n, test, outcome in self._guards:
             if test(now[n]) is not outcome:
                 return f"{n[1]!r} of parameter group {n[0]} is {now[n]!r}, on which it decides"
-        beside = tensors_beside(recipe, params, args)
+        beside = tensors_beside(settings, params, args)
         tensors = list(beside.values())
         if list(beside) != self._keys:
             return "the optimizer, the scaler or the average has other tensors"
         if len(tensors) != len(self._seen) or not all(map(operator.is_, tensors, self._seen)):
             if list(map(geometry, tensors)) != self._geometry:
                 return "a tensor of its state has another shape, dtype, device or strides"
-            if not recipe.accumulates:  # gradients must not outlive the update
+            if not settings.accumulates:  # gradients must not outlive the update
                 self._seen = tensors
         values = [float(now[n]) for n in self._numbers]
         if values != self._values or not values:
@@ -108,10 +110,10 @@ class CompiledStep:
         """Run it; returns the outputs of the forward."""
         with torch.no_grad():
             results = list(self._call(*inputs))
-        state = self._recipe.optimizer.state
+        state = self._settings.optimizer.state
         for (index, name), tensor in zip(self._created, results[self._outputs :], strict=True):
             state[self._params[index]][name] = tensor
-        if self._recipe.updates and self._recipe.accumulates:
+        if self._settings.updates and self._settings.accumulates:
             for p in self._params:
                 p.grad = None
         return results[: self._outputs]
@@ -121,11 +123,11 @@ class WholeStep:
     """A backend's answer to a forward graph: the steps that it has become part of."""
 
     def __init__(
-        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], recipe: Recipe
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], settings: StepSettings
     ) -> None:
         """Take Dynamo's graph and what makes a step of it."""
-        self._gm, self._recipe = gm, recipe
-        self._limit = Options.parse(recipe.options).max_executables
+        self._gm, self._settings = gm, settings
+        self._limit = Options.parse(settings.options).max_executables
         self._open = [i for i, value in enumerate(example_inputs) if has_symbols(value)]
         # By sizes and by whether the optimizer acts; the latest last.
         self._steps: list[tuple[Any, CompiledStep]] = []
@@ -142,9 +144,9 @@ class WholeStep:
             # Before the trace decomposes recurrent layers, which loses their dropout.
             prepare_recurrent_layers(self._gm)
             read_marked_values(self._gm)
-        self._recipe.ran = True
-        key = (self._recipe.updates, *size_key([args[i] for i in self._open]))
-        if self._recipe.accumulates:
+        self._settings.ran = True
+        key = (self._settings.updates, *size_key([args[i] for i in self._open]))
+        if self._settings.accumulates:
             allocate_gradients(self._used(args))
         found = self._fitting(key, args)
         if isinstance(found, str):
@@ -155,7 +157,7 @@ class WholeStep:
             found = self._fitting(key, args)
         assert not isinstance(found, str), found
         if marks.are_there():
-            mark_state(self._recipe.optimizer)
+            mark_state(self._settings.optimizer)
         step, inputs = found
         return step.run(inputs)
 
@@ -183,28 +185,28 @@ class WholeStep:
         del self._steps[: -self._limit]
         seconds = time.perf_counter() - start
         line = last_line(self._gm) or SourceLine("?", 0, "?", "")
-        self._recipe.observer(Frame(None, line, failed, seconds, step.compile_seconds))
+        self._settings.observer(Frame(None, line, failed, seconds, step.compile_seconds))
 
     def _used(self, args: Sequence[Any]) -> list[Tensor]:
-        params = step_parameters(self._recipe, args).items()
+        params = step_parameters(self._settings, args).items()
         return [p for p, place in params if place is not None and p not in self._idle]
 
     def _prepare(self, args: Sequence[Any]) -> None:
         """Make the state that the step will change, where there is none."""
         self._new = set()
-        if self._recipe.updates:
-            self._new.update(initialise_state(self._recipe.optimizer, self._used(args)))
+        if self._settings.updates:
+            self._new.update(initialise_state(self._settings.optimizer, self._used(args)))
 
     def _compile(self, args: Sequence[Any]) -> CompiledStep:
         """Trace with the hyperparameters that vary as inputs, or as constants if need be."""
-        recipe, now = self._recipe, hyperparameters(self._recipe.optimizer)
-        varying = recipe.varying & now.keys()
+        settings, now = self._settings, hyperparameters(self._settings.optimizer)
+        varying = settings.varying & now.keys()
         old = [(n, v) for _, step in self._steps for n, v in step.constants.items() if n in now]
         changed = {n for n, v in old if _is_number(v) and _is_number(now[n]) and now[n] != v}
         failure: Any = None
-        for recipe.varying in (varying | changed, varying, set()):
+        for settings.varying in (varying | changed, varying, set()):
             try:
-                step = CompiledStep(self._gm, recipe, args)
+                step = CompiledStep(self._gm, settings, args)
             except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
                 failure = error
                 continue
@@ -216,11 +218,11 @@ class WholeStep:
             for p in idle:
                 p.grad = None
                 if p in self._new:
-                    recipe.optimizer.state.pop(p, None)
-            return CompiledStep(self._gm, recipe, args)
+                    settings.optimizer.state.pop(p, None)
+            return CompiledStep(self._gm, settings, args)
         raise UnsupportedError(
-            f"train_step cannot trace {type(recipe.optimizer).__name__}.step(), clip_gradients or "
-            "the loss function: one of them decides on the value of a tensor, or makes a Python "
+            f"train_step cannot trace {type(settings.optimizer).__name__}.step(), clip_gradients "
+            "or the loss function: one of them decides on the value of a tensor, or makes a Python "
             "number of it. Keep it a tensor, or call loss.backward() and optimizer.step() in eager "
             "on a model compiled with torch.compile(model, backend='openxla')"
         ) from failure
