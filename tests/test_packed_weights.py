@@ -342,6 +342,8 @@ def test_packed_forms_are_read_as_they_were_written():
         dataclasses.replace(form, then=form.then[::-1])
     with pytest.raises(LoweringError, match="there is no tan"):
         PostOp("tan")
+    with pytest.raises(LoweringError, match="the wrong way round"):
+        PostOp("clamp", (1.0, 0.0))
 
 
 def test_threads_call_one_program_while_the_weights_change():

@@ -71,6 +71,8 @@ class PostOp(Specification):
         wanted = {"clamp": 2, "leaky_relu": 1}.get(self.name, 0)
         if self.name not in (*ACTIVATIONS, "add") or len(self.numbers) != wanted:
             self.refuse(f"there is no {self.name} of {self.numbers}")
+        if self.numbers != tuple(sorted(self.numbers)):
+            self.refuse("oneDNN takes no clamp with its bounds the wrong way round")
 
 
 class Epilogue(NamedTuple):
@@ -114,8 +116,7 @@ def _activation(found: Epilogue) -> Epilogue:
         for name, activation in ACTIVATIONS.items():
             matching = _Matching(found.result)
             found_it = matching.is_(root, activation.expression) and matching.is_closed(root)
-            # oneDNN refuses a clamp with its bounds the wrong way round.
-            if found_it and (name != "clamp" or matching.numbers == sorted(matching.numbers)):
+            if found_it and matching.numbers == sorted(matching.numbers):
                 then = (*found.then, PostOp(name, tuple(matching.numbers)))
                 return found._replace(result=root, then=then)
     return found

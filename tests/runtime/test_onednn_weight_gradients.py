@@ -6,9 +6,10 @@ import torch.nn.functional as F
 
 from tests.comparison import compare_with_exact
 from tests.compiling import compiled
+from xla_dynamo.kernels import convolution_weight_gradient
+from xla_dynamo.kernels.convolution_weight_gradient import OneDNNGradient
 from xla_dynamo.kernels.libraries import libraries_of
-from xla_dynamo.runtime.cpu import onednn, onednn_weight_gradients
-from xla_dynamo.runtime.cpu.onednn_weight_gradients import WeightGradient
+from xla_dynamo.runtime.cpu import onednn
 
 needs_library = pytest.mark.skipif(onednn.library() is None, reason="needs the extra onednn")
 CONVOLVE = (F.conv1d, F.conv2d, F.conv3d)
@@ -45,7 +46,7 @@ def test_gradients(case, layout):
     if layout == "among others":  # as a share has some of the channels, and some of the images
         image, grad = (torch.cat([t] * 2, 1)[:, t.shape[1] :] for t in (image, grad))
     found = torch.full(kernel, torch.nan)
-    compute = WeightGradient(image, grad, found, window)
+    compute = OneDNNGradient(image, grad, found, window)
     for scale in (1, 3):
         compute(image, grad.mul_(scale), found)
         exact = gradient(image.double(), grad.double(), kernel, window)
@@ -57,7 +58,7 @@ def test_no_number_is_lost():
     image, grad = torch.randn(2, 8, 9, 9), torch.randn(2, 8, 9, 9)
     image[1, 3, 4, 4], grad[0, 5, 0, 0] = torch.nan, torch.inf
     found, window = torch.empty(8, 8, 3, 3), [[1, 1], [1, 1], [1, 1]]
-    WeightGradient(image, grad, found, window)(image, grad, found)
+    OneDNNGradient(image, grad, found, window)(image, grad, found)
     expected = gradient(image, grad, (8, 8, 3, 3), window)
     torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
 
@@ -66,7 +67,7 @@ def test_no_number_is_lost():
 def test_what_is_no_convolution_is_refused():
     image, grad = torch.randn(2, 8, 9, 9), torch.randn(2, 8, 3, 3)
     with pytest.raises(onednn.OneDNNError):
-        WeightGradient(image, grad, torch.empty(8, 7, 3, 3), [[1, 1], [1, 1], [1, 1]])
+        OneDNNGradient(image, grad, torch.empty(8, 7, 3, 3), [[1, 1], [1, 1], [1, 1]])
 
 
 @pytest.mark.skipif(
@@ -78,10 +79,10 @@ def test_programs_use_it(present, cold, monkeypatch):
     kernels = []
 
     def spy(*arguments):
-        kernels.append(WeightGradient(*arguments))
+        kernels.append(OneDNNGradient(*arguments))
         return kernels[-1]
 
-    monkeypatch.setattr(onednn_weight_gradients, "WeightGradient", spy)
+    monkeypatch.setattr(convolution_weight_gradient, "OneDNNGradient", spy)
     if not present:
         monkeypatch.setattr(onednn, "library", lambda: None)
     x, weight = torch.randn(4, 24, 31, 30 + present), torch.randn(40, 24, 3, 3)

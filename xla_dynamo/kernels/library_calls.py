@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
@@ -11,11 +12,16 @@ from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.values import Value, rank_of
 from xla_dynamo.lowerings.kernels import Kernel, register
 from xla_dynamo.lowerings.table import Context
+from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16
 from xla_dynamo.runtime.cpu import call_scripts, foreign_calls
 from xla_dynamo.runtime.cpu.script_layout import MOST_ADDRESSES
 from xla_dynamo.torch_private import invert_perm
 
 LARGEST_IN_ONEDNN = 2**31 - 1  # elements: oneDNN counts in 32 bits
+ONEDNN_LIBRARIES = {
+    torch.float32: frozenset({ONEDNN}),
+    torch.bfloat16: frozenset({ONEDNN_BFLOAT16}),
+}
 
 
 class PythonKernel(Kernel, foreign_calls.Kernel):

@@ -17,14 +17,19 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.errors import LoweringError
-from xla_dynamo.kernels.library_calls import LARGEST_IN_ONEDNN, library_call, numbers
+from xla_dynamo.kernels.library_calls import (
+    LARGEST_IN_ONEDNN,
+    ONEDNN_LIBRARIES,
+    library_call,
+    numbers,
+)
 from xla_dynamo.lowerings.builders.convolution_window import Window
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.strides import channels_last
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, numel_of, shape_of
 from xla_dynamo.lowerings.kernels import Kernel, register
 from xla_dynamo.lowerings.table import Context
-from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16, ONEDNN_PACKED, TORCH
+from xla_dynamo.lowerings.target import ONEDNN_PACKED, TORCH
 
 # Multiplications below which a call costs more than it gains: `python -m bench.forms`, with and
 # without `--dtype bfloat16`.
@@ -53,10 +58,7 @@ class OneDNNConvolution(Kernel):
     name = "convolution"
     target = "__onednn$convolution"
     takes_images = True
-    libraries: ClassVar = {
-        torch.float32: frozenset({ONEDNN}),
-        torch.bfloat16: frozenset({ONEDNN_BFLOAT16}),
-    }
+    libraries: ClassVar = ONEDNN_LIBRARIES
 
     image: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -85,9 +87,9 @@ class OneDNNConvolution(Kernel):
         shapes, rank = (self.image, self.kernel, self.result), len(self.result)
         if not 3 <= rank <= 5 or {*map(len, shapes)} != {rank} or 0 in itertools.chain(*shapes):
             self.refuse(f"the shapes are {shapes}")
-        steps, window = (
-            self.stride + self.dilation,
+        window, steps = (
             (self.stride, self.low, self.high, self.dilation),
+            self.stride + self.dilation,
         )
         if {*map(len, window)} != {rank - 2} or min(steps) < 1 or {*self.kernel_dims} != {0, 1}:
             self.refuse(f"the window is {window}, and the kernel's channels are {self.kernel_dims}")
@@ -96,16 +98,14 @@ class OneDNNConvolution(Kernel):
         if max(map(math.prod, shapes)) > LARGEST_IN_ONEDNN:
             self.refuse("oneDNN counts in 32 bits")
         out, inner = (self.kernel[d] for d in self.kernel_dims)
-        if self.result[:2] != (self.image[0], out) or self.image[1] != inner * self.groups:
+        divided = self.image[1] == inner * self.groups and out % self.groups == 0
+        if self.result[:2] != (self.image[0], out) or not divided:
             self.refuse(f"a kernel {self.kernel} in {self.groups} groups on images {self.image}")
         if rank == 3 and inner == 1 < self.image[1]:
             self.refuse("each channel of one dimension would be convolved by itself")
         thin = False
-        for n, k, out, stride, low, high, dilation in zip(
-            *(shape[2:] for shape in (self.image, self.kernel, self.result)),
-            *window,
-            strict=True,
-        ):
+        spatial = zip(*(shape[2:] for shape in shapes), *window, strict=True)
+        for n, k, out, stride, low, high, dilation in spatial:
             reach = (k - 1) * dilation + 1
             thin = thin or n < reach
             if out != (n + low + high - reach) // stride + 1 or (out == 1 and stride > 1):
@@ -167,27 +167,22 @@ class OneDNNConvolution(Kernel):
     def configuration(self) -> ir.Attribute:
         """The configuration that XLA reads."""
         rank = len(self.result)
-        places = numbers(range(1, rank - 1))
+        places, (out, inner) = numbers(range(1, rank - 1)), numbers(self.kernel_dims)
         image = {"data": {"batch_dim": "0", "feature_dim": str(rank - 1), "spatial_dims": places}}
-        out_features, in_features = numbers(self.kernel_dims)
+        features = {"input_feature_dim": inner, "output_feature_dim": out}
+        window = {
+            "pad_left": numbers(self.low),
+            "pad_right": numbers(self.high),
+            "strides": numbers(self.stride),
+            "window_dilations": numbers(self.dilation),
+        }
         config: dict[str, Any] = {
             "dims": str(rank),
             "feature_groups": str(self.groups),
             "input": image,
-            "kernel": {
-                "filter": {
-                    "input_feature_dim": in_features,
-                    "output_feature_dim": out_features,
-                    "spatial_dims": numbers(range(2, rank)),
-                }
-            },
+            "kernel": {"filter": {**features, "spatial_dims": numbers(range(2, rank))}},
             "output": image,
-            "window": {
-                "pad_left": numbers(self.low),
-                "pad_right": numbers(self.high),
-                "strides": numbers(self.stride),
-                "window_dilations": numbers(self.dilation),
-            },
+            "window": window,
         }
         if self.bias:
             config["fusions"] = {"ops": ["BIAS"]}

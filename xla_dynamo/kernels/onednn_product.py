@@ -13,13 +13,12 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.errors import LoweringError
-from xla_dynamo.kernels.library_calls import LARGEST_IN_ONEDNN, library_call
+from xla_dynamo.kernels.library_calls import LARGEST_IN_ONEDNN, ONEDNN_LIBRARIES, library_call
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.shapes import reshape
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
 from xla_dynamo.lowerings.kernels import Kernel, register
 from xla_dynamo.lowerings.table import Context
-from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16
 
 # Multiplications below which a call costs more than it gains: `python -m bench.forms`, with and
 # without `--dtype bfloat16`.
@@ -44,10 +43,7 @@ class OneDNNProduct(Kernel):
 
     name = "matrix_product"
     target = "__onednn$matmul"
-    libraries: ClassVar = {
-        torch.float32: frozenset({ONEDNN}),
-        torch.bfloat16: frozenset({ONEDNN_BFLOAT16}),
-    }
+    libraries: ClassVar = ONEDNN_LIBRARIES
 
     stack: tuple[int, ...]
     rows: int
