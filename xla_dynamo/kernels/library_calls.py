@@ -9,7 +9,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.dtypes import permuted_type, row_major_layout
 from xla_dynamo.lowerings.builders.shapes import transpose
-from xla_dynamo.lowerings.builders.values import Value, rank_of
+from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import Kernel, register
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16
@@ -109,13 +109,15 @@ def script_call(number: int, operands: Sequence[Value], type_: ir.Type) -> Value
     """
     if len(operands) + 1 > MOST_ADDRESSES:
         raise ValueError(f"a call has more than {MOST_ADDRESSES} operands and results")
-    config = ir.DictAttr.get({"script": ir.DenseI64ArrayAttr.get([number])})
-    orders = [range(rank_of(x)) for x in operands]
-    order = range(ir.RankedTensorType(type_).rank)
-    (result,) = library_call(
-        call_scripts.TARGET, config, operands, orders, [type_], [order], **_by_ffi()
-    )
-    return result
+    return hlo.CustomCallOp(
+        [type_],
+        list(operands),
+        call_scripts.TARGET,
+        backend_config=ir.DictAttr.get({"script": ir.DenseI64ArrayAttr.get([number])}),
+        operand_layouts=ir.ArrayAttr.get([row_major_layout(x.type) for x in operands]),
+        result_layouts=ir.ArrayAttr.get([row_major_layout(type_)]),
+        **_by_ffi(),
+    ).results[0]
 
 
 def _by_ffi() -> dict[str, ir.Attribute]:
