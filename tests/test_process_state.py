@@ -8,7 +8,7 @@ import torch
 
 import xla_dynamo
 from docs import import_floors
-from tests.spmd.dividing import TALL, WIDE
+from tests.spmd.sharding import TALL, WIDE
 from xla_dynamo import metrics, spmd
 from xla_dynamo.memory.changes import epoch
 from xla_dynamo.process_state import everything, kept, replaced

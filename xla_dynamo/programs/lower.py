@@ -235,8 +235,8 @@ class ProgramLowering(GraphLowering):
         """The inputs into whose memory their new value can be written: dense ones.
 
         There are none if an effect may raise at the end, since inputs may change only after it,
-        none on platforms where donation was never tried, and none in a divided program: its devices
-        have pieces of the inputs, or the same memory.
+        none on platforms where donation was never tried, and none in a partitioned program: its
+        devices have shards of the inputs, or the same memory.
         """
         target = self.builder.target
         if not target.is_cpu or target.partitions > 1 or any(map(acts_behind, self.fake_values)):

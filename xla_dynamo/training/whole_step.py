@@ -24,9 +24,9 @@ from xla_dynamo.options import Options
 from xla_dynamo.runtime import marks
 from xla_dynamo.torch_private import DataDependentOutputException, compile_lock
 from xla_dynamo.torch_threads import tracing_here
-from xla_dynamo.training.divided_state import mark_state
 from xla_dynamo.training.hyperparameters import hyperparameters
 from xla_dynamo.training.optimizer_trace import initialise_state
+from xla_dynamo.training.sharded_state import mark_state
 from xla_dynamo.training.step_inputs import (
     Recipe,
     allocate_gradients,
