@@ -93,8 +93,8 @@ def register_pass(
     values of `freeze`; `target` tells programs that are partitioned, bounded or part of JAX's.
 
     Graphs that were compiled before are not affected; `torch._dynamo.reset()` has them compiled
-    anew. A graph with open sizes that was traced before runs the pass when it is lowered for other
-    sizes.
+    anew. A graph with dynamic sizes that was traced before runs the pass when it is lowered for
+    other sizes.
 
     Args:
         rewrite: the pass.

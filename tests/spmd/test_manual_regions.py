@@ -213,7 +213,7 @@ def test_checkpoints():
     )
 
 
-def test_sizes_that_stay_open():
+def test_sizes_that_stay_dynamic():
     mapped = spmd.shard_map(lambda x: x * 2 + spmd.all_reduce(x.sum()), WIDE, [BOTH], BOTH)
     fast = compiled(mapped, dynamic=True)
     for n in (4, 8, 6):

@@ -243,7 +243,7 @@ def test_random_numbers_are_the_same_when_sharded():
     close(compiled(lambda x: spmd.mark_sharding(f(x), WIDE, ("data", "model")))(x), whole)
 
 
-def test_sizes_that_stay_open():
+def test_sizes_that_stay_dynamic():
     fast = torch.compile(
         lambda x: spmd.mark_sharding(x.sin(), WIDE, ("data", None)).sum(0),
         backend="openxla",

@@ -17,8 +17,8 @@ from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.execution.traced_strides import with_strides
+from xla_dynamo.graphs.dynamic_sizes import NotBounded
 from xla_dynamo.graphs.marked import on_one_mesh
-from xla_dynamo.graphs.open_sizes import NotBounded
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values, values_at
 from xla_dynamo.graphs.source_graph import SourceGraph

@@ -126,7 +126,7 @@ class WholeStep:
         """Take Dynamo's graph and what makes a step of it."""
         self._gm, self._recipe = gm, recipe
         self._limit = Options.parse(recipe.options).max_executables
-        self._open = [i for i, value in enumerate(example_inputs) if has_symbols(value)]
+        self._dynamic = [i for i, value in enumerate(example_inputs) if has_symbols(value)]
         # By sizes and by whether the optimizer acts; the latest last.
         self._steps: list[tuple[Any, CompiledStep]] = []
         self._new: set[Tensor] = set()
@@ -143,7 +143,7 @@ class WholeStep:
             prepare_recurrent_layers(self._gm)
             read_marked_values(self._gm)
         self._recipe.ran = True
-        key = (self._recipe.updates, *size_key([args[i] for i in self._open]))
+        key = (self._recipe.updates, *size_key([args[i] for i in self._dynamic]))
         if self._recipe.accumulates:
             allocate_gradients(self._used(args))
         found = self._fitting(key, args)
