@@ -67,7 +67,7 @@ format: $(READY)  ## what lint would complain about, mended where it can be
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## eight models, call overhead, forms, an encoder, training, decoding, serving, open sizes, depth
+bench: $(READY)  ## eight models, call overhead, forms, an encoder, training, decoding, serving, dynamic sizes, depth
 	$(BIN)/python -m bench run --suite quick
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.forms

@@ -63,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "start", help="from a process's start to its first result, cold and warm"
         )
     )
-    divided = commands.add_parser("sharding", help="a Llama block divided over virtual devices")
-    sharding.add_options(divided)
+    sharded = commands.add_parser("sharding", help="a Llama block sharded over virtual devices")
+    sharding.add_options(sharded)
     options = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 180)
     match options.command:

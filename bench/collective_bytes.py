@@ -143,7 +143,7 @@ def _read(text: str, devices: int) -> Collective | None:
     if kind == "collective-permute":
         return Collective(kind, sum(arrays), pairs_of(rest))
     groups = groups_of(rest, devices)
-    # A reduce-scatter's result is one piece; a tuple of an all-to-all has a piece for each device.
+    # A reduce-scatter's result is one shard; a tuple of an all-to-all has a shard for each device.
     whole = sum(arrays) * (max(map(len, groups)) if kind == "reduce-scatter" else 1)
     return Collective(kind, whole, groups)
 

@@ -163,7 +163,7 @@ def openvino(program: torch.export.ExportedProgram, tensors: Tensors, threads: i
 
         model = ov.convert_model(program)
     places = _places(program, [port.names for port in model.inputs])
-    # Its conversion leaves every size open, though the exported program has fixed ones.
+    # Its conversion leaves every size dynamic, though the exported program has fixed ones.
     shapes = [ov.PartialShape(list(tensors[place].shape)) for place in places]
     model.reshape(dict(zip(model.inputs, shapes, strict=True)))
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}

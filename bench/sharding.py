@@ -1,4 +1,4 @@
-"""A Llama block divided over virtual devices: partitioning, compile time, and bytes of collectives.
+"""A Llama block sharded over virtual devices: partitioning, compile time, and bytes of collectives.
 
 `python -m bench sharding` compiles a training step (forward, backward and SGD, float32) by each
 recipe for 1, 2, 4, 8, 16 and 32 devices of the CPU, each number in a process of its own, runs it
@@ -81,7 +81,7 @@ def _load() -> list[float]:
 
 
 def _recipes(chosen: list[str], devices: int, sizes: Sizes) -> list[str]:
-    """The recipes whose meshes divide the sizes. One device is measured once, undivided."""
+    """The recipes whose meshes divide the sizes. One device is measured once, unsharded."""
     if devices == 1:
         return ["data"]
     return [recipe for recipe in chosen if _applies(recipe, devices, sizes)]

@@ -20,7 +20,7 @@ from xla_dynamo import spmd
 from xla_dynamo.reports.report import Report
 from xla_dynamo.runtime import executables
 
-# XLA's passes that divide a program: Shardy spreads the marks, the partitioner writes the local
+# XLA's passes that partition a program: Shardy spreads the marks, the partitioner writes the local
 # program and its collectives.
 PARTITIONING = ("shardy-xla", "spmd-partitioning")
 _SPLITS_ROWS = re.compile(r"(q|k|v|gate|up)_proj")
@@ -64,7 +64,7 @@ class Block(torch.nn.Module):
         return spmd.mark_sharding(result, self.gathers, ("data", None, None))
 
 
-def divide(block: Block, x: torch.Tensor, recipe: str, mesh: spmd.Mesh) -> None:
+def shard(block: Block, x: torch.Tensor, recipe: str, mesh: spmd.Mesh) -> None:
     """Mark the parameters and the input as a recipe says."""
     if "data" in mesh.axis_names:
         spmd.mark_sharding(x, mesh, ("data", None, None))
@@ -122,7 +122,7 @@ class Devices:
         x = torch.randn(batch, self.sizes.tokens, self.sizes.hidden)
         wanted = _loss(block, x).item() if runs else None
         if self.devices > 1:
-            divide(block, x, recipe, mesh)
+            shard(block, x, recipe, mesh)
         step = xla_dynamo.train_step(block, _loss, torch.optim.SGD(block.parameters(), lr=1e-3))
         explained = xla_dynamo.explain(step)
         partitioning = _partitioning_seconds(lambda: _call(explained, x, runs))
@@ -160,7 +160,7 @@ def _call(explained: Callable[..., Any], x: torch.Tensor, runs: bool) -> None:
 
 
 def _partitioning_seconds(call: Callable[[], None]) -> float:
-    """How long XLA's passes that divide a program took inside a call, from a profile."""
+    """How long XLA's passes that partition a program took inside a call, from a profile."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:

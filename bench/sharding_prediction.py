@@ -162,7 +162,7 @@ def extrapolated(devices: int, sizes: Sizes, layers: int, bits: int, machines: M
     for recipe in RECIPES:
         shape = _axes(recipe, devices)
         if sizes.heads % shape.get("model", 1):
-            continue  # the model's axis divides heads
+            continue  # the model's axis shards heads
         sent = textbook(recipe, devices, sizes)
         times = seconds(recipe, devices, sizes, layers, bits, machines)
         share = devices if recipe == "fully sharded" else shape.get("model", 1)

@@ -19,13 +19,13 @@ class Target:
     Attributes:
         platform: the PJRT platform: "cpu", "cuda", "tpu".
         libraries: the libraries, by name, that programs may call there.
-        partitions: over how many devices XLA divides the program; 1 where it runs as it is.
+        partitions: over how many devices XLA partitions the program; 1 where it runs as it is.
         matmul_precision: of float32 matrix products, in the words of
             torch.set_float32_matmul_precision.
         bounded: whether the program is for all sizes up to its own (see `lowerings.bounded`): its
             operations must be the same at all of them.
         embedded: whether the program becomes part of another, which JAX compiles by its own options
-            and may divide over devices.
+            and may shard over devices.
     """
 
     platform: str

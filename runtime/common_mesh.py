@@ -1,4 +1,4 @@
-"""One mesh for tensors that are divided over several meshes of the same devices."""
+"""One mesh for tensors that are sharded over several meshes of the same devices."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -50,23 +50,23 @@ def _compile(
             return loaded, False
 
 
-# Held while a divided program runs. A device that waits for the others in a collective holds a
+# Held while a partitioned program runs. A device that waits for the others in a collective holds a
 # thread of the client's: were two such programs to run at once, each would wait for threads that
 # the other holds, and XLA ends the process when it notices.
-_dividing = threading.Lock()
+_in_turn = threading.Lock()
 
 
 def _one_at_a_time(
     execute: Callable[[Sequence[Buffer]], list[list[Buffer]]],
 ) -> Callable[[Sequence[Buffer]], list[list[Buffer]]]:
-    """The call of a divided program, which returns when all devices are done."""
+    """The call of a partitioned program, which returns when all devices are done."""
 
     def alone(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
-        with _dividing:
+        with _in_turn:
             results = execute(buffers)
-            for pieces in results:
-                for piece in pieces:
-                    piece.block_until_ready()
+            for shards in results:
+                for shard in shards:
+                    shard.block_until_ready()
         return results
 
     return alone

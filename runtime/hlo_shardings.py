@@ -19,12 +19,12 @@ _TILED = re.compile(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TileAssignment:
-    """Which devices have which piece of an array: XLA's tile assignment.
+    """Which devices have which shard of an array: XLA's tile assignment.
 
     Attributes:
-        counts: into how many pieces each dimension is divided; () where all devices have the whole
+        counts: into how many shards each dimension is split; () where all devices have the whole
             array, whatever its dimensions.
-        devices: for each piece, by its numbers along the dimensions, the ids of its devices, the
+        devices: for each shard, by its numbers along the dimensions, the ids of its devices, the
             least first.
     """
 
@@ -33,11 +33,11 @@ class TileAssignment:
 
 
 def tile_assignment(sharding: Sharding) -> TileAssignment:
-    """The devices of a mesh that have each piece of a tensor."""
+    """The devices of a mesh that have each shard of a tensor."""
     tiling = sharding.tiling()
     found: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for piece, device in zip(tiling.pieces, sharding.mesh.device_ids, strict=True):
-        found[piece] = tuple(sorted((*found.get(piece, ()), device)))  # as XLA has them
+    for shard, device in zip(tiling.shards, sharding.mesh.device_ids, strict=True):
+        found[shard] = tuple(sorted((*found.get(shard, ()), device)))  # as XLA has them
     return TileAssignment(tiling.counts, dict(sorted(found.items())))
 
 
@@ -64,11 +64,11 @@ def read_sharding(text: str, everywhere: Sequence[int]) -> TileAssignment:
 
     Args:
         text: the sharding of one array: replicated, on one device (`{maximal device=3}`), or
-            divided into pieces, with the devices in a list or as a grid (`<=[4,2]T(1,0)`).
+            split into shards, with the devices in a list or as a grid (`<=[4,2]T(1,0)`).
         everywhere: the ids of all devices, which have what is replicated.
 
     Raises:
-        ShardingError: it is no such text, or does not name as many devices as there are pieces.
+        ShardingError: it is no such text, or does not name as many devices as there are shards.
     """
     text = text.strip()
     if text == "{replicated}":
@@ -78,7 +78,7 @@ def read_sharding(text: str, everywhere: Sequence[int]) -> TileAssignment:
     tiled = _TILED.fullmatch(text)
     if tiled is None:
         raise ShardingError(
-            f"{text!r} is not the sharding of an array that devices have pieces of, as "
+            f"{text!r} is not the sharding of an array that devices have shards of, as "
             "'{devices=[2,4]0,1,2,3,4,5,6,7}', '{devices=[2,1,4]<=[8] last_tile_dim_replicate}' "
             "or '{replicated}'"
         )
@@ -89,13 +89,13 @@ def read_sharding(text: str, everywhere: Sequence[int]) -> TileAssignment:
             f"{text!r} has {math.prod(counts)} places for devices, and names "
             f"{len(set(ids.flat))} different ones"
         )
-    # Behind those of the array's dimensions come dimensions over which the pieces repeat.
+    # Behind those of the array's dimensions come dimensions over which the shards repeat.
     behind = tiled["behind"].count("replicate") if tiled["behind"] else 0
     if behind >= len(counts):
-        raise ShardingError(f"{text!r} repeats pieces of an array without dimensions")
+        raise ShardingError(f"{text!r} repeats shards of an array without dimensions")
     own = counts[: len(counts) - behind]
     grid = ids.reshape(*own, -1)
-    return TileAssignment(own, {piece: _in_order(grid[piece]) for piece in np.ndindex(*own)})
+    return TileAssignment(own, {shard: _in_order(grid[shard]) for shard in np.ndindex(*own)})
 
 
 def _in_order(ids: np.ndarray) -> tuple[int, ...]:

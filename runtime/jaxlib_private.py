@@ -59,7 +59,7 @@ def make_cpu_client(devices: int = 1) -> _jax.Client:
 def compile_options(
     debug_options: Mapping[str, Any], devices: Sequence[jax.Device]
 ) -> _jax.CompileOptions:
-    """PJRT compile options for a program on these devices, divided among them if they are several.
+    """PJRT compile options for a program, partitioned over the devices if they are several.
 
     Keys are those of XLA's DebugOptions.
     """
@@ -69,7 +69,7 @@ def compile_options(
     if len(devices) > 1:
         build = options.executable_build_options
         build.use_spmd_partitioning = build.use_shardy_partitioner = True
-        # Arguments are divided as the module says, results as suits the program.
+        # Arguments are sharded as the module says, results as suits the program.
         build.allow_spmd_sharding_propagation_to_parameters = [False]
         build.allow_spmd_sharding_propagation_to_output = [True]
     options.device_assignment = _jax.DeviceAssignment.create(
@@ -117,7 +117,7 @@ def executor(
 
 
 def result_tilings(loaded: LoadedExecutable) -> list[Tiling]:
-    """How each result of a divided program lies over its devices, in their order."""
+    """How each result of a partitioned program lies over its devices, in their order."""
     return [_tiling(sharding, loaded) for sharding in loaded.get_output_shardings()]
 
 
@@ -127,7 +127,7 @@ def _tiling(sharding: Any, loaded: LoadedExecutable) -> Tiling:
     if hlo.is_replicated():
         return Tiling.whole(devices)
     counts = hlo.tile_assignment_dimensions()
-    # Behind those of the array's dimensions come dimensions over which the pieces repeat.
+    # Behind those of the array's dimensions come dimensions over which the shards repeat.
     behind = len(hlo.subgroup_types()) + hlo.replicate_on_last_tile_dim()
     places = np.empty(devices, dtype=object)
     order = hlo.tile_assignment_devices()
@@ -137,13 +137,13 @@ def _tiling(sharding: Any, loaded: LoadedExecutable) -> Tiling:
 
 
 def array_over(
-    shape: Sequence[int], sharding: Sharding, devices: Sequence[jax.Device], pieces: list[Buffer]
+    shape: Sequence[int], sharding: Sharding, devices: Sequence[jax.Device], shards: list[Buffer]
 ) -> Buffer:
-    """A buffer of several devices, made of the piece of each, in the order of the mesh."""
+    """A buffer of several devices, made of the shard of each, in the order of the mesh."""
     named = _named_sharding(sharding, tuple(devices))
     # Without the checks of jax.make_array_from_single_device_arrays, a third of a step's overhead.
-    aval = _shaped_array(tuple(shape), pieces[0].dtype)
-    return _jax.ArrayImpl(aval, named, pieces, committed=True, _skip_checks=True)
+    aval = _shaped_array(tuple(shape), shards[0].dtype)
+    return _jax.ArrayImpl(aval, named, shards, committed=True, _skip_checks=True)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -163,7 +163,7 @@ def _named_sharding(
 
 
 def sharding_of(buffer: Buffer) -> Sharding | None:
-    """How a buffer of several devices is divided over them; None for one of a single device."""
+    """How a buffer of several devices is sharded over them; None for one of a single device."""
     named = buffer.sharding
     return _sharding_of(named) if isinstance(named, jax.sharding.NamedSharding) else None
 
@@ -176,7 +176,7 @@ def _sharding_of(named: jax.sharding.NamedSharding) -> Sharding:
     return Sharding(mesh, tuple(names))
 
 
-def pieces_of(buffer: Buffer) -> list[Buffer]:
+def shards_of(buffer: Buffer) -> list[Buffer]:
     """The buffers of the devices that a buffer of several devices consists of."""
     return buffer._arrays
 

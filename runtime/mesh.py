@@ -1,4 +1,4 @@
-"""Meshes of devices, and how the elements of a tensor are divided over one."""
+"""Meshes of devices, and how the elements of a tensor are sharded over one."""
 
 import dataclasses
 import functools
@@ -12,11 +12,11 @@ import numpy as np
 
 from xla_dynamo.errors import ShardingError
 
-# The names of the mesh axes that divide each dimension of a tensor, the major one first; () for a
+# The names of the mesh axes that shard each dimension of a tensor, the major one first; () for a
 # dimension that is whole on each device.
 Axes: TypeAlias = tuple[tuple[str, ...], ...]
 
-# In place of an axis, for a mark in a compiled region: the partitioner divides the dimension as
+# In place of an axis, for a mark in a compiled region: the partitioner shards the dimension as
 # suits the program. JAX has it as `PartitionSpec.UNCONSTRAINED`.
 UNCONSTRAINED = "?"
 
@@ -101,29 +101,29 @@ class Mesh:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a tensor is divided over a mesh.
+    """How a tensor is sharded over a mesh.
 
     Attributes:
         mesh: the mesh.
-        axes: the axes that divide each dimension.
+        axes: the axes that shard each dimension.
     """
 
     mesh: Mesh
     axes: Axes
 
     def check(self, rank: int) -> None:
-        """Raise ShardingError unless this divides tensors of a rank."""
+        """Raise ShardingError unless this shards tensors of a rank."""
         if len(self.axes) != rank:
             raise ShardingError(
                 f"{self} has {len(self.axes)} entries, and the tensor {rank} dimensions: give an "
-                "entry for each, None for a dimension that is not divided"
+                "entry for each, None for a dimension that is not sharded"
             )
         used = [name for names in self.axes for name in names]
         for name in used:
             if name == UNCONSTRAINED:
                 raise ShardingError(
                     f"{self} leaves a dimension unconstrained, and only marks inside a compiled "
-                    "region can: name the axis that divides it, or None"
+                    "region can: name the axis that shards it, or None"
                 )
             if name not in self.mesh.axis_names:
                 raise ShardingError(
@@ -142,12 +142,12 @@ class Sharding:
         return f"the partition spec ({', '.join(entries)}{',' * (len(entries) == 1)})"
 
     def counts(self) -> tuple[int, ...]:
-        """Into how many pieces each dimension is divided."""
+        """Into how many shards each dimension is split."""
         sizes = self.mesh.shape()
         return tuple(math.prod(sizes[name] for name in names) for names in self.axes)
 
-    def divides_evenly(self, shape: Sequence[int]) -> bool:
-        """Whether the pieces of a tensor of a shape are of one size."""
+    def shards_evenly(self, shape: Sequence[int]) -> bool:
+        """Whether the shards of a tensor of a shape are of one size."""
         return not any(n % count for n, count in zip(shape, self.counts(), strict=True))
 
     def permuted(self, permutation: Sequence[int]) -> "Sharding":
@@ -155,21 +155,21 @@ class Sharding:
         return Sharding(self.mesh, tuple(self.axes[dim] for dim in permutation))
 
     def tiling(self) -> "Tiling":
-        """The pieces of the devices."""
+        """The shards of the devices."""
         return _tiling_of(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tiling:
-    """Which piece of an array each device has.
+    """Which shard of an array each device has.
 
     Attributes:
-        counts: into how many pieces each dimension is divided; all but the last are of one size.
-        pieces: for each device, in the order of the mesh, the numbers of its piece.
+        counts: into how many shards each dimension is split; all but the last are of one size.
+        shards: for each device, in the order of the mesh, the numbers of its shard.
     """
 
     counts: tuple[int, ...]
-    pieces: tuple[tuple[int, ...], ...]
+    shards: tuple[tuple[int, ...], ...]
 
     @classmethod
     def whole(cls, devices: int) -> "Tiling":
@@ -182,16 +182,16 @@ class Tiling:
         return math.prod(self.counts) == 1
 
     def slices(self, shape: Sequence[int]) -> list[tuple[slice, ...]]:
-        """Where each device's piece lies in an array."""
+        """Where each device's shard lies in an array."""
         if self.is_whole:
-            return [tuple(slice(0, n) for n in shape)] * len(self.pieces)
+            return [tuple(slice(0, n) for n in shape)] * len(self.shards)
         sizes = [-(-n // count) for n, count in zip(shape, self.counts, strict=True)]
         return [
             tuple(
                 slice(min(i * size, n), min((i + 1) * size, n))
-                for i, size, n in zip(piece, sizes, shape, strict=True)
+                for i, size, n in zip(shard, sizes, shape, strict=True)
             )
-            for piece in self.pieces
+            for shard in self.shards
         ]
 
     def on(self, mesh: Mesh, rank: int) -> Sharding | None:
@@ -200,7 +200,7 @@ class Tiling:
 
 
 def _ways(mesh: Mesh, count: int) -> list[tuple[str, ...]]:
-    """The axes, in each order, that together divide a dimension so often."""
+    """The axes, in each order, that together shard a dimension so often."""
     sizes = {name: n for name, n in mesh.shape().items() if n > 1}
     return [
         names
@@ -222,14 +222,14 @@ def _sharding_of(tiling: Tiling, mesh: Mesh) -> Sharding | None:
 @functools.lru_cache(maxsize=1024)
 def _tiling_of(sharding: Sharding) -> Tiling:
     mesh, counts = sharding.mesh, sharding.counts()
-    pieces = []
+    shards = []
     for place in np.ndindex(*mesh.mesh_shape):
         at = dict(zip(mesh.axis_names, place, strict=True))
-        piece = []
+        shard = []
         for names in sharding.axes:
             number = 0
             for name in names:
                 number = number * mesh.shape()[name] + at[name]
-            piece.append(number)
-        pieces.append(tuple(piece))
-    return Tiling(counts, tuple(pieces))
+            shard.append(number)
+        shards.append(tuple(shard))
+    return Tiling(counts, tuple(shards))

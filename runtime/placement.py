@@ -36,7 +36,7 @@ class DeviceTensors(Protocol):
         """How the elements of a tensor lie over several devices; None where they lie on one."""
 
     def mark(self, tensor: torch.Tensor, sharding: Sharding | None) -> None:
-        """Divide the elements of a tensor over a mesh; None lets them lie on one device."""
+        """Shard the elements of a tensor over a mesh; None lets them lie on one device."""
 
     def over(self, buffer: Buffer, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
         """A tensor of the device with these contents, in the layout of its strides."""
@@ -54,7 +54,7 @@ class Placement:
 
     Attributes:
         torch_device: where the memory is of the tensors that go in and come out.
-        devices: the PJRT devices: one, or several of one platform for a program that is divided.
+        devices: the PJRT devices: one, or several of one platform for a partitioned program.
         tensors: what the tensors are where they are of a device without memory of its own.
         shares_memory: whether a buffer and a tensor of `torch_device` may be one memory. Where they
             may not, as on a TPU, each way is a copy.

@@ -164,7 +164,7 @@ def local_process_count() -> int:
 
 
 def use_spmd(auto: bool = False) -> None:
-    """Say that programs are divided over devices. Nothing is switched: marks alone divide.
+    """Say that programs are partitioned over devices. Nothing is switched: marks alone shard.
 
     Args:
         auto: whether XLA is to choose shardings by itself, which it cannot do here.
@@ -175,7 +175,7 @@ def use_spmd(auto: bool = False) -> None:
     if auto:
         raise OptionError(
             "use_spmd(auto=True): shardings are not chosen automatically; mark inputs and "
-            "parameters by xla_dynamo.spmd.mark_sharding, and XLA divides the rest"
+            "parameters by xla_dynamo.spmd.mark_sharding, and XLA partitions the rest"
         )
     _asked.spmd = True
 

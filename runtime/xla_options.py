@@ -23,7 +23,7 @@ OF_PLATFORM: Mapping[str, Mapping[str, Any]] = {
 }
 # Of programs for several devices: how long, in seconds, one device may wait for the others before
 # XLA warns, and before it ends the process. Eight devices on two cores are far apart at times.
-OF_DIVIDED: Mapping[str, Mapping[str, Any]] = {
+OF_SHARDED: Mapping[str, Mapping[str, Any]] = {
     "cpu": {
         "xla_cpu_collective_call_warn_stuck_seconds": 600,
         "xla_cpu_collective_call_terminate_timeout_seconds": 3600,
@@ -49,8 +49,8 @@ def with_defaults(platform: str, given: Mapping[str, Any], devices: int = 1) -> 
 
 
 def _defaults(platform: str, devices: int) -> dict[str, Any]:
-    of_divided = OF_DIVIDED.get(platform, {}) if devices > 1 else {}
-    return {**OF_PLATFORM.get(platform, {}), **of_divided}
+    of_sharded = OF_SHARDED.get(platform, {}) if devices > 1 else {}
+    return {**OF_PLATFORM.get(platform, {}), **of_sharded}
 
 
 def refused(platform: str, given: Mapping[str, Any], error: Exception, devices: int = 1) -> bool:

@@ -39,7 +39,7 @@ def compiled_anew(f: Callable[..., Any], **how: Any) -> Any:
     """Compile as `compiled` does, after Dynamo has forgotten all that it compiled before.
 
     Functions of one code object, as a lambda in a loop, otherwise share what Dynamo knows of it:
-    sizes that have changed are open from then on, and too many compilations are refused.
+    sizes that have changed are dynamic from then on, and too many compilations are refused.
     """
     torch._dynamo.reset()
     return compiled(f, **how)

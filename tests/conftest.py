@@ -19,7 +19,8 @@ from xla_dynamo.process_state import replaced
 from xla_dynamo.runtime import metrics, xla_options
 from xla_dynamo.variants import background
 
-# The CPU appears as eight devices, over which some tests divide programs; the others use the first.
+# The CPU appears as eight devices, over which some tests partition programs; the others use the
+# first.
 os.environ.setdefault("CPU_NUM_DEVICES", "8")
 
 # No test finds what another has left on the disk, nor does a process that a test starts: those of

@@ -117,7 +117,7 @@ FAULTS = (
         "torch",
         "2.11.0",
         "settings that hold for one call, as dynamic=True, may stay set for the process where "
-        "two threads call at once: graphs compiled later have open sizes and numbers",
+        "two threads call at once: graphs compiled later have dynamic sizes and numbers",
         ("test_dynamic_shapes.py::test_two_threads_want*",),
     ),
     Fault(

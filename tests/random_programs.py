@@ -258,10 +258,10 @@ _NO_DERIVATIVE = (
     "Expected isFloatingType(grad",
     "on a bool tensor is not supported",  # its formula negates the input: atan2
 )
-# What is compared, of which kinds of programs, at open sizes or not.
+# What is compared, of which kinds of programs, at dynamic sizes or not.
 MODES: dict[str, tuple[Any, ...]] = {
     "values": (KINDS, values_and_inputs, None),
-    "open sizes": (KINDS, values_and_inputs, True),
+    "dynamic sizes": (KINDS, values_and_inputs, True),
     "buckets": (KINDS, values_at_sizes, True),
     "gradients": (PURE, gradients, None),
     "gradients in buckets": (PURE, gradients_at_sizes, True),

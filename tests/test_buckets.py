@@ -119,7 +119,7 @@ def test_the_larger_of_two_sizes(f, executables, traces):
 
 TRAINED = {
     "mlp": (lambda x: F.layer_norm(x @ W, (3,)).relu().square().mean(), batches),
-    # The size of a head is open here, and its root would be a number that is no size.
+    # The size of a head is dynamic here, and its root would be a number that is no size.
     "attention": (
         lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True, scale=0.3).exp(),
         batches,
@@ -156,8 +156,8 @@ def test_gradients(name, executables):
 
 REFUSED = {
     "half a size": (lambda x: x * (x.shape[0] // 2), rows, "not a polynomial"),
-    "turned": (lambda x: x.flip(0), rows, "reverse: it turns an open size"),
-    "sorted": (lambda x: x.sort(0), rows, "sort: it sorts along an open size"),
+    "turned": (lambda x: x.flip(0), rows, "reverse: it reverses a dynamic dimension"),
+    "sorted": (lambda x: x.sort(0), rows, "sort: it sorts along a dynamic dimension"),
     "changed in place": (lambda x: x.mul_(2), rows, "changes in place"),
     "a table": (
         lambda x: F.interpolate(x, scale_factor=2.0, mode="linear"),
@@ -192,7 +192,7 @@ def test_explain_names_the_operator_and_its_line():
     (event,) = report.not_bucketed
     assert "stablehlo.reverse" in event.reason
     assert "return y.flip(0)" in event.reason
-    assert "Open sizes without buckets" in str(report)
+    assert "Dynamic sizes without buckets" in str(report)
 
 
 def test_inputs_as_outputs_are_the_inputs(executables):
@@ -285,14 +285,14 @@ def test_simple_polynomials_of_two_sizes_are_not_confused(ends):
         assert found in (None, wanted)
 
 
-def test_branches_that_read_an_open_size():
+def test_branches_that_read_a_dynamic_size():
     def f(x):
         return torch.cond(x.sum() > 0, lambda x: x.sum(0), lambda x: x.amax(0), (x,))
 
     check(f, rows, (6, 5, 7), atol=2e-5, rtol=2e-5)
 
 
-def test_loops_that_read_an_open_size():
+def test_loops_that_read_a_dynamic_size():
     def f(x):
         return while_loop(
             lambda i, total: i < 3,
@@ -319,7 +319,7 @@ def test_sizes_that_depend_on_values():
 
 
 def test_attention(executables):
-    """The size of a head, of which torch takes the root, is not open."""
+    """The size of a head, of which torch takes the root, is not dynamic."""
 
     def f(q):
         return F.scaled_dot_product_attention(q, q, q, is_causal=True)

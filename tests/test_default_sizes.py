@@ -1,4 +1,4 @@
-"""Graphs with open sizes without any option: what a user gets who knows none.
+"""Graphs with dynamic sizes without any option: what a user gets who knows none.
 
 Cold: nothing is cached on disk, and Dynamo starts anew in each test.
 """
@@ -197,7 +197,7 @@ def test_the_bucket_that_a_growing_size_reaches_is_compiled_before(executables, 
 
 
 @pytest.mark.parametrize("rank", [3, 4, 7])
-def test_many_open_dimensions_are_not_padded_to_a_multiple(rank):
+def test_many_dynamic_dimensions_are_not_padded_to_a_multiple(rank):
     """32 in each of seven would be 34 billion elements."""
     run = xla_dynamo.explain(lambda x: x.relu() + 1, dynamic=True)
     for n in (3, 4, 5, 6):

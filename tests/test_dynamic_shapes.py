@@ -1,4 +1,4 @@
-"""Open sizes: what leaves them open, what they may be, and when something is traced or compiled.
+"""Dynamic sizes: what makes them so, what they may be, and when something is traced or compiled.
 
 Cold: nothing is cached on disk, and Dynamo starts anew in each test.
 """
@@ -178,7 +178,7 @@ def test_two_threads_want_the_same_size(executables):
     assert executables() == 4
 
 
-def test_operators_with_effects_at_open_sizes():
+def test_operators_with_effects_at_dynamic_sizes():
     """Its check for singular matrices is an effect that AOTAutograd orders by a token."""
     run = compiled_whole(torch.linalg.inv, dynamic=True)
     for n in (2, 3):

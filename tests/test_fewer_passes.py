@@ -11,7 +11,7 @@ from torch import nn
 import xla_dynamo
 from tests.compiling import compiled, watched
 from tests.packing import Block, always, needs_onednn  # noqa: F401
-from tests.spmd.dividing import WIDE
+from tests.spmd.sharding import WIDE
 from xla_dynamo import spmd
 from xla_dynamo.lowerings.passes.switches import Switches, switched
 from xla_dynamo.lowerings.passes.table import PASSES
@@ -88,7 +88,7 @@ def test_packed_convolutions(switches):
 
 
 @pytest.mark.every(3)
-def test_divided_programs(switches):
+def test_sharded_programs(switches):
     """Manual regions are always gathered."""
     x, w = torch.randn(16, 32), torch.randn(32, 24)
 

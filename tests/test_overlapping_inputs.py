@@ -167,7 +167,7 @@ def test_options(mode):
 
 
 def test_sizes_that_change_at_one_address():
-    """Sizes are open: the same addresses are apart in one call, and not in the next."""
+    """Sizes are dynamic: the same addresses are apart in one call, and not in the next."""
     g = compiled_anew(_reads_after, dynamic=True)
     for n in (2, 3, 5, 4):
         t, u = torch.arange(12.0), torch.arange(12.0)

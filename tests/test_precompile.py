@@ -146,7 +146,7 @@ def test_nothing_that_graphs_change_is_changed(executables):
     model = Counting()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     run = compiled(model)
-    for sizes in ((5,), (5, 6)):  # of a graph of static sizes, and of one of open sizes
+    for sizes in ((5,), (5, 6)):  # of a graph of static sizes, and of one of dynamic sizes
         xla_dynamo.precompile(run, shapes=[[(n, 11)] for n in sizes])
         compare(before, dict(model.state_dict()), values=True)
     count = executables()

@@ -1,19 +1,17 @@
 """A test can replace all state that changes what later calls do, and gets it back."""
 
 import ast
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
 import xla_dynamo
 from docs import import_floors
-from tests.spmd.dividing import TALL, WIDE
+from tests.spmd.sharding import WIDE
 from xla_dynamo import metrics, spmd
 from xla_dynamo.memory.changes import epoch
 from xla_dynamo.process_state import everything, kept, replaced
 from xla_dynamo.runtime import cache_settings, marks
-from xla_dynamo.spmd import current_mesh
 
 # Globals that functions set and that `replaced` leaves alone: each exists once in a process.
 ONCE = {
@@ -89,17 +87,3 @@ def test_no_function_sets_a_global():
         if names:
             found[module.removeprefix("xla_dynamo.")] = names
     assert found == ONCE
-
-
-def test_a_region_belongs_to_a_thread():
-    current_mesh.enter(WIDE)
-    try:
-        with ThreadPoolExecutor(1) as other:
-            assert other.submit(current_mesh.current_mesh).result() is None
-            other.submit(current_mesh.enter, TALL).result()
-            assert current_mesh.current_mesh() is WIDE
-            other.submit(current_mesh.leave).result()
-            assert current_mesh.current_mesh() is WIDE
-    finally:
-        current_mesh.leave()
-    assert current_mesh.current_mesh() is None

@@ -114,7 +114,7 @@ def test_a_training_step_refuses_too():
         step(HALVES)
 
 
-def test_open_sizes():
+def test_dynamic_sizes():
     error = refused(lambda x: x @ HALVES.T, torch.randn(5, 3), dynamic=True)
     assert isinstance(error, errors.RefusedByEager)
 

@@ -115,7 +115,7 @@ def test_a_graph_that_was_found_reads_the_parameters_of_the_model(tmp_path):
 def test_a_frozen_graph_that_was_found_sees_parameters_change(tmp_path):
     """Its values are computed from the parameters of the model that runs, anew when they change.
 
-    Another model of the same graph finds the program, too; open sizes under `freeze` find none.
+    Another model of the same graph finds the program, too; dynamic sizes under `freeze` find none.
     """
     x = torch.randn(2, 3, 8, 8)
     with cache_in(tmp_path), torch.no_grad():

@@ -1,4 +1,4 @@
-"""Graphs of open sizes in the disk cache. Each test begins cold, with a folder of its own."""
+"""Graphs of dynamic sizes in the disk cache. Each test begins cold, with a folder of its own."""
 
 import logging
 

@@ -113,7 +113,7 @@ class Rows(nn.Module):
         return x.tanh() * 2
 
 
-def test_an_open_graph_saves_nothing_of_passes_that_came_later(tmp_path):
+def test_a_dynamic_graph_saves_nothing_of_passes_that_came_later(tmp_path):
     """Its key is of the passes that were there: programs of others are neither saved nor found."""
     options = {"dynamic": True, "buckets": "exact"}
     with cache_in(tmp_path), torch.no_grad():
@@ -131,7 +131,7 @@ def test_an_open_graph_saves_nothing_of_passes_that_came_later(tmp_path):
         assert hits() == before
 
 
-def test_an_open_graph_is_found_with_its_pass(tmp_path):
+def test_a_dynamic_graph_is_found_with_its_pass(tmp_path):
     x = torch.randn(6, 4)
     with (
         cache_in(tmp_path),

@@ -72,7 +72,7 @@ def test_what_the_user_gets_too_has_eagers_strides():
     chosen_strides(f, *images())
 
 
-def test_open_sizes_keep_what_was_traced():
+def test_dynamic_sizes_keep_what_was_traced():
     assert not any(chosen_strides(convolutions, *images(), dynamic=True))
 
 

@@ -195,7 +195,7 @@ def test_inputs_of_all_kinds():
     torch.testing.assert_close((first[0].detach(), second[0]), expected)
 
 
-def test_open_sizes():
+def test_dynamic_sizes():
     f = compiled(lambda x, y: (x.sin() * x).relu() + y, dynamic=True)
     for n in (3, 5, 2):
         x = leaf(n, 4)

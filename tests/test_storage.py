@@ -139,7 +139,7 @@ def test_tensors_of_the_graph(stored, dtype):
     assert torch.equal(constant.tensor, table)
 
 
-def test_open_sizes(stored):
+def test_dynamic_sizes(stored):
     exact = {"buckets": "exact"}
     f = torch.compile(lambda x: x.softmax(-1)[1:], backend="openxla", dynamic=True, options=exact)
     for n in (3, 5):

@@ -187,10 +187,10 @@ def test_recompile_limit(executables):
             f(torch.randn(4))
 
 
-OPEN = ({0: torch.export.Dim("batch", min=2)},)
+DYNAMIC = ({0: torch.export.Dim("batch", min=2)},)
 
 
-@pytest.mark.parametrize("sizes", [None, OPEN], ids=["fixed", "open"])
+@pytest.mark.parametrize("sizes", [None, DYNAMIC], ids=["fixed", "dynamic"])
 def test_exported_program(sizes, executables):
     model = mlp().eval()
     program = torch.export.export(model, (torch.randn(4, 3),), dynamic_shapes=sizes)
@@ -202,7 +202,7 @@ def test_exported_program(sizes, executables):
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch's own code
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("sizes", [None, OPEN], ids=["fixed", "open"])
+@pytest.mark.parametrize("sizes", [None, DYNAMIC], ids=["fixed", "dynamic"])
 def test_compile_graph_of_an_exported_program(sizes, training):
     """The functional graph: what the program changes comes out before its results."""
     model = mlp().train(training)

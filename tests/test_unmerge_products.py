@@ -1,4 +1,4 @@
-"""Programs that are divided compute products on unmerged dimensions: the same numbers."""
+"""Programs that are sharded compute products on unmerged dimensions: the same numbers."""
 
 import math
 import re
@@ -136,7 +136,7 @@ def test_random_functions(data):
 
 
 @pytest.fixture
-def divided(monkeypatch):
+def sharded(monkeypatch):
     """Programs are for several devices, and run on one."""
     monkeypatch.setattr(compiled_graph, "target_of", lambda *_: TARGET)
 
@@ -214,7 +214,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_no_product_is_of_merged_dimensions(divided, make):
+def test_no_product_is_of_merged_dimensions(sharded, make):
     """Neither forward nor backward."""
     torch.manual_seed(0)
     run, built = watched(make())
@@ -229,7 +229,7 @@ def test_no_product_is_of_merged_dimensions(divided, make):
         assert not merged & set(re.findall(r"(\d+)x", types)), types
 
 
-def test_a_forward_pass_has_no_reshape_around_products(divided):
+def test_a_forward_pass_has_no_reshape_around_products(sharded):
     run, built = watched(Mlp())
     torch._dynamo.reset()
     with torch.no_grad():

@@ -1,6 +1,6 @@
 """Results that are views of inputs lie where eager's lie, whatever the input's place in memory.
 
-At open sizes AOTAutograd reads that off the tensors we return. Cold: every case is traced anew.
+At dynamic sizes AOTAutograd reads that off the tensors we return. Cold: every case is traced anew.
 """
 
 import pytest

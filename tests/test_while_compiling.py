@@ -20,7 +20,7 @@ from tests.compiling import compiled, compiled_whole, leaf
 from tests.host_operators import host_sine
 from xla_dynamo.errors import CompileError, OptionError
 from xla_dynamo.execution import compiled_graph
-from xla_dynamo.graphs.open_sizes import NotBounded
+from xla_dynamo.graphs.dynamic_sizes import NotBounded
 from xla_dynamo.options import Options
 from xla_dynamo.programs.lower_bounded import lower_bounded
 from xla_dynamo.runtime import metrics
@@ -100,7 +100,7 @@ def f(x):
 
 
 def rows(n):
-    """An input whose first size is open from the first call on."""
+    """An input whose first size is dynamic from the first call on."""
     x = torch.randn(n, 11)
     torch._dynamo.mark_dynamic(x, 0)
     return x

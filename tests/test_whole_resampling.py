@@ -148,7 +148,7 @@ def test_tables_that_somebody_puts_back():
     assert names == {"aten.upsample_bilinear2d.default"}
 
 
-def test_gradients_of_open_sizes_have_a_shape():
+def test_gradients_of_dynamic_sizes_have_a_shape():
     grad, sizes = torch.empty(2, 3, 7, 7, device="meta"), ([7, 7], [2, 3, 5, 5])
     backward = aten.upsample_bilinear2d_backward.default
     with enable_python_dispatcher():

@@ -14,7 +14,7 @@ from tests.comparison import compare_wrappers
 from tests.compiling import assert_matches_eager, compiled, leaf
 
 aten = torch.ops.aten
-# Of wrappers of open sizes torch 2.11's AOTAutograd confuses the strides, for every backend.
+# Of wrappers of dynamic sizes torch 2.11's AOTAutograd confuses the strides, for every backend.
 DYNAMIC = [False, True] if torch.__version__ >= "2.13" else [False]
 
 

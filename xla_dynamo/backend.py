@@ -39,10 +39,10 @@ from xla_dynamo.dynamo.recompile_limit import raise_recompile_limit
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.dynamo.saved_parameters import fixed_places
 from xla_dynamo.dynamo.second_order import SecondOrder
-from xla_dynamo.dynamo.size_guards import guards_on_sizes, has_open_sizes, take_guards
+from xla_dynamo.dynamo.size_guards import guards_on_sizes, has_dynamic_sizes, take_guards
 from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.events import Observer, log_event
-from xla_dynamo.execution import saved_graphs, saved_open_graphs
+from xla_dynamo.execution import saved_dynamic_graphs, saved_graphs
 from xla_dynamo.execution.compile_graph import compile_graph
 from xla_dynamo.execution.compiled_graph import CompiledGraph
 from xla_dynamo.execution.graph_keys import NoKey, graph_key
@@ -91,7 +91,7 @@ def openxla(
     parsed = Options.parse(options, mode)
     folder = disk_cache()
     # At several sizes, the programs of a graph under `freeze` share values of this process.
-    is_shared = parsed.freeze and has_open_sizes(gm)
+    is_shared = parsed.freeze and has_dynamic_sizes(gm)
     if folder is None or is_shared or marks.were_ever_there():
         return compile_torch_graph(gm, example_inputs, parsed)
     return _saved_or_compiled(gm, example_inputs, parsed, folder)
@@ -109,17 +109,17 @@ def _saved_or_compiled(
     except (NoKey, UnsupportedTensor) as reason:
         log.info("disk cache: no place for the program of a graph: %s", reason)
         return compile_torch_graph(gm, example_inputs, options)
-    if is_open := has_open_sizes(gm):
+    if is_dynamic := has_dynamic_sizes(gm):
         guard = functools.partial(take_guards, gm)
         fakes = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
-        graph = saved_open_graphs.load(folder, key, options, fakes, guard, passes)
+        graph = saved_dynamic_graphs.load(folder, key, options, fakes, guard, passes)
         call = None if graph is None else saved_graphs.as_aot_autograd_calls(graph)
     else:
         call = saved_graphs.load(folder, key, options, placement)
     if call is not None:
         return torch.compiler.disable(call, reason="a compiled graph")
     watch = saved_graphs.Watch(log_event)
-    saved = SavedPrograms(folder, key, passes) if is_open else None
+    saved = SavedPrograms(folder, key, passes) if is_dynamic else None
     compiled = compile_torch_graph(gm, example_inputs, options, observer=watch, saved=saved)
 
     def save(program: Program) -> None:
@@ -127,8 +127,8 @@ def _saved_or_compiled(
             write_entry(folder, key, program)
 
     watch.close(save)
-    if watch.open_graph is not None:
-        saved_open_graphs.save(folder, key, watch.open_graph, guards_on_sizes(gm))
+    if watch.dynamic_graph is not None:
+        saved_dynamic_graphs.save(folder, key, watch.dynamic_graph, guards_on_sizes(gm))
     return compiled
 
 
@@ -172,7 +172,8 @@ def compile_torch_graph(
             looks at the marks of its tensors.
         compiled: is given each graph of AOTAutograd's when it is compiled.
         observer: is told of every graph and executable, of later ones too.
-        saved: where programs at open sizes are saved, of a graph to which AOTAutograd adds nothing.
+        saved: where programs at dynamic sizes are saved, of a graph to which AOTAutograd adds
+            nothing.
     """
     log_what_dynamo_does()
     check_inputs(gm, example_inputs, of_host)
@@ -221,7 +222,7 @@ def compile_torch_graph(
             if isinstance(observer, saved_graphs.Watch):
                 observer.is_plain = is_plain
                 if is_plain and saved is not None and isinstance(graph, CompiledGraph):
-                    observer.open_graph = graph
+                    observer.dynamic_graph = graph
             report_strides(gm, graph.chosen_strides)
             if compiled is not None:
                 compiled(graph)

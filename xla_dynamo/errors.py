@@ -2,7 +2,7 @@
 
     XlaDynamoError
     ├── OptionError            an unknown or ill-typed key of torch.compile(options=...)
-    ├── ShardingError          a tensor cannot be divided over a mesh as was asked
+    ├── ShardingError          a tensor cannot be sharded over a mesh as was asked
     ├── UnsupportedError       the program asks for something the backend cannot express
     │   ├── UnsupportedOperator    no rule in the lowering table
     │   ├── UnsupportedDtype       a dtype StableHLO has no type for
@@ -28,7 +28,7 @@ class OptionError(XlaDynamoError, ValueError):
 
 
 class ShardingError(XlaDynamoError, ValueError):
-    """A mesh is not one, or a tensor cannot be divided over it as was asked."""
+    """A mesh is not one, or a tensor cannot be sharded over it as was asked."""
 
 
 class UnsupportedError(XlaDynamoError):

@@ -160,7 +160,7 @@ class BuiltExecutable:
     Attributes:
         graph: the graph.
         part: which of its parts, from 1.
-        sizes: the values of the sizes that were left open.
+        sizes: the values of the sizes that were left dynamic.
         reason: why now.
         program: the StableHLO module, and how calls bind to it.
         executable: None if there is nothing to compute.
@@ -210,7 +210,7 @@ class BuiltExecutable:
 
 @dataclasses.dataclass(frozen=True)
 class NotBucketed:
-    """A part of a graph with open sizes is compiled for each tuple of them, and not for bounds.
+    """A part of a graph with dynamic sizes is compiled for each tuple of them, and not for bounds.
 
     Attributes:
         graph: the graph.

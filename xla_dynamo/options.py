@@ -61,9 +61,10 @@ class Options:
             and anew when one of them has changed: by an optimizer, `load_state_dict`, operators in
             place, batch norm. Not seen are changes through `.data` or NumPy, by collectives of
             torch.distributed or by other processes: call `xla_dynamo.refreeze()` after them.
-        buckets: on the CPU, what graphs of open sizes are compiled for: upper bounds of the sizes,
-            "auto" or these, where that is proved to be right; or "exact"ly each tuple of sizes.
-        while_compiling: what calls of a graph with open sizes do while an executable for their
+        buckets: on the CPU, what graphs of dynamic sizes are compiled for: upper bounds of the
+            sizes, "auto" or these, where that is proved to be right; or "exact"ly each tuple of
+            sizes.
+        while_compiling: what calls of a graph with dynamic sizes do while an executable for their
             sizes is compiled: "wait" for it; run in the next "larger" bucket that is compiled
             already, and wait where there is none; or run in "eager" torch. With the last two, a
             thread in the background compiles.

@@ -117,7 +117,7 @@ class Alignment:
                 self._check(ops)
                 inner = Row(ops)
                 if inner.differing() or inner.name == "func.call":
-                    raise Refused("a number in its body depends on an open size")
+                    raise Refused("a number in its body depends on a dynamic size")
                 self.check_regions(inner)
                 for results in self._together([list(op.results) for op in ops]):
                     self._note_static(results)
@@ -135,7 +135,7 @@ class Alignment:
 
     def _note_static(self, values: Sequence[ir.Value]) -> None:
         if any(v.type != values[0].type for v in values):
-            raise Refused("its body has values of an open size")
+            raise Refused("its body has values with a dynamic dimension")
         self._note(values)
 
     def _note(self, values: Sequence[ir.Value]) -> None:

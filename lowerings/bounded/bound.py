@@ -1,4 +1,4 @@
-"""Make a program that was lowered at upper bounds of its open sizes right at every size below."""
+"""Make a program that was lowered at upper bounds of its dynamic sizes right at all sizes below."""
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ from xla_dynamo.lowerings.bounded.extents import (
     RunTimeSizes,
     Sizes,
     Symbols,
-    is_open,
+    is_dynamic,
 )
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.functions import has_uses
@@ -47,7 +47,7 @@ def bound_sizes(
 
     Args:
         functions: the graph's lowerings.
-        symbols: its open sizes.
+        symbols: its dynamic dimensions.
         run_time: the number of the argument that has the symbols' values, i32[symbols].
         inputs: the parts of each argument's dimensions; None for one of static sizes.
         env: values of the first function; those of operations that go are replaced.
@@ -94,11 +94,11 @@ def _note_arguments(
         dims = all_static(sizes)
         if parts is not None:
             dims = tuple(
-                _dim(ctx, s, of_one) if is_open(s) else static_dim(s)
+                _dim(ctx, s, of_one) if is_dynamic(s) else static_dim(s)
                 for s, of_one in zip(sizes, parts, strict=True)
             )
-        elif any(map(is_open, sizes)):
-            raise Refused("an argument has an open size that is not known")
+        elif any(map(is_dynamic, sizes)):
+            raise Refused("an argument has a dynamic size that is not known")
         for dim, of_one in zip(dims, sizes, strict=True):
             assert dim_sizes(dim) == of_one
         ctx.dims[values[0]] = dims
@@ -109,7 +109,7 @@ def _dim(ctx: BoundedContext, sizes: Sizes, parts: Parts) -> Dim:
         return (Atom(sizes, parts[0]),)
     variants = list(zip(*ctx.symbols.sizes, strict=True))
     each = [(part, tuple(part.at(variant) for variant in variants)) for part in parts]
-    return simplified([Atom(s, part if is_open(s) else None) for part, s in each])
+    return simplified([Atom(s, part if is_dynamic(s) else None) for part, s in each])
 
 
 def _captured(op: ir.Operation) -> Iterator[ir.Value]:
@@ -122,22 +122,22 @@ def _captured(op: ir.Operation) -> Iterator[ir.Value]:
 
 
 def _read(ctx: BoundedContext, aligned: Alignment, row: Row) -> None:
-    """Note the dimensions of an operation's results, by its rule if one is open."""
+    """Note the dimensions of an operation's results, by its rule if a dimension is dynamic."""
     operands = [ctx.dims[value] for value in row.op.operands]
     results = [row.result(i) for i in range(len(row.op.results))]
     free = any(is_free(dim) for dims in operands for dim in dims)
-    free = free or any(is_open(sizes) for of_one in results for sizes in of_one)
+    free = free or any(is_dynamic(sizes) for of_one in results for sizes in of_one)
     aligned.check_regions(row)
     if any(is_free(dim) for value in _captured(row.op) for dim in ctx.dims.get(value, ())):
-        raise Refused("its body reads a value of an open size")
+        raise Refused("its body reads a value with a dynamic dimension")
     if not free and not row.differing():
         for result, sizes in zip(row.op.results, results, strict=True):
             ctx.dims[result] = all_static(sizes)
         return
     rule = RULES.get(row.name)
     if rule is None:
-        raise Refused("it is not known how it treats open sizes")
+        raise Refused("it is not known how it treats dynamic dimensions")
     rule(ctx, row)
     for result, sizes in zip(row.op.results, results, strict=True):
         if [dim_sizes(dim) for dim in ctx.dims[result]] != sizes:
-            raise Refused("its open sizes are not followed")
+            raise Refused("its dynamic dimensions are not followed")

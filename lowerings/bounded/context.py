@@ -18,7 +18,7 @@ class BoundedContext:
     """A program on its way to a bounded one.
 
     Attributes:
-        symbols: the open sizes.
+        symbols: the dynamic sizes.
         run_time: their values, where the program runs.
         masks: selects by them.
         dims: of each value that has been read, its dimensions.
@@ -47,7 +47,7 @@ class BoundedContext:
     def count(self, dim: Dim) -> Extent:
         """How many places of a dimension of one atom have elements of the graph."""
         if len(dim) != 1:
-            raise Refused("it takes a part of open sizes that were merged")
+            raise Refused("it takes a part of dynamic dimensions that were merged")
         return self.masks.extent(dim[0])
 
 
@@ -57,7 +57,7 @@ RULES: dict[str, Rule] = {}
 
 
 def bounds(*names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of operations by name, for when some dimension of them is open."""
+    """Register the rule of operations by name, for when some dimension of them is dynamic."""
 
     def register(rule: Rule) -> Rule:
         for name in names:
@@ -71,15 +71,15 @@ def bounds(*names: str) -> Callable[[Rule], Rule]:
 def allow(row: Row, *names: str) -> None:
     """Raise Refused where other attributes than these depend on a size."""
     if other := row.differing() - set(names):
-        raise Refused(f"its {', '.join(sorted(other))} depend on an open size")
+        raise Refused(f"its {', '.join(sorted(other))} depend on a dynamic size")
 
 
 def all_static(sizes: Sequence[Sizes]) -> Dims:
-    """The dimensions of a value without open sizes."""
+    """The dimensions of a value without dynamic sizes."""
     return tuple(map(static_dim, sizes))
 
 
-def refuse_open(dims: Dims, why: str) -> None:
-    """Raise Refused if a dimension is open."""
+def refuse_dynamic(dims: Dims, why: str) -> None:
+    """Raise Refused if a dimension is dynamic."""
     if any(map(is_free, dims)):
         raise Refused(why)

@@ -5,7 +5,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.bounded.alignment import Row
-from xla_dynamo.lowerings.bounded.context import BoundedContext, allow, bounds, refuse_open
+from xla_dynamo.lowerings.bounded.context import BoundedContext, allow, bounds, refuse_dynamic
 from xla_dynamo.lowerings.bounded.dimensions import (
     Dim,
     Dims,
@@ -14,7 +14,7 @@ from xla_dynamo.lowerings.bounded.dimensions import (
     joined,
     static_dim,
 )
-from xla_dynamo.lowerings.bounded.extents import Refused, Sizes, is_open
+from xla_dynamo.lowerings.bounded.extents import Refused, Sizes, is_dynamic
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.operation_names import named
 
@@ -56,7 +56,7 @@ def _check_start(row: Row) -> None:
                 return
     elif all(op.name in _CHOOSING for op in ops):
         return
-    raise Refused("it reduces an open size in a way that is not followed")
+    raise Refused("it reduces a dynamic dimension in a way that is not followed")
 
 
 @bounds("stablehlo.dot_general")
@@ -84,7 +84,7 @@ def dot_general(ctx: BoundedContext, row: Row) -> None:
 
 @bounds("stablehlo.gather")
 def gather(ctx: BoundedContext, row: Row) -> None:
-    """An index into an open dimension is kept among its elements of the graph."""
+    """An index into a dynamic dimension is kept among its elements of the graph."""
     allow(row, "slice_sizes")
     numbers = hlo.GatherDimensionNumbers(row.op.attributes["dimension_numbers"])
     operand, indices = ctx.operand(row, 0), list(ctx.operand(row, 1))
@@ -98,16 +98,16 @@ def gather(ctx: BoundedContext, row: Row) -> None:
         if d in batching:
             indices[batching[d]] = joined([indices[batching[d]], dim])
         elif not is_free(dim):
-            if is_open(slices[d]):
-                raise Refused("how much it gathers depends on an open size")
+            if is_dynamic(slices[d]):
+                raise Refused("how much it gathers depends on a dynamic size")
         elif slices[d] != whole[d]:
             if set(slices[d]) != {1}:
-                raise Refused("it gathers parts of an open size")
+                raise Refused("it gathers parts of a dynamic dimension")
             if d not in numbers.start_index_map:
-                raise Refused("it gathers parts of an open size")
+                raise Refused("it gathers parts of a dynamic dimension")
             limits[list(numbers.start_index_map).index(d)] = dim
     if vector < len(indices):
-        refuse_open((indices[vector],), "the number of its indices is open")
+        refuse_dynamic((indices[vector],), "the number of its indices is dynamic")
     if limits:
         row.op.operands[1] = _clamped(ctx, row.op.operands[1], vector, limits)
     left = [dim for d, dim in enumerate(indices) if d != vector]
@@ -144,13 +144,13 @@ def _clamped(
 def _note(ctx: BoundedContext, row: Row, dims: Dims) -> None:
     """Note the dimensions of a result, which must have its sizes."""
     if list(map(dim_sizes, dims)) != row.result():
-        raise Refused("its open sizes are not followed")
+        raise Refused("its dynamic dimensions are not followed")
     ctx.dims[row.op.results[0]] = dims
 
 
 @bounds("stablehlo.dynamic_slice")
 def dynamic_slice(ctx: BoundedContext, row: Row) -> None:
-    """Where a part of an open dimension begins is kept so that it has elements of the graph."""
+    """Where a part of a dynamic dimension begins is kept so that it has elements of the graph."""
     allow(row, "slice_sizes")
     taken = row.integers("slice_sizes")
     _note(ctx, row, _moved(ctx, row, ctx.operand(row, 0), row.operand(0), taken, first=1))
@@ -166,7 +166,7 @@ def dynamic_update_slice(ctx: BoundedContext, row: Row) -> None:
         if row.operand(0)[d] == row.operand(1)[d]:
             dims[d] = joined([dim, of_part])
         elif is_free(of_part):
-            raise Refused("it writes an open size into another")
+            raise Refused("it writes a dynamic dimension into another")
     _note(ctx, row, tuple(dims))
 
 
@@ -179,12 +179,12 @@ def _moved(
         if whole[d] == taken[d]:
             found.append(dim)
             continue
-        if is_open(taken[d]):
-            raise Refused("how much it takes depends on an open size")
+        if is_dynamic(taken[d]):
+            raise Refused("how much it takes depends on a dynamic size")
         if is_free(dim):
             last = ctx.count(dim).plus(-taken[d][0])
             if not last.never_below(0, ctx.symbols.lows):
-                raise Refused("it takes a part of an open size that may not be there at all sizes")
+                raise Refused("it slices a dynamic dimension where it may have too few elements")
             start = row.op.operands[first + d]
             row.op.operands[first + d] = hlo.minimum(start, ctx.value(last, build.dtype_of(start)))
         found.append(static_dim(taken[d]))
@@ -198,14 +198,14 @@ def sort(ctx: BoundedContext, row: Row) -> None:
     along = ir.IntegerAttr(row.op.attributes["dimension"]).value
     given = [ctx.operand(row, i) for i in range(len(row.op.operands))]
     dims = tuple(joined(each) for each in zip(*given, strict=True))
-    refuse_open(dims[along : along + 1], "it sorts along an open size")
+    refuse_dynamic(dims[along : along + 1], "it sorts along a dynamic dimension")
     for result in row.op.results:
         ctx.dims[result] = dims
 
 
 @bounds("stablehlo.reduce_window")
 def reduce_window(ctx: BoundedContext, row: Row) -> None:
-    """Windows over static dimensions, and those that end at each place of an open one."""
+    """Windows over static dimensions, and those that end at each place of a dynamic one."""
     allow(row, "window_dimensions", "padding")
     if len(row.op.results) != 1:
         raise Refused("it reduces windows of several values")
@@ -216,14 +216,14 @@ def reduce_window(ctx: BoundedContext, row: Row) -> None:
         before, after, window = row.operand(0)[d], row.result()[d], windows[d]
         low, high = zip(*(of_one[d] for of_one in pads), strict=True)
         if not is_free(dim):
-            if any(map(is_open, (window, low, high))):
-                raise Refused("its windows depend on an open size")
+            if any(map(is_dynamic, (window, low, high))):
+                raise Refused("its windows depend on a dynamic size")
             found.append(static_dim(after))
             continue
         # Each place sees those before it, and the padding behind is never read.
         causal = all(n - 1 == pad for n, pad in zip(window, low, strict=True)) and not any(high)
         if before != after or not causal or not _is_plain(row, d):
-            raise Refused("its windows reach behind the end of an open size")
+            raise Refused("its windows reach behind the end of a dynamic dimension")
         found.append(dim)
     _note(ctx, row, tuple(found))
 
@@ -247,15 +247,15 @@ def _is_plain(row: Row, dim: int) -> bool:
 
 @bounds("stablehlo.convolution")
 def convolution(ctx: BoundedContext, row: Row) -> None:
-    """Only images may be of an open number."""
+    """Only images may be of a dynamic number."""
     allow(row)
     numbers = hlo.ConvDimensionNumbers(row.op.attributes["dimension_numbers"])
-    refuse_open(ctx.operand(row, 1), "its kernel is of an open size")
+    refuse_dynamic(ctx.operand(row, 1), "its kernel is of a dynamic size")
     images = ctx.operand(row, 0)
     others = tuple(d for i, d in enumerate(images) if i != numbers.input_batch_dimension)
-    refuse_open(others, "its images are of an open size")
+    refuse_dynamic(others, "its images are of a dynamic size")
     if ir.IntegerAttr(row.op.attributes["batch_group_count"]).value != 1:
-        raise Refused("it groups images of an open number")
+        raise Refused("it groups images of a dynamic number")
     dims = [static_dim(sizes) for sizes in row.result()]
     dims[numbers.output_batch_dimension] = images[numbers.input_batch_dimension]
     _note(ctx, row, tuple(dims))

@@ -1,9 +1,9 @@
 """What is known of a value's dimensions in a bounded program: which elements are the graph's.
 
 A dimension is made of *atoms*, in row-major order: [batch, sequence] reshaped to one dimension
-has the two atoms. An atom is static; or open, and then only its first `extent` places have elements
-of the graph, and what stands in the others is arbitrary; or uniform, as made by a broadcast: all
-places have the same elements, so that it agrees with any atoms of its size.
+has the two atoms. An atom is static; or dynamic, and then only its first `extent` places have
+elements of the graph, and what stands in the others is arbitrary; or uniform, as made by a
+broadcast: all places have the same elements, so that it agrees with any atoms of its size.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Sizes, is_open
+from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Sizes, is_dynamic
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Atom:
     uniform: bool = False
 
     @property
-    def is_open(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether the size is not the same in all variants."""
-        return is_open(self.sizes)
+        return is_dynamic(self.sizes)
 
 
 Dim: TypeAlias = tuple[Atom, ...]
@@ -50,12 +50,12 @@ def static_dim(sizes: Sizes) -> Dim:
 
 def uniform_dim(sizes: Sizes) -> Dim:
     """A dimension along which a value does not change; static if the size is."""
-    return (Atom(sizes, None, is_open(sizes)),)
+    return (Atom(sizes, None, is_dynamic(sizes)),)
 
 
 def is_free(dim: Dim) -> bool:
-    """Whether some atom of a dimension is open, a uniform one included."""
-    return any(atom.is_open for atom in dim)
+    """Whether some atom of a dimension is dynamic, a uniform one included."""
+    return any(atom.is_dynamic for atom in dim)
 
 
 def simplified(atoms: Sequence[Atom]) -> Dim:
@@ -98,14 +98,14 @@ def _joined_atoms(a: Atom, b: Atom) -> Atom:
         return a
     if a.uniform:
         return b
-    raise Refused("it combines two open sizes that are not known to be equal")
+    raise Refused("it combines two dynamic dimensions that are not known to be equal")
 
 
 def regrouped(dims: Dims, wanted: Sequence[Sizes]) -> Dims:
     """The dimensions of a reshape.
 
     Raises:
-        Refused: it merges or splits an open size in a way that is not followed.
+        Refused: it merges or splits a dynamic dimension in a way that is not followed.
     """
     atoms = [atom for dim in dims for atom in dim if set(atom.sizes) != {1}]
     found: list[Dim] = []
@@ -114,7 +114,7 @@ def regrouped(dims: Dims, wanted: Sequence[Sizes]) -> Dims:
         rest = sizes
         while set(rest) != {1}:
             if not atoms:
-                raise Refused("it reshapes an open size in a way that is not followed")
+                raise Refused("it reshapes a dynamic dimension in an unknown way")
             atom = atoms.pop(0)
             if _divides(atom.sizes, rest):
                 taken.append(atom)
@@ -122,16 +122,16 @@ def regrouped(dims: Dims, wanted: Sequence[Sizes]) -> Dims:
                 continue
             # A part of an atom: the others are left for the next dimensions.
             if atom.extent is not None or not _divides(rest, atom.sizes):
-                raise Refused("it splits or merges an open size in a way that is not followed")
+                raise Refused("it splits or merges a dynamic dimension in an unknown way")
             left = _quotient(atom.sizes, rest)
-            if not atom.uniform and (is_open(rest) or is_open(left)):
-                raise Refused("it splits or merges an open size in a way that is not followed")
-            taken.append(Atom(rest, None, is_open(rest)))
-            atoms.insert(0, Atom(left, None, is_open(left)))
+            if not atom.uniform and (is_dynamic(rest) or is_dynamic(left)):
+                raise Refused("it splits or merges a dynamic dimension in an unknown way")
+            taken.append(Atom(rest, None, is_dynamic(rest)))
+            atoms.insert(0, Atom(left, None, is_dynamic(left)))
             rest = (1,) * len(rest)
         found.append(simplified(taken) if taken else static_dim(sizes))
     if atoms:
-        raise Refused("it reshapes an open size in a way that is not followed")
+        raise Refused("it reshapes a dynamic dimension in an unknown way")
     return tuple(found)
 
 

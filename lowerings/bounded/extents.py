@@ -1,8 +1,8 @@
 """Sizes of programs that are lowered several times, and the extents that they stand for.
 
-A graph with open sizes is lowered once for each *variant*, a choice of numbers for its symbols. The
-first variant has the bounds: that is the program that runs. A size is known by its numbers in all
-variants, and an *extent* is the polynomial of the symbols that has these values.
+A graph with dynamic sizes is lowered once for each *variant*, a choice of numbers for its symbols.
+The first variant has the bounds: that is the program that runs. A size is known by its numbers in
+all variants, and an *extent* is the polynomial of the symbols that has these values.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Refused(Exception):
         self.place = place
 
 
-def is_open(sizes: Sizes) -> bool:
+def is_dynamic(sizes: Sizes) -> bool:
     """Whether a size is not the same in all variants."""
     return len(set(sizes)) > 1
 
@@ -163,7 +163,7 @@ class Symbols:
 
     def _solve(self, sizes: Sizes) -> Extent | None:
         """A product of symbols times a factor, plus a constant if it is of one symbol."""
-        if not is_open(sizes):
+        if not is_dynamic(sizes):
             return constant(sizes[0])
         found: set[Extent] = set()
         for key, values in self._candidates:

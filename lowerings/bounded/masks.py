@@ -1,4 +1,4 @@
-"""Masks over the places of open dimensions that have elements of the graph."""
+"""Masks over the places of dynamic dimensions that have elements of the graph."""
 
 import torch
 from jax.extend.mlir import ir
@@ -28,14 +28,14 @@ class Masks:
         return hlo.select(mask, x, build.broadcast_in_dim(neutral, shape, []))
 
     def extent(self, atom: Atom) -> Extent:
-        """How many places of an open atom count."""
+        """How many places of a dynamic atom count."""
         return self._symbols.wanted(atom.sizes) if atom.extent is None else atom.extent
 
     def _of_dim(self, dim: Dim) -> ir.Value:
         """Which places of a dimension have elements of the graph, i1[size]."""
         shape, mask = [atom.sizes[0] for atom in dim], None
         for number, atom in enumerate(dim):
-            if atom.is_open:
+            if atom.is_dynamic:
                 bound = hlo.convert(
                     tensor_type((), torch.int32), self._run_time.value(self.extent(atom))
                 )

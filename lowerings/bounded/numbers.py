@@ -21,7 +21,7 @@ def computed_number(
     """The scalar with these values in the variants: an extent, or the reciprocal of one.
 
     Args:
-        symbols: the open sizes.
+        symbols: the dynamic sizes.
         value: makes the value of an extent as a scalar of some dtype.
         numbers: the values.
         dtype: of the scalar.
@@ -43,7 +43,7 @@ def computed_number(
             return _as(
                 hlo.divide(build.scalar(1, torch.float64), value(extent, torch.float64)), dtype
             )
-    raise Refused(f"a number that is {numbers[0]} at the bounds depends on open sizes")
+    raise Refused(f"a number that is {numbers[0]} at the bounds depends on dynamic sizes")
 
 
 def _as(double: ir.Value, dtype: torch.dtype) -> ir.Value:

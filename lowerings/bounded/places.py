@@ -5,7 +5,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.bounded.alignment import Row
-from xla_dynamo.lowerings.bounded.context import BoundedContext, allow, bounds, refuse_open
+from xla_dynamo.lowerings.bounded.context import BoundedContext, allow, bounds, refuse_dynamic
 from xla_dynamo.lowerings.bounded.dimensions import (
     Atom,
     Dim,
@@ -17,7 +17,7 @@ from xla_dynamo.lowerings.bounded.dimensions import (
     static_dim,
     uniform_dim,
 )
-from xla_dynamo.lowerings.bounded.extents import Refused, Sizes, constant, is_open
+from xla_dynamo.lowerings.bounded.extents import Refused, Sizes, constant, is_dynamic
 from xla_dynamo.lowerings.bounded.numbers import computed_number
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, named
@@ -58,7 +58,7 @@ def iota(ctx: BoundedContext, row: Row) -> None:
     allow(row)
     along = ir.IntegerAttr(row.op.attributes["iota_dimension"]).value
     dims = [uniform_dim(sizes) for sizes in row.result()]
-    if is_open(sizes := row.result()[along]):
+    if is_dynamic(sizes := row.result()[along]):
         dims[along] = (Atom(sizes, ctx.symbols.wanted(sizes)),)
     ctx.dims[row.op.results[0]] = tuple(dims)
 
@@ -69,7 +69,7 @@ def random_bits(ctx: BoundedContext, row: Row) -> None:
     state, bits = row.op.results
     ctx.dims[state] = ctx.operand(row, 0)
     ctx.dims[bits] = tuple(
-        (Atom(sizes, ctx.symbols.wanted(sizes)),) if is_open(sizes) else static_dim(sizes)
+        (Atom(sizes, ctx.symbols.wanted(sizes)),) if is_dynamic(sizes) else static_dim(sizes)
         for sizes in row.result(1)
     )
 
@@ -84,7 +84,7 @@ def broadcast(ctx: BoundedContext, row: Row) -> None:
         if before == row.result()[place]:
             dims[place] = dim
         elif set(before) != {1}:
-            raise Refused("it repeats a dimension of an open size")
+            raise Refused("it repeats a dynamic dimension")
     ctx.dims[row.op.results[0]] = tuple(dims)
 
 
@@ -109,13 +109,13 @@ def reverse(ctx: BoundedContext, row: Row) -> None:
     allow(row)
     dims = ctx.operand(row, 0)
     for d in ir.DenseI64ArrayAttr(row.op.attributes["dimensions"]):
-        refuse_open(dims[d : d + 1], "it turns an open size back to front")
+        refuse_dynamic(dims[d : d + 1], "it reverses a dynamic dimension")
     ctx.dims[row.op.results[0]] = dims
 
 
 @bounds("stablehlo.slice")
 def slice_(ctx: BoundedContext, row: Row) -> None:
-    """A part of an open dimension begins at a number, or is a number of places at its end."""
+    """A part of a dynamic dimension begins at a number, or is a number of places at its end."""
     allow(row, "start_indices", "limit_indices")
     given = zip(
         ctx.operand(row, 0),
@@ -130,14 +130,14 @@ def slice_(ctx: BoundedContext, row: Row) -> None:
     for dim, before, start, limit, stride, after in given:
         if after == before:
             dims.append(dim)
-        elif not any(map(is_open, (before, start, limit))):
+        elif not any(map(is_dynamic, (before, start, limit))):
             dims.append(static_dim(after))
         elif set(stride) != {1}:
-            raise Refused("it takes every n-th place of an open size")
+            raise Refused("it takes every n-th place of a dynamic dimension")
         else:
             dims.append(_part(ctx, dim, before, start, after))
         starts.append(start)
-        moves |= is_open(start)
+        moves |= is_dynamic(start)
     if not moves:
         ctx.dims[row.op.results[0]] = tuple(dims)
         return
@@ -155,15 +155,15 @@ def _part(ctx: BoundedContext, dim: Dim, before: Sizes, start: Sizes, after: Siz
     # At the bounds it lies in the dimension, since else the program would not be one. A static
     # dimension has elements of the graph everywhere, so below the bounds nothing is missing.
     if is_free(dim) and not rest.never_below(0, symbols.lows):
-        raise Refused("it takes a part of an open size that may not be there at all sizes")
-    if is_open(start) and is_open(after):
-        raise Refused("both where it begins and how much it takes depend on open sizes")
-    return (Atom(after, taken),) if is_open(after) else static_dim(after)
+        raise Refused("it slices a dynamic dimension where it may have too few elements")
+    if is_dynamic(start) and is_dynamic(after):
+        raise Refused("both where it begins and how much it takes depend on dynamic sizes")
+    return (Atom(after, taken),) if is_dynamic(after) else static_dim(after)
 
 
 @bounds("stablehlo.concatenate")
 def concatenate(ctx: BoundedContext, row: Row) -> None:
-    """Along an open dimension, each part is written where the one before it ends at run time."""
+    """Along a dynamic dimension, each part is written where the one before it ends at run time."""
     allow(row)
     along, (result,) = ir.IntegerAttr(row.op.attributes["dimension"]).value, row.op.results
     given = [ctx.operand(row, i) for i in range(len(row.op.operands))]
@@ -209,7 +209,7 @@ def _is_reshaped(value: ir.Value) -> bool:
 
 @bounds("stablehlo.pad")
 def pad(ctx: BoundedContext, row: Row) -> None:
-    """Behind an open dimension the padding begins at run time, so its places are filled first."""
+    """Behind a dynamic dimension the padding begins at run time, so its places are filled first."""
     allow(row)
     x, number = row.op.operands
     before = ctx.operand(row, 0)
@@ -217,21 +217,21 @@ def pad(ctx: BoundedContext, row: Row) -> None:
     given = zip(before, *(row.integers(name) for name in names), row.result(), strict=True)
     dims, filled = [], {}
     for d, (dim, low, high, interior, after) in enumerate(given):
-        if any(map(is_open, (low, interior))) or (is_free(dim) and is_open(high)):
-            raise Refused("how much it pads depends on an open size")
+        if any(map(is_dynamic, (low, interior))) or (is_free(dim) and is_dynamic(high)):
+            raise Refused("how much it pads depends on a dynamic size")
         if not is_free(dim):
-            is_whole = not is_open(after)
+            is_whole = not is_dynamic(after)
             dims.append(
                 static_dim(after) if is_whole else (Atom(after, ctx.symbols.wanted(after)),)
             )
         elif not (any(low) or any(high) or any(interior)):
             dims.append(dim)
         elif any(interior) or min(low) < 0:
-            raise Refused("it puts numbers between the places of an open size")
+            raise Refused("it puts numbers between the places of a dynamic dimension")
         else:
             extent = ctx.count(dim).plus(low[0] + high[0])
             if not extent.never_below(0, ctx.symbols.lows):
-                raise Refused("it cuts an open size")
+                raise Refused("it cuts a dynamic dimension")
             if high[0] > 0:
                 filled[d] = dim
             dims.append((Atom(after, extent),))
@@ -248,7 +248,7 @@ def number(ctx: BoundedContext, row: Row) -> None:
     dims = tuple(map(uniform_dim, row.result()))
     if not all(v.is_splat for v in values):
         if not row.same("value"):
-            raise Refused("a table of numbers depends on an open size")
+            raise Refused("a table of numbers depends on a dynamic size")
         ctx.dims[result] = dims
         return
     numbers = [ir.DenseElementsAttr(v).get_splat_value().value for v in values]

@@ -5,7 +5,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.bounded.alignment import Row
-from xla_dynamo.lowerings.bounded.context import BoundedContext, allow, bounds, refuse_open
+from xla_dynamo.lowerings.bounded.context import BoundedContext, allow, bounds, refuse_dynamic
 from xla_dynamo.lowerings.bounded.dimensions import Dim, is_free, joined
 from xla_dynamo.lowerings.bounded.extents import Refused
 from xla_dynamo.lowerings.builders import build
@@ -15,14 +15,14 @@ from xla_dynamo.lowerings.builders import build
 def scatter(ctx: BoundedContext, row: Row) -> None:
     """An update without elements of the graph gets an index outside, where XLA writes nothing.
 
-    Indices into an open dimension are the graph's own, so they are among its elements.
+    Indices into a dynamic dimension are the graph's own, so they are among its elements.
     """
     allow(row)
     count = len(row.op.results)
     numbers = hlo.ScatterDimensionNumbers(row.op.attributes["scatter_dimension_numbers"])
     indices, vector = list(ctx.operand(row, count)), numbers.index_vector_dim
     if vector < len(indices):
-        refuse_open((indices[vector],), "the number of its indices is open")
+        refuse_dynamic((indices[vector],), "the number of its indices is dynamic")
     places = [d for d in range(len(indices)) if d != vector]
     batching = dict(
         zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
@@ -44,13 +44,15 @@ def scatter(ctx: BoundedContext, row: Row) -> None:
             if row.operand(i)[d] == row.operand(count + 1 + i)[window]:
                 found[d] = joined([dims[d], updates[window]])
             elif is_free(dims[d]) or is_free(updates[window]):
-                raise Refused("it writes a part of an open size")
+                raise Refused("it writes a part of a dynamic dimension")
         ctx.dims[row.op.results[i]] = tuple(found)
-    open_places = {place: dim for place, dim in whole.items() if is_free(dim)}
-    if open_places:
+    dynamic_places = {place: dim for place, dim in whole.items() if is_free(dim)}
+    if dynamic_places:
         given = row.op.operands[count]
         dtype = build.dtype_of(given)
         outside = -1 if dtype.is_signed else torch.iinfo(dtype).max
-        row.op.operands[count] = ctx.masks.masked(given, open_places, build.scalar(outside, dtype))
+        row.op.operands[count] = ctx.masks.masked(
+            given, dynamic_places, build.scalar(outside, dtype)
+        )
         for name in ("indices_are_sorted", "unique_indices"):
             row.op.attributes[name] = ir.BoolAttr.get(False)

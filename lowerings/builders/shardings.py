@@ -30,9 +30,9 @@ def mesh_axes(module: ir.Module) -> dict[str, int]:
 def sharding_attribute(
     axes: Sequence[Sequence[str]], replicated_axes: Sequence[str] = ()
 ) -> ir.Attribute:
-    """The attribute for a tensor whose dimensions these axes divide.
+    """The attribute for a tensor whose dimensions these axes shard.
 
-    Unconstrained dimensions may be divided by further axes, but not by the replicated ones.
+    Unconstrained dimensions may be sharded by further axes, but not by the replicated ones.
     """
     dims = [
         sdy.DimensionShardingAttr.get([], is_closed=False)
@@ -45,7 +45,7 @@ def sharding_attribute(
 
 
 def axes_of_entries(partition_spec: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """The axes that divide each dimension, from the entries of a graph's operator."""
+    """The axes that shard each dimension, from the entries of a graph's operator."""
     return tuple(map(axes_of_entry, partition_spec))
 
 

@@ -93,9 +93,9 @@ def _regions(main: func.FuncOp) -> list[_Region]:
             marks[given["pos"]] = op
             if not given["is_input"]:
                 ended[given["id"]] = None
-    if open_ones := [r.name for key, r in found.items() if key not in ended]:
+    if unfinished := [r.name for key, r in found.items() if key not in ended]:
         raise UnsupportedError(
-            f"the region {open_ones[0]!r} has marked inputs, and no marked output is used: call "
+            f"the region {unfinished[0]!r} has marked inputs, and no marked output is used: call "
             "mark_outputs on its results, and use what that returns"
         )
     return [found[key] for key in ended]

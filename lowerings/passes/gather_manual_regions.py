@@ -1,12 +1,12 @@
 """Gather the operations of manual regions into computations that each device does by itself.
 
-Lowering writes a manual region as operations among the others: an entry makes each device's piece
-of a value, operators compute with pieces, and an exit makes a value of the pieces. The partitioner
-of XLA wants one operation, `sdy.manual_computation`, around all that computes with pieces.
+Lowering writes a manual region as operations among the others: an entry makes each device's shard
+of a value, operators compute with shards, and an exit makes a value of the shards. The partitioner
+of XLA wants one operation, `sdy.manual_computation`, around all that computes with shards.
 
 Regions have levels. A region that depends on a result of another is a level above it, as the
 gradient of a region is above that region. All operations of a level go into one computation. A
-piece that a later level reads leaves its computation as a value that has the pieces of all devices,
+shard that a later level reads leaves its computation as a value that has the shards of all devices,
 one behind the other along the first dimension, and enters the later one so: nothing moves.
 """
 
@@ -52,7 +52,7 @@ def gather_manual_regions(module: ir.Module, target: Target) -> None:
     regions as they are. The channels of collectives get numbers.
 
     Raises:
-        ShardingError: a piece leaves a region other than by an exit, or regions are nested.
+        ShardingError: a shard leaves a region other than by an exit, or regions are nested.
     """
     found = list(operations_within(module))
     collectives = [op for op in found if op.name in _COLLECTIVES]
@@ -92,8 +92,8 @@ class _Regions:
 
     Attributes:
         axes: the axes of the mesh, with their sizes.
-        entries: by the piece that it makes, each entry.
-        inside: by level, the operations that compute with pieces.
+        entries: by the shard that it makes, each entry.
+        inside: by level, the operations that compute with shards.
         exits: by level, the exits.
         outside: by level, the other operations: those that need the results of the level before.
         last: the operation that ends the block.
@@ -107,7 +107,7 @@ class _Regions:
         self.outside: dict[int, list[ir.Operation]] = collections.defaultdict(list)
         self.last: ir.Operation | None = None
         self._levels: dict[Value, int] = {}  # of every value of the block, 0 if it is not there
-        self._pieces: dict[Value, int] = {}  # the level of the operation that computes it
+        self._shards: dict[Value, int] = {}  # the level of the operation that computes it
         self._later: dict[int, dict[Value, None]] = collections.defaultdict(dict)
         self._carried: dict[Value, Value] = {}
 
@@ -117,9 +117,9 @@ class _Regions:
         """Take the next operation of the block."""
         read = values_read(op)
         level = max((self._levels.get(v, 0) for v in read), default=0)
-        reads_pieces = any(v in self.entries or v in self._pieces for v in read)
+        reads_shards = any(v in self.entries or v in self._shards for v in read)
         call = _call(op)
-        if reads_pieces and (has_ends or call == ENTRY):
+        if reads_shards and (has_ends or call == ENTRY):
             raise ShardingError(f"a manual region has another inside it, {_where(op)}")
         if call == ENTRY:
             self.entries[op.results[0]] = op
@@ -127,7 +127,7 @@ class _Regions:
             self.exits[level].append(op)
             self._note_readers(read, level)
             level += 1
-        elif reads_pieces or (has_collectives and not has_ends):
+        elif reads_shards or (has_collectives and not has_ends):
             if op.name.endswith("return"):
                 raise ShardingError(
                     "a value of a manual region, of which each device has its own, leaves the "
@@ -135,7 +135,7 @@ class _Regions:
                 )
             self.inside[level].append(op)
             self._note_readers(read, level)
-            self._pieces.update(dict.fromkeys(op.results, level))
+            self._shards.update(dict.fromkeys(op.results, level))
         elif op.name.endswith("return"):
             self.last = op
         else:
@@ -144,8 +144,8 @@ class _Regions:
 
     def _note_readers(self, read: Iterable[Value], level: int) -> None:
         for value in read:
-            if self._pieces.get(value, level) < level:
-                self._later[self._pieces[value]][value] = None
+            if self._shards.get(value, level) < level:
+                self._later[self._shards[value]][value] = None
 
     # --- write them anew ---------------------------------------------------------------------
 
@@ -217,22 +217,22 @@ class _Regions:
             sdy.ReturnOp(returned)
 
     def _operand(self, value: Value) -> tuple[Value, ir.Attribute, ir.Type]:
-        """An operand for a value that a computation is given: what, divided how, its pieces."""
+        """The operand for a value that a computation reads, its sharding, and its shard's type."""
         if (entry := self.entries.get(value)) is not None:
             return entry.operands[0], entry.attributes[REGION_SHARDING], value.type
-        if value in self._pieces:
+        if value in self._shards:
             shape = shape_of(value) or (1,)
-            piece = ir.RankedTensorType.get(shape, value.type.element_type)
-            return self._carried[value], self._all_axes(len(shape)), piece
+            shard = ir.RankedTensorType.get(shape, value.type.element_type)
+            return self._carried[value], self._all_axes(len(shape)), shard
         return value, sharding_attribute([()] * rank_of(value)), value.type
 
-    def _carried_type(self, piece: Value) -> ir.Type:
-        """The type of the pieces of all devices, one behind the other."""
+    def _carried_type(self, shard: Value) -> ir.Type:
+        """The type of the shards of all devices, one behind the other."""
         count = 1
         for size in self.axes.values():
             count *= size
-        first, *others = shape_of(piece) or (1,)
-        return ir.RankedTensorType.get([first * count, *others], piece.type.element_type)
+        first, *others = shape_of(shard) or (1,)
+        return ir.RankedTensorType.get([first * count, *others], shard.type.element_type)
 
     def _all_axes(self, rank: int) -> ir.Attribute:
         return sharding_attribute([tuple(self.axes), *[()] * (rank - 1)])

@@ -13,7 +13,7 @@ from xla_dynamo.process_state import kept
 
 Rewrite = Callable[[ir.Module, Target], Any]
 Place = tuple[Literal["before", "after"], str]
-_LAST: Place = ("before", "gather_manual_regions")  # which has to see all that computes with pieces
+_LAST: Place = ("before", "gather_manual_regions")  # which has to see all that computes with shards
 
 _lock = threading.Lock()
 
@@ -90,11 +90,11 @@ def register_pass(
     `xla_dynamo.lowerings.target.Target`. It changes the module in place and returns nothing; `main`
     must keep its arguments and its results. The module is verified behind it. A pass may be called
     by several threads at once, and for each graph, also for the program that computes the frozen
-    values of `freeze`; `target` tells programs that are divided, bounded or part of JAX's.
+    values of `freeze`; `target` tells programs that are partitioned, bounded or part of JAX's.
 
     Graphs that were compiled before are not affected; `torch._dynamo.reset()` has them compiled
-    anew. A graph with open sizes that was traced before runs the pass when it is lowered for other
-    sizes.
+    anew. A graph with dynamic sizes that was traced before runs the pass when it is lowered for
+    other sizes.
 
     Args:
         rewrite: the pass.

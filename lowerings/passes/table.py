@@ -27,8 +27,8 @@ class Pass:
         rewrite: the function that rewrites a module in place for a target, and returns its notes.
         for_cpu: whether the pass is for XLA:CPU.
         for_others: whether the pass is for the other platforms.
-        for_partitions: whether the pass is also for programs that XLA divides over devices. XLA's
-            partitioner does not look into outlined functions and library calls.
+        for_partitions: whether the pass is also for programs that XLA partitions over devices.
+            XLA's partitioner does not look into outlined functions and library calls.
         for_single: whether the pass is also for programs that run on one device.
         for_embedded: whether the pass is also for parts of programs of JAX's, which has XLA's
             default options and inlines functions.

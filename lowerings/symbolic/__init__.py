@@ -1,1 +1,1 @@
-"""Programs of open sizes in StableHLO's own terms: `tensor<?x8xf32>`, shapes that are computed."""
+"""Programs with dynamic dimensions in StableHLO: `tensor<?x8xf32>`, and computed shapes."""

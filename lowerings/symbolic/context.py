@@ -1,4 +1,4 @@
-"""What the rules of open programs share: open types, and sizes as values of the program."""
+"""What the rules of dynamic programs share: dynamic types, and sizes as values of the program."""
 
 import contextlib
 import math
@@ -15,19 +15,19 @@ from xla_dynamo.lowerings.bounded.extents import (
     RunTimeSizes,
     Sizes,
     Symbols,
-    is_open,
+    is_dynamic,
 )
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 
-# Rewrites the operation of the open program, which is the second argument. The row has the same
+# Rewrites the operation of the dynamic program, which is the second argument. The row has the same
 # operation as it stands in each variant.
-Rule: TypeAlias = Callable[["OpenContext", ir.Operation, Row], None]
+Rule: TypeAlias = Callable[["DynamicContext", ir.Operation, Row], None]
 RULES: dict[str, Rule] = {}
 
 
-def opens(*names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of operations by name, for when a size or an attribute of them is open."""
+def dynamic_rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register the rule of operations by name, for dynamic sizes or attributes of them."""
 
     def register(rule: Rule) -> Rule:
         for name in names:
@@ -53,11 +53,11 @@ class DimensionSizes(RunTimeSizes):
         return hlo.convert(tensor_type((), torch.int64), size)
 
 
-class OpenContext:
-    """A program on its way to one of open sizes.
+class DynamicContext:
+    """A program on its way to one of dynamic sizes.
 
     Attributes:
-        symbols: the open sizes.
+        symbols: the dynamic sizes.
         run_time: their values, where the program runs.
     """
 
@@ -75,21 +75,21 @@ class OpenContext:
         self._vectors: dict[tuple[Sizes, ...], ir.Value] = {}
 
     def type(self, sizes: Sequence[Sizes], element: ir.Type) -> ir.Type:
-        """The type of a tensor of these sizes: `?` where one is open.
+        """The type of a tensor of these sizes: `?` where one is dynamic.
 
         Raises:
-            Refused: an open size is no polynomial of the symbols.
+            Refused: a dynamic size is no polynomial of the symbols.
         """
         return ir.RankedTensorType.get([self._dimension(s) for s in sizes], element)
 
     def _dimension(self, sizes: Sizes) -> int:
-        if not is_open(sizes):
+        if not is_dynamic(sizes):
             return sizes[0]
         self.symbols.wanted(sizes)
         return ir.ShapedType.get_dynamic_size()
 
     def set_types(self, op: ir.Operation, row: Row) -> None:
-        """Give the results of an operation their open types."""
+        """Give the results of an operation their dynamic types."""
         for number, result in enumerate(op.results):
             result.set_type(self.type(row.result(number), result.type.element_type))
 
@@ -101,14 +101,14 @@ class OpenContext:
         return self._vectors[key]
 
     def _vector(self, numbers: Sequence[Sizes]) -> ir.Value:
-        if not any(map(is_open, numbers)):
+        if not any(map(is_dynamic, numbers)):
             return build.array([n[0] for n in numbers], torch.int64)
         parts = [build.reshape(self.number(n), [1]) for n in numbers]
         return build.concatenate(parts, 0)
 
     def number(self, sizes: Sizes) -> ir.Value:
         """A size as a scalar of the program, i64[]."""
-        if not is_open(sizes):
+        if not is_dynamic(sizes):
             return build.scalar(sizes[0], torch.int64)
         return self.run_time.value(self.symbols.wanted(sizes))
 

@@ -1,15 +1,15 @@
-"""Rules of open programs: each operation in the form whose sizes are values of the program."""
+"""Rules of dynamic programs: each operation in the form whose sizes are values of the program."""
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.bounded.alignment import Row
 from xla_dynamo.lowerings.bounded.context import allow
-from xla_dynamo.lowerings.bounded.extents import Refused, is_open
+from xla_dynamo.lowerings.bounded.extents import Refused, is_dynamic
 from xla_dynamo.lowerings.bounded.numbers import computed_number
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, named
-from xla_dynamo.lowerings.symbolic.context import OpenContext, opens
+from xla_dynamo.lowerings.symbolic.context import DynamicContext, dynamic_rule
 
 # What is the same operation at all sizes, of other types.
 _SAME = ELEMENTWISE | named(
@@ -25,22 +25,22 @@ _SAME |= named(
 )
 
 
-@opens(*_SAME)
-def same(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
-    """The operation as it is, of open types."""
+@dynamic_rule(*_SAME)
+def same(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
+    """The operation as it is, of dynamic types."""
     allow(row)
     ctx.set_types(op, row)
 
 
-@opens("stablehlo.broadcast_in_dim")
-def broadcast(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
+@dynamic_rule("stablehlo.broadcast_in_dim")
+def broadcast(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
     """dynamic_broadcast_in_dim."""
     allow(row)
     places = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
     for place, before in zip(places, row.operand(0), strict=True):
         if before != row.result()[place] and set(before) != {1}:
-            raise Refused("it repeats a dimension of an open size")
-    if not any(map(is_open, row.result())):
+            raise Refused("it repeats a dynamic dimension")
+    if not any(map(is_dynamic, row.result())):
         return
     type_ = ctx.type(row.result(), op.results[0].type.element_type)
     shape = ctx.vector(row.result())
@@ -56,17 +56,17 @@ def broadcast(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
     ctx.replace(op, made)
 
 
-@opens("stablehlo.reshape")
-def reshape(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
+@dynamic_rule("stablehlo.reshape")
+def reshape(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
     """dynamic_reshape."""
-    if not any(map(is_open, row.result())):
+    if not any(map(is_dynamic, row.result())):
         return
     type_ = ctx.type(row.result(), op.results[0].type.element_type)
     ctx.replace(op, hlo.dynamic_reshape(type_, op.operands[0], ctx.vector(row.result())))
 
 
-@opens("stablehlo.iota")
-def iota(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
+@dynamic_rule("stablehlo.iota")
+def iota(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
     """dynamic_iota."""
     allow(row)
     type_ = ctx.type(row.result(), op.results[0].type.element_type)
@@ -74,12 +74,12 @@ def iota(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
     ctx.replace(op, hlo.dynamic_iota(type_, ctx.vector(row.result()), along))
 
 
-@opens("stablehlo.constant")
-def constant(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
-    """A number of an open shape is broadcast; one that is a size is computed."""
+@dynamic_rule("stablehlo.constant")
+def constant(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
+    """A number of a dynamic shape is broadcast; one that is a size is computed."""
     values = [each.attributes["value"] for each in row.ops]
     if not all(v.is_splat for v in values):
-        raise Refused("a table of numbers depends on an open size")
+        raise Refused("a table of numbers depends on a dynamic size")
     numbers = [ir.DenseElementsAttr(v).get_splat_value().value for v in values]
     (result,) = op.results
     if len({repr(n) for n in numbers}) == 1:
@@ -88,7 +88,7 @@ def constant(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
         scalar = hlo.constant(ir.DenseElementsAttr.get_splat(type_, splat))
     else:
         scalar = computed_number(ctx.symbols, ctx.value, numbers, build.dtype_of(result))
-    if any(map(is_open, row.result())):
+    if any(map(is_dynamic, row.result())):
         made = hlo.dynamic_broadcast_in_dim(
             ctx.type(row.result(), result.type.element_type), scalar, ctx.vector(row.result()), []
         )
@@ -97,9 +97,9 @@ def constant(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
     ctx.replace(op, made)
 
 
-@opens("stablehlo.slice")
-def slice_(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
-    """real_dynamic_slice, where an end is open."""
+@dynamic_rule("stablehlo.slice")
+def slice_(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
+    """real_dynamic_slice, where an end is dynamic."""
     allow(row, "start_indices", "limit_indices")
     _check_in_bounds(ctx, row)
     if not row.differing():
@@ -111,7 +111,7 @@ def slice_(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
     ctx.replace(op, made)
 
 
-def _check_in_bounds(ctx: OpenContext, row: Row) -> None:
+def _check_in_bounds(ctx: DynamicContext, row: Row) -> None:
     """Raise Refused unless the slice lies in its operand at all sizes, not at the variants' only.
 
     Eager cuts a slice at the end of its operand, where StableHLO's ends are as written.
@@ -121,12 +121,12 @@ def _check_in_bounds(ctx: OpenContext, row: Row) -> None:
         first, last, whole = map(ctx.symbols.wanted, (start, limit, size))
         inside = whole.plus(last, -1), first, last.plus(first, -1)
         if not all(map(ctx.is_never_negative, inside)):
-            raise Refused("it takes a part of an open size that may not be there at all sizes")
+            raise Refused("it slices a dynamic dimension where it may have too few elements")
 
 
-@opens("stablehlo.pad")
-def pad(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
-    """dynamic_pad, where an amount is open."""
+@dynamic_rule("stablehlo.pad")
+def pad(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
+    """dynamic_pad, where an amount is dynamic."""
     names = ("edge_padding_low", "edge_padding_high", "interior_padding")
     allow(row, *names)
     if not row.differing():
@@ -137,9 +137,9 @@ def pad(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
     ctx.replace(op, hlo.dynamic_pad(type_, *op.operands, *amounts))
 
 
-@opens("stablehlo.gather")
-def gather(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
-    """dynamic_gather, where a slice is of an open size."""
+@dynamic_rule("stablehlo.gather")
+def gather(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
+    """dynamic_gather, where a slice is of a dynamic size."""
     allow(row, "slice_sizes")
     if not row.differing():
         ctx.set_types(op, row)
@@ -153,9 +153,9 @@ def gather(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
     ctx.replace(op, made.results[0])
 
 
-@opens("stablehlo.dynamic_slice")
-def dynamic_slice(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
-    """A dynamic_gather of one slice, where its size is open: it clamps its starts as well."""
+@dynamic_rule("stablehlo.dynamic_slice")
+def dynamic_slice(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
+    """A dynamic_gather of one slice, where its size is dynamic: it clamps its starts as well."""
     allow(row, "slice_sizes")
     if not row.differing():
         ctx.set_types(op, row)
@@ -176,12 +176,12 @@ def dynamic_slice(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
     ctx.replace(op, made.results[0])
 
 
-@opens("stablehlo.custom_call")
-def custom_call(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
+@dynamic_rule("stablehlo.custom_call")
+def custom_call(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
     """The call, with the shapes of its results as operands behind its own."""
     allow(row)
     shapes = [row.result(i) for i in range(len(op.results))]
-    if not any(is_open(n) for shape in shapes for n in shape):
+    if not any(is_dynamic(n) for shape in shapes for n in shape):
         return
     types = [
         ctx.type(shape, result.type.element_type)
@@ -195,7 +195,7 @@ def custom_call(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
         f"dense<{numbers}> : tensor<{len(numbers)}xi64>"
     )
     if any(name.endswith("_layouts") for name in attributes):
-        raise Refused("the layouts of its results may depend on an open size")
+        raise Refused("the layouts of its results may depend on a dynamic size")
     made = ir.Operation.create(
         op.name, results=types, operands=[*op.operands, *vectors], attributes=attributes
     )

@@ -1,4 +1,4 @@
-"""The rule of open programs for windows whose size is open, as those of running sums are."""
+"""The rule of dynamic programs for windows whose size is dynamic, as those of running sums are."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from xla_dynamo.lowerings.bounded.context import allow
 from xla_dynamo.lowerings.bounded.contractions import paddings_of
 from xla_dynamo.lowerings.bounded.extents import Sizes
 from xla_dynamo.lowerings.builders import build
-from xla_dynamo.lowerings.symbolic.context import OpenContext, opens
+from xla_dynamo.lowerings.symbolic.context import DynamicContext, dynamic_rule
 
 # StableHLO has no such operation. This call is what JAX writes, and what StableHLO's own pass makes
 # a reduce_window of when shapes are refined.
 TARGET = "stablehlo.dynamic_reduce_window"
 
 
-@opens("stablehlo.reduce_window")
-def reduce_window(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
-    """A call of TARGET, where a window or its padding is open."""
+@dynamic_rule("stablehlo.reduce_window")
+def reduce_window(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
+    """A call of TARGET, where a window or its padding is dynamic."""
     allow(row, "window_dimensions", "padding")
     if not row.differing():
         ctx.set_types(op, row)

@@ -5,7 +5,7 @@ import torch
 
 from bench.collective_bytes import Collective, collectives, sent_by_axis, sent_by_kind
 from bench.replica_groups import groups_of, pairs_of
-from tests.spmd.dividing import WIDE, divided
+from tests.spmd.sharding import WIDE, sharded
 from xla_dynamo import spmd
 
 ROWS = ((0, 1, 2, 3), (4, 5, 6, 7))
@@ -161,7 +161,7 @@ def test_a_compiled_program(before, after, kind, axis, sent):
         return spmd.mark_sharding(spmd.mark_sharding(x.sin(), WIDE, before) + 1, WIDE, after)
 
     x = torch.randn(64, 32)
-    result, executable = divided(f, x)
+    result, executable = sharded(f, x)
     torch.testing.assert_close(result, x.sin() + 1)
     (one,) = collectives(executable.hlo)
     assert one.kind == kind
@@ -173,7 +173,7 @@ def test_a_compiled_permute():
         x = spmd.mark_sharding(x.sin(), WIDE, (("data", "model"), None))
         return spmd.mark_sharding(x + 1, WIDE, (("model", "data"), None))
 
-    _, executable = divided(f, torch.randn(64, 32))
+    _, executable = sharded(f, torch.randn(64, 32))
     (one,) = collectives(executable.hlo)
     assert one.kind == "collective-permute"
     assert one.sent() == 64 * 32 * 4 / 8 * 6 / 8  # the first and the last device keep theirs

@@ -1,4 +1,4 @@
-"""The benchmark of a divided Llama block: predictions hold. Everything is compiled cold."""
+"""The benchmark of a sharded Llama block: predictions hold. Everything is compiled cold."""
 
 import json
 

@@ -23,7 +23,7 @@ def test_an_example(models, capsys):
     torch.testing.assert_close(torch.from_numpy(np.asarray(found)), expected)
 
 
-def test_open_dimensions(models, capsys):
+def test_dynamic_dimensions(models, capsys):
     given = ["--input", "float32[2,4]", "--dynamic-shape", "x:0=batch"]
     assert main(["export", "some_models:wave", *given, "--out", "folder"]) == 0
     assert "(float32[batch, 4]) -> (float32[batch, 4])" in capsys.readouterr().out

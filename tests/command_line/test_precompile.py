@@ -85,7 +85,7 @@ def test_what_is_compiled_already_keeps_its_options(models, folder, capsys):
     assert len(folder.written) == 2
 
 
-def test_open_sizes(models, folder, capsys):
+def test_dynamic_sizes(models, folder, capsys):
     """The graph is traced once; a program and an executable are there for batches up to 4 and 8."""
     given = ["some_models:wave", "--input", "float32[2|3|5,8]", "--dynamic"]
     assert main(["precompile", *given]) == 0

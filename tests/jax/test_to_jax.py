@@ -46,13 +46,13 @@ def test_gradients_of_a_whole_model(make):
     "make", [models.mlp, *(pytest.param(m, marks=pytest.mark.slow) for m in MODELS)]
 )
 def test_gradients_over_eight_devices(make):
-    """The batch is divided, the parameters are whole on each device."""
+    """The batch is sharded, the parameters are whole on each device."""
     model, batch = make()
     step, params, arrays, expected = value_and_gradients(model, batch)
     mesh = Mesh(np.array(jax.devices()), ("data",))
     assert mesh.size == 8
-    divided = jax.device_put(arrays, NamedSharding(mesh, PartitionSpec("data")))
-    value, gradients = step(jax.device_put(params, NamedSharding(mesh, PartitionSpec())), *divided)
+    sharded = jax.device_put(arrays, NamedSharding(mesh, PartitionSpec("data")))
+    value, gradients = step(jax.device_put(params, NamedSharding(mesh, PartitionSpec())), *sharded)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     models.assert_gradients(model, gradients)
 
@@ -309,11 +309,11 @@ def test_inside_shard_map(check_vma):
     mesh = Mesh(np.array(jax.devices()), ("data",))
     x = jnp.arange(64.0).reshape(16, 4) / 64
     rows, whole = PartitionSpec("data"), PartitionSpec()
-    divided = jax.shard_map(
+    sharded = jax.shard_map(
         function, mesh=mesh, in_specs=(whole, rows), out_specs=rows, check_vma=check_vma
     )
     loss = lambda function: jax.value_and_grad(lambda p, x: (function(p, x) ** 2).sum())  # noqa: E731
-    value, gradients = jax.jit(loss(divided))(params, x)
+    value, gradients = jax.jit(loss(sharded))(params, x)
     expected, expected_gradients = loss(function)(params, x)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     for name in params:

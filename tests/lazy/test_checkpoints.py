@@ -1,17 +1,17 @@
-"""Checkpoints of divided tensors of the lazy device, and from there to others."""
+"""Checkpoints of sharded tensors of the lazy device, and from there to others."""
 
 import pytest
 import torch
 
 import xla_dynamo
 from tests.spmd.checkpoints import equal, manager_of
-from tests.spmd.dividing import ONE_AXIS, WIDE, mlp
+from tests.spmd.sharding import ONE_AXIS, WIDE, mlp
 from xla_dynamo import spmd
 from xla_dynamo.distributed_checkpoint import prime_optimizer
 
 
 def trained(mark, steps, device="xla"):
-    """A model of a device, divided or not, and AdamW after some steps."""
+    """A model of a device, sharded or not, and AdamW after some steps."""
     model = mlp().to(device)
     if mark is not None:
         for p in model.parameters():
@@ -83,8 +83,8 @@ def test_saved_on_eight_and_loaded(tmp_path, mark, device, asynchronous):
             assert of_state == spmd.sharding_of(p)
 
 
-def test_pieces_of_results_that_have_no_mark(tmp_path):
-    """They are written as the partitioner divided them, and uneven sizes as they lie: whole."""
+def test_shards_of_results_that_have_no_mark(tmp_path):
+    """They are written as the partitioner sharded them, and uneven sizes as they lie: whole."""
     x = spmd.mark_sharding(torch.randn(16, 8).to("xla"), ONE_AXIS, ("x", None))
     y = x + 1
     uneven = spmd.mark_sharding(torch.randn(10, 2).to("xla"), ONE_AXIS, ("x", None))
@@ -94,5 +94,5 @@ def test_pieces_of_results_that_have_no_mark(tmp_path):
     manager.restore(0, found)
     equal(on_host(found), {"y": x.cpu() + 1, "uneven": uneven.cpu()})
     entries = (tmp_path / "0" / "checksums.json").read_text().count("distcp")
-    assert entries == 8 + 5  # ten rows over eight devices: five pieces of two
+    assert entries == 8 + 5  # ten rows over eight devices: five shards of two
     xla_dynamo.sync()

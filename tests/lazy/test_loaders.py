@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import xla_dynamo
-from tests.spmd.dividing import WIDE, mlp
+from tests.spmd.sharding import WIDE, mlp
 from xla_dynamo import metrics, spmd
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.lazy import contents
@@ -129,7 +129,7 @@ def test_batches_are_made_in_the_callers_grad_mode():
     assert x.requires_grad
 
 
-def test_batches_that_are_divided():
+def test_batches_that_are_sharded():
     spec = spmd.ShardingSpec(WIDE, ("data", None))
     for x, y in xla_dynamo.MpDeviceLoader(loader(), "xla", input_sharding=spec):
         assert spmd.sharding_of(x).axes == (("data",), ())
@@ -137,7 +137,7 @@ def test_batches_that_are_divided():
         assert (x.sum(1) - y).eq(0).all().item()
 
 
-def test_batches_that_are_divided_by_key():
+def test_batches_that_are_sharded_by_key():
     batches = [{"x": torch.full((8, 4), float(i)), "n": i, "mask": torch.ones(8)} for i in range(3)]
     specs = {
         "x": spmd.ShardingSpec(WIDE, ("data", "model")),
@@ -155,7 +155,7 @@ def test_batches_that_are_divided_by_key():
         list(xla_dynamo.MpDeviceLoader(batches, "xla", input_sharding=specs))
 
 
-def test_batches_of_the_cpu_are_divided_for_compiled_models():
+def test_batches_of_the_cpu_are_sharded_for_compiled_models():
     model = mlp()
     fast = torch.compile(model, backend="openxla")
     batches = [torch.randn(16, 32) for _ in range(2)]
@@ -165,7 +165,7 @@ def test_batches_of_the_cpu_are_divided_for_compiled_models():
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-def test_divided_batches_keep_their_gradients():
+def test_sharded_batches_keep_their_gradients():
     batch = torch.randn(16, 8, requires_grad=True)
     spec = spmd.ShardingSpec(WIDE, ("data", None))
     (x,) = xla_dynamo.MpDeviceLoader([batch], "xla", input_sharding=spec)

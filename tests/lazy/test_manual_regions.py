@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import xla_dynamo
-from tests.spmd.dividing import WIDE
+from tests.spmd.sharding import WIDE
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
 

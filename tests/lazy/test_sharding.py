@@ -1,14 +1,14 @@
-"""Tensors of the lazy device that are divided over a mesh of eight devices of the CPU."""
+"""Tensors of the lazy device that are sharded over a mesh of eight devices of the CPU."""
 
 import pytest
 import torch
 
 import xla_dynamo
-from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, mlp
+from tests.spmd.sharding import ONE_AXIS, TALL, WIDE, mlp
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.lazy.contents import cell_of
-from xla_dynamo.runtime.jaxlib_private import pieces_of
+from xla_dynamo.runtime.jaxlib_private import shards_of
 from xla_dynamo.spmd import Mesh
 
 MIXED = Mesh([3, 1, 0, 2, 7, 5, 6, 4], (2, 4), ("data", "model"))
@@ -18,22 +18,22 @@ def on_device(*sizes, **kwargs):
     return torch.randn(*sizes, **kwargs).to(xla_dynamo.device())
 
 
-def pieces(tensor):
-    """The shapes of the devices' pieces of a tensor."""
+def shards(tensor):
+    """The shapes of the devices' shards of a tensor."""
     buffer = cell_of(tensor).value.buffer
-    return [tuple(p.shape) for p in pieces_of(buffer)]
+    return [tuple(p.shape) for p in shards_of(buffer)]
 
 
 def axes(tensor):
-    """The axes that divide each dimension of a tensor, as its buffers lie."""
+    """The axes that shard each dimension of a tensor, as its buffers lie."""
     sharding = spmd.sharding_of(tensor)
     return None if sharding is None else sharding.axes
 
 
-def test_a_computed_tensor_is_divided_at_once():
+def test_a_computed_tensor_is_sharded_at_once():
     x = on_device(16, 8)
     assert spmd.mark_sharding(x, WIDE, ("data", "model")) is x
-    assert pieces(x) == [(8, 2)] * 8
+    assert shards(x) == [(8, 2)] * 8
     assert axes(x) == (("data",), ("model",))
 
 
@@ -51,13 +51,13 @@ def test_the_elements_stay_the_same(mesh, dtype):
         torch.testing.assert_close((x + x).cpu(), given + given, rtol=0, atol=0)
 
 
-def test_a_pending_tensor_is_divided_in_its_program():
+def test_a_pending_tensor_is_sharded_in_its_program():
     x = on_device(16, 32)
     y = x.sin()
     spmd.mark_sharding(y, WIDE, ("data", "model"))
     z = y + 1
     xla_dynamo.sync()
-    assert pieces(y) == [(8, 8)] * 8
+    assert shards(y) == [(8, 8)] * 8
     assert axes(z) == (("data",), ("model",))  # which the partitioner chose
     torch.testing.assert_close(z.cpu(), x.cpu().sin() + 1)
 
@@ -79,7 +79,7 @@ def test_views_and_parts():
 
 
 @pytest.mark.parametrize("shape", [(10, 7), (0, 8), (1,)])
-def test_uneven_sizes_are_divided_within_programs(shape):
+def test_uneven_sizes_are_sharded_within_programs(shape):
     x = on_device(*shape)
     spec = ("x",) + (None,) * (len(shape) - 1)
     spmd.mark_sharding(x, ONE_AXIS, spec)
@@ -95,10 +95,10 @@ def test_writes_in_place_keep_the_mark():
         x.add_(step).mul_(2)
         before.add_(step).mul_(2)
         xla_dynamo.sync()
-        assert pieces(x) == [(8, 8)] * 8
+        assert shards(x) == [(8, 8)] * 8
     x.copy_(torch.ones(16, 8))
     xla_dynamo.sync()
-    assert pieces(x) == [(8, 8)] * 8
+    assert shards(x) == [(8, 8)] * 8
     torch.testing.assert_close(x.cpu(), torch.ones(16, 8))
 
 
@@ -112,7 +112,7 @@ def test_clear_sharding_brings_a_tensor_back_to_one_device():
     torch.testing.assert_close(y.cpu(), before + 1)
 
 
-def test_gradients_are_divided_where_that_is_asked_for():
+def test_gradients_are_sharded_where_that_is_asked_for():
     x = on_device(16, 8).requires_grad_()
     y = spmd.mark_sharding_with_gradients(x.sin(), WIDE, ("data", "model"))
     (gradient,) = torch.autograd.grad((y * y).sum(), x)
@@ -178,30 +178,30 @@ def train(recipe=None, steps=20):
 def test_twenty_steps_have_the_losses_of_one_device(recipe, executables):
     alone, _ = train()
     before = executables()
-    divided, optimizer = train(recipe)
-    torch.testing.assert_close(divided, alone, rtol=1e-4, atol=0)
+    sharded, optimizer = train(recipe)
+    torch.testing.assert_close(sharded, alone, rtol=1e-4, atol=0)
     assert executables() - before == 2  # the first step makes the optimizer's state
     for p, state in optimizer.state.items():
-        assert pieces(state["exp_avg"]) == pieces(p)
+        assert shards(state["exp_avg"]) == shards(p)
     if recipe is fully_sharded:
         (weight, *_) = optimizer.param_groups[0]["params"]
-        assert pieces(weight) == [(8, 32)] * 8
+        assert shards(weight) == [(8, 32)] * 8
 
 
-def test_compiled_graphs_read_and_give_divided_tensors():
+def test_compiled_graphs_read_and_give_sharded_tensors():
     model = mlp().to(xla_dynamo.device())
     tensor_parallel(model)
     x = spmd.mark_sharding(on_device(16, 32), WIDE, ("data", None))
     fast = torch.compile(model, backend="openxla")
     y = fast(x)
     assert y.device.type == "xla"
-    assert len(pieces(y)) == 8
+    assert len(shards(y)) == 8
     torch.testing.assert_close(y.cpu(), model(x).cpu(), rtol=1e-5, atol=1e-5)
     fast(x).square().mean().backward()
-    divided = [p.grad.cpu() for p in model.parameters()]
+    sharded = [p.grad.cpu() for p in model.parameters()]
     model.zero_grad()
     model(x).square().mean().backward()
-    for gradient, p in zip(divided, model.parameters(), strict=True):
+    for gradient, p in zip(sharded, model.parameters(), strict=True):
         torch.testing.assert_close(gradient, p.grad.cpu(), rtol=1e-4, atol=1e-5)
 
 
@@ -216,7 +216,7 @@ def test_marks_inside_compiled_graphs():
     torch.testing.assert_close(y.cpu(), x.cpu().sin() + 1)
 
 
-def test_compiled_graphs_that_write_into_divided_tensors():
+def test_compiled_graphs_that_write_into_sharded_tensors():
     @torch.compile(backend="openxla")
     def f(state, x):
         state.add_(x)
@@ -229,7 +229,7 @@ def test_compiled_graphs_that_write_into_divided_tensors():
         expected += x.cpu()
         torch.testing.assert_close(f(state, x).cpu(), expected * 2)
         torch.testing.assert_close(state.cpu(), expected)
-        assert pieces(state) == [(8, 8)] * 8
+        assert shards(state) == [(8, 8)] * 8
 
 
 def test_train_step(executables):
@@ -298,7 +298,7 @@ def test_two_meshes_in_one_program(executables):
         expected += x.cpu()
         xla_dynamo.sync()
         torch.testing.assert_close(y.cpu(), expected)
-        assert pieces(y) == [(2, 8)] * 8
+        assert shards(y) == [(2, 8)] * 8
     assert executables() == 2  # the second is for the names of the common mesh's axes
 
 
@@ -306,20 +306,20 @@ def test_meshes_without_a_common_one():
     x = spmd.mark_sharding(on_device(16, 8), WIDE, ("data", None))
     y = spmd.mark_sharding(on_device(16, 8), MIXED, ("data", None))
     z = x + y
-    with pytest.raises(ShardingError, match="divided over one mesh"):
+    with pytest.raises(ShardingError, match="partitioned over one mesh"):
         xla_dynamo.sync()
     spmd.mark_sharding(y, WIDE, ("data", None))
     torch.testing.assert_close(z.cpu(), x.cpu() + y.cpu())
 
 
-def test_a_mesh_of_one_device_divides_nothing():
+def test_a_mesh_of_one_device_shards_nothing():
     one = Mesh([0], (1,), ("x",))
     x = spmd.mark_sharding(on_device(16, 8), one, ("x", None))
     y = spmd.mark_sharding(x + 1, one, (None, "x"))
     torch.testing.assert_close(y.cpu(), x.cpu() + 1)
 
 
-def test_lazy_programs_are_not_divided_by_marks_of_others():
+def test_lazy_programs_are_not_sharded_by_marks_of_others():
     spmd.mark_sharding(kept := torch.ones(8, 4), WIDE, ("data", None))
     x = torch.ones(8, 4, device=xla_dynamo.device())
     y = x.sin() + 1

@@ -163,7 +163,9 @@ def test_an_interrupted_step_leaves_its_values(interrupted, monkeypatch):
     for _ in range(2):
         step(x)
         xla_dynamo.sync()
-    owner, name = (LazyTensors, "over") if interrupted == "compiled" else (execution.Program, "run")
+    owner, name = (
+        (LazyTensors, "over") if interrupted == "compiled" else (execution.CompiledSlice, "run")
+    )
     whole = getattr(owner, name)
 
     def interrupting(*args):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jaxlib import xla_client
 
-from tests.spmd.dividing import WIDE
+from tests.spmd.sharding import WIDE
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.hlo_shardings import read_sharding, sharding_text, tile_assignment
 from xla_dynamo.runtime.mesh import Mesh, Sharding
@@ -29,8 +29,8 @@ def test_as_xla_reads_it(text):
     own = tuple(counts[: len(counts) - behind])
     assignment = read_sharding(text, range(1000))
     assert assignment.counts == own
-    for piece in np.ndindex(*own):
-        assert assignment.devices[piece] == tuple(sorted(places[piece].flatten()))
+    for shard in np.ndindex(*own):
+        assert assignment.devices[shard] == tuple(sorted(places[shard].flatten()))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from xla_dynamo.runtime.clients import placement_at, placement_over
 from xla_dynamo.runtime.jaxlib_private import result_type, varying_axes
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 from xla_dynamo.runtime.placement import Placement
-from xla_dynamo.runtime.sharded_buffers import export_divided, import_divided
+from xla_dynamo.runtime.sharded_buffers import export_sharded, import_sharded
 
 MOVED = "jaxlib changed: adapt xla_dynamo/runtime/jaxlib_private.py"
 
@@ -59,7 +59,7 @@ def test_compile_and_execute(cpu):
     assert export_buffer(result).tolist() == [2, 2, 2, 2], MOVED
 
 
-DIVIDED = """
+SHARDED = """
 sdy.mesh @mesh = <["x"=2, "y"=2]>
 func.func public @main(%a: tensor<4x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"y"}, {}]>})
     -> (tensor<4x2xf32>, tensor<f32>) {
@@ -70,21 +70,21 @@ func.func public @main(%a: tensor<4x2xf32> {sdy.sharding = #sdy.sharding<@mesh, 
 """
 
 
-def test_divided_programs(cpu):
+def test_sharded_programs(cpu):
     mesh = Mesh(range(4), (2, 2), ("x", "y"))
     where, rows = placement_over(mesh, cpu), Sharding(mesh, (("y",), ()))
     with make_ir_context():
-        module = ir.Module.parse(DIVIDED)
+        module = ir.Module.parse(SHARDED)
         options = jaxlib_private.compile_options({}, where.devices)
         loaded = jaxlib_private.compile_and_load(module, where.devices, options)
-    buffer = import_divided(torch.ones(4, 2), rows, where)
-    shapes = [piece.shape for piece in jaxlib_private.pieces_of(buffer)]
+    buffer = import_sharded(torch.ones(4, 2), rows, where)
+    shapes = [shard.shape for shard in jaxlib_private.shards_of(buffer)]
     assert shapes == [(2, 2)] * 4, MOVED
     first, second = jaxlib_private.result_tilings(loaded)
     assert first == rows.tiling(), MOVED  # by halves, each on two devices
     assert second.is_whole, MOVED
     twice, _ = jaxlib_private.executor(loaded)([buffer])
-    torch.testing.assert_close(export_divided(twice, first, (4, 2), where), torch.full((4, 2), 2.0))
+    torch.testing.assert_close(export_sharded(twice, first, (4, 2), where), torch.full((4, 2), 2.0))
 
 
 def test_a_client_of_our_own():

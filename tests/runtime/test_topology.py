@@ -14,7 +14,7 @@ from xla_dynamo.runtime import topology
 
 
 def test_as_in_pytorch_xla_under_spmd():
-    """Of torch's devices there is one; the runtime's are those that programs are divided over."""
+    """Torch has one device; the runtime's are those that programs are partitioned over."""
     assert (xr.global_runtime_device_count(), xr.addressable_runtime_device_count()) == (8, 8)
     assert (xr.global_device_count(), xr.local_device_count(), xr.addressable_device_count()) == (
         1,
@@ -51,7 +51,7 @@ def test_a_count_of_devices_that_the_program_sets():
     assert "before anything is compiled" in error
 
 
-def test_whether_programs_are_divided():
+def test_whether_programs_are_partitioned():
     out = python("""
         import torch
         from xla_dynamo import runtime as xr, spmd

@@ -1,1 +1,1 @@
-"""Programs that are divided over the eight devices as which the CPU appears."""
+"""programs that are partitioned over the eight devices as which the CPU appears."""

@@ -15,24 +15,24 @@ REDUCTIONS = {
 }
 
 
-def pieces_of(x, mesh, spec):
-    """Each device's piece of a tensor, or of a NumPy array."""
+def shards_of(x, mesh, spec):
+    """Each device's shard of a tensor, or of a NumPy array."""
     return [
         x[tuple(_part(x.shape[dim], place, mesh, entry) for dim, entry in enumerate(spec))]
         for place in np.ndindex(*mesh.mesh_shape)
     ]
 
 
-def whole_of(pieces, mesh, spec):
-    """The tensor that pieces make; of devices that have the same piece the mean counts."""
+def whole_of(shards, mesh, spec):
+    """The tensor that shards make; of devices that have the same shard the mean counts."""
     counts = [int(np.prod([mesh.shape()[n] for n in _names(entry)])) for entry in spec]
-    shape = [n * count for n, count in zip(pieces[0].shape, counts, strict=True)]
+    shape = [n * count for n, count in zip(shards[0].shape, counts, strict=True)]
     repeats = mesh.size() // int(np.prod(counts))
-    total = torch.zeros(shape, dtype=pieces[0].dtype)
-    for piece, place in zip(pieces, np.ndindex(*mesh.mesh_shape), strict=True):
+    total = torch.zeros(shape, dtype=shards[0].dtype)
+    for shard, place in zip(shards, np.ndindex(*mesh.mesh_shape), strict=True):
         where = tuple(_part(shape[dim], place, mesh, e) for dim, e in enumerate(spec))
-        put = torch.zeros(shape, dtype=piece.dtype)
-        total = total + put.index_put(_grid(where), piece / repeats)
+        put = torch.zeros(shape, dtype=shard.dtype)
+        total = total + put.index_put(_grid(where), shard / repeats)
     return total
 
 
@@ -65,15 +65,15 @@ def groups_of(mesh, axis=None, groups=None):
     return numbers.reshape(int(np.prod([mesh.shape()[n] for n in axes])), -1).T.tolist()
 
 
-# --- collectives, on lists of pieces ----------------------------------------------------------
+# --- collectives, on lists of shards ----------------------------------------------------------
 
 
-def all_reduce(pieces, groups, kind="sum"):
+def all_reduce(shards, groups, kind="sum"):
     def of_group(given):
         result = _reduced(given, kind)
         return [result] * len(given)
 
-    return _by_group(pieces, groups, of_group)
+    return _by_group(shards, groups, of_group)
 
 
 def _reduced(given, kind):
@@ -90,40 +90,40 @@ def _reduced(given, kind):
     return getattr(stacked, {"avg": "mean", "product": "prod"}.get(kind, kind))(0)
 
 
-def all_gather(pieces, groups, dim=0):
-    return _by_group(pieces, groups, lambda given: [_joined(given, dim)] * len(given))
+def all_gather(shards, groups, dim=0):
+    return _by_group(shards, groups, lambda given: [_joined(given, dim)] * len(given))
 
 
-def reduce_scatter(pieces, groups, kind="sum", dim=0):
-    return _by_group(pieces, groups, lambda given: _split(_reduced(given, kind), len(given), dim))
+def reduce_scatter(shards, groups, kind="sum", dim=0):
+    return _by_group(shards, groups, lambda given: _split(_reduced(given, kind), len(given), dim))
 
 
-def all_to_all(pieces, groups, split=0, concat=0):
+def all_to_all(shards, groups, split=0, concat=0):
     def of_group(given):
         parts = [_split(x, len(given), split) for x in given]
         return [_joined([p[i] for p in parts], concat) for i in range(len(given))]
 
-    return _by_group(pieces, groups, of_group)
+    return _by_group(shards, groups, of_group)
 
 
-def collective_broadcast(pieces, groups, src=0):
-    return _by_group(pieces, groups, lambda given: [given[src]] * len(given))
+def collective_broadcast(shards, groups, src=0):
+    return _by_group(shards, groups, lambda given: [given[src]] * len(given))
 
 
-def collective_permute(pieces, groups, pairs):
+def collective_permute(shards, groups, pairs):
     def of_group(given):
         made = [x * 0 for x in given]
         for source, target in pairs:
             made[target] = given[source]
         return made
 
-    return _by_group(pieces, groups, of_group)
+    return _by_group(shards, groups, of_group)
 
 
-def _by_group(pieces, groups, of_group):
-    made = [None] * len(pieces)
+def _by_group(shards, groups, of_group):
+    made = [None] * len(shards)
     for group in groups:
-        for place, result in zip(group, of_group([pieces[p] for p in group]), strict=True):
+        for place, result in zip(group, of_group([shards[p] for p in group]), strict=True):
             made[place] = result
     return made
 

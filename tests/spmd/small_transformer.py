@@ -1,4 +1,4 @@
-"""A transformer of two layers, trained for twenty steps alone or divided by a recipe."""
+"""A transformer of two layers, trained for twenty steps alone or sharded by a recipe."""
 
 import dataclasses
 import functools
@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import xla_dynamo
-from tests.spmd.dividing import ONE_AXIS, TALL, WIDE
+from tests.spmd.sharding import ONE_AXIS, TALL, WIDE
 from xla_dynamo import spmd
 from xla_dynamo.spmd.recipes import shard_batch
 
@@ -107,7 +107,7 @@ class Run:
 
 
 def train(recipe=None, make=Transformer, steps=20, loss_fn=loss_fn):
-    """Train a model that a recipe divides; each step is given a batch of its own."""
+    """Train a model that a recipe shards; each step is given a batch of its own."""
     torch.manual_seed(0)
     model = make()
     batch_axes = None
@@ -140,8 +140,8 @@ def check_losses(run, make=Transformer):
     assert run.losses[-1] < run.losses[0]
 
 
-def pieces_of_marks(tensor):
-    """Into how many pieces the mark of a tensor divides it."""
+def shards_of_marks(tensor):
+    """Into how many shards the mark of a tensor splits it."""
     sharding = spmd.sharding_of(tensor)
     return math.prod(sharding.counts()) if sharding is not None else 1
 
@@ -152,8 +152,8 @@ def check_bytes(run):
     for p in run.model.parameters():
         state = run.optimizer.state[p]
         for tensor in (p, state["exp_avg"], state["exp_avg_sq"]):
-            assert pieces_of_marks(tensor) == pieces_of_marks(p)
-            shares += tensor.nbytes // pieces_of_marks(tensor)
+            assert shards_of_marks(tensor) == shards_of_marks(p)
+            shares += tensor.nbytes // shards_of_marks(tensor)
     beside = 2 * BATCH * LENGTH * 8 + 16 * len(run.optimizer.state) + 64  # batch, counts, rates
     assert shares < run.executable.cost.argument_bytes <= shares + beside
     return shares / sum(3 * p.nbytes for p in run.model.parameters())

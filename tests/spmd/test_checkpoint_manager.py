@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.spmd.checkpoints import equal, manager_of
-from tests.spmd.dividing import ONE_AXIS, WIDE
+from tests.spmd.sharding import ONE_AXIS, WIDE
 from xla_dynamo import spmd
 from xla_dynamo.distributed_checkpoint import CheckpointManager, manager, preemption
 from xla_dynamo.distributed_checkpoint.folders import StepFolders
@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def state(value, mesh=ONE_AXIS, spec=("x", None)):
-    """A nested state dict that is all of one value, with a divided tensor."""
+    """A nested state dict that is all of one value, with a sharded tensor."""
     weight = spmd.mark_sharding(torch.full((16, 8), float(value)), mesh, spec)
     return {
         "model": {"weight": weight, "bias": torch.full((5,), float(value))},
@@ -124,7 +124,7 @@ def test_async(tmp_path, monkeypatch):
     assert ours.all_steps() == [1, 2, 3]
     equal(restored(tmp_path, 1), state(1))
     entries = json.loads((tmp_path / "1" / "checksums.json").read_text())
-    assert len(entries) == 8 + 1 + 3  # pieces of the weight, the bias, and what is no tensor
+    assert len(entries) == 8 + 1 + 3  # shards of the weight, the bias, and what is no tensor
 
 
 def test_failures_of_another_thread_are_raised(tmp_path, monkeypatch):
@@ -198,7 +198,7 @@ def change_byte(path, at):
 
 
 def entry_of(folder, name, offset=0):
-    """Where a piece is in its file."""
+    """Where a shard is in its file."""
     metadata = pickle.loads((folder / ".metadata").read_bytes())
     return next(
         where
@@ -207,7 +207,7 @@ def entry_of(folder, name, offset=0):
     )
 
 
-def damage_piece(folder):
+def damage_shard(folder):
     change_byte(folder / "__0_0.distcp", entry_of(folder, "model.weight", 6).offset + 700)
 
 
@@ -230,7 +230,7 @@ def edit_metadata(folder, edit):
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
 
 
-def forget_piece(folder):
+def forget_shard(folder):
     edit_metadata(folder, lambda m: m.state_dict_metadata["model.weight"].chunks.pop())
 
 
@@ -251,11 +251,11 @@ def remove_metadata(folder):
 
 
 DAMAGE = {
-    damage_piece: r"the piece at \(6, 0\) of 'model.weight' is damaged in .*/3/__0_0.distcp, at",
+    damage_shard: r"the shard at \(6, 0\) of 'model.weight' is damaged in .*/3/__0_0.distcp, at",
     damage_object: r"'step' is damaged in .*/3/__0_0.distcp, at byte",
     cut: r"'model.bias' is incomplete in .*/3/__0_0.distcp, at .* after 1377 of \d+ bytes",
     remove_file: r"'model.bias' cannot be read from .*/3/__0_0.distcp: .*No such file",
-    forget_piece: r"/3 cannot be loaded: the tensor 'model.weight' .* 128 elements, .* 112",
+    forget_shard: r"/3 cannot be loaded: the tensor 'model.weight' .* 128 elements, .* 112",
     forget_place: r"/3 does not say where '.*' is",
     garble_metadata: "metadata of the checkpoint .*/3 is damaged",
     garble_checksums: "checksums .*/3/checksums.json are damaged",

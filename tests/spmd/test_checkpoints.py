@@ -1,4 +1,4 @@
-"""Checkpoints of divided models, saved at one shape of the mesh and loaded at another."""
+"""Checkpoints of sharded models, saved at one shape of the mesh and loaded at another."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import xla_dynamo
 from tests.spmd.checkpoints import equal, manager_of
-from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, mlp
+from tests.spmd.sharding import ONE_AXIS, TALL, WIDE, mlp
 from xla_dynamo import spmd
 from xla_dynamo.distributed_checkpoint import (
     SPMDLoadPlanner,
@@ -40,7 +40,7 @@ DIVISIONS = {
 
 
 class Run:
-    """A model in training, divided in one of the ways."""
+    """A model in training, sharded in one of the ways."""
 
     def __init__(self, division, seed):
         mark, self.mesh = DIVISIONS[division]
@@ -111,7 +111,7 @@ SPECS = {
 
 
 def tensors(spec, fill=torch.randn):
-    """Tensors of several dtypes and layouts, divided in one way."""
+    """Tensors of several dtypes and layouts, sharded in one way."""
     found = {
         "float32": fill(16, 32),
         "bfloat16": fill(16, 8).bfloat16(),
@@ -151,7 +151,7 @@ def chunks(folder):
     }
 
 
-def test_each_piece_is_written_once(tmp_path):
+def test_each_shard_is_written_once(tmp_path):
     state = {"eight": torch.randn(16, 4), "two": torch.randn(8, 4), "one": torch.randn(8, 4)}
     spmd.mark_sharding(state["eight"], WIDE, (("model", "data"), None))
     spmd.mark_sharding(state["two"], WIDE, (None, "data"))  # which four devices each share
@@ -202,7 +202,7 @@ def test_partial_loads(tmp_path):
 
 
 def test_compiled_code_sees_what_was_loaded(tmp_path):
-    """The devices keep pieces of marked tensors between calls; a load is a change of these."""
+    """The devices keep shards of marked tensors between calls; a load is a change of these."""
     model, x = mlp(), torch.randn(16, 32)
     one_axis(model)
     manager = manager_of(tmp_path)

@@ -8,8 +8,8 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 from tests.spmd import simulated_devices as simulated
-from tests.spmd.dividing import ONE_AXIS, TALL, WIDE
-from tests.spmd.simulated_devices import groups_of, pieces_of
+from tests.spmd.sharding import ONE_AXIS, TALL, WIDE
+from tests.spmd.simulated_devices import groups_of, shards_of
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.graphs.request import Request
@@ -38,19 +38,19 @@ FRACTIONS = ("sum", "avg", "product", "min", "max")
 BITS = ("band", "bor", "bxor")
 
 
-def on_pieces(fn, mesh, x, results):
-    """What a function of a tensor, whose rows all axes divide, returns: so many results."""
+def on_shards(fn, mesh, x, results):
+    """What a function of a tensor, whose rows all axes shard, returns: so many results."""
     spec = (mesh.axis_names, None)
     mapped = spmd.shard_map(fn, mesh, [spec], [spec] * results)
     return torch.compile(mapped, backend="openxla", fullgraph=True)(x)
 
 
-def numpy_pieces(x, mesh):
-    return pieces_of(x.numpy(), mesh, (mesh.axis_names, None))
+def numpy_shards(x, mesh):
+    return shards_of(x.numpy(), mesh, (mesh.axis_names, None))
 
 
-def joined(pieces):
-    return torch.from_numpy(np.concatenate(pieces))
+def joined(shards):
+    return torch.from_numpy(np.concatenate(shards))
 
 
 @in_layouts
@@ -63,9 +63,9 @@ def test_reductions(layout):
         made = [spmd.all_reduce(x, kind, **group) for kind in FRACTIONS]
         return made + [spmd.reduce_scatter(x, kind, **group) for kind in FRACTIONS]
 
-    actual = on_pieces(fn, mesh, x, 10)
+    actual = on_shards(fn, mesh, x, 10)
     places = groups_of(mesh, _named(group), group.get("groups"))
-    given = numpy_pieces(x, mesh)
+    given = numpy_shards(x, mesh)
     wanted = [simulated.all_reduce(given, places, kind) for kind in FRACTIONS]
     wanted += [simulated.reduce_scatter(given, places, kind) for kind in FRACTIONS]
     assert actual[5].shape == (64 // size, 3)
@@ -94,7 +94,7 @@ def test_movements(layout):
             spmd.collective_broadcast(x, size - 1, **group),
         ]
 
-    given = numpy_pieces(x, mesh)
+    given = numpy_shards(x, mesh)
     wanted = [
         simulated.all_gather(given, places),
         simulated.all_gather(given, places, 1),
@@ -103,7 +103,7 @@ def test_movements(layout):
         simulated.all_to_all(given, places, 1, 1),
         simulated.collective_broadcast(given, places, size - 1),
     ]
-    torch.testing.assert_close(on_pieces(fn, mesh, x, len(wanted)), [joined(w) for w in wanted])
+    torch.testing.assert_close(on_shards(fn, mesh, x, len(wanted)), [joined(w) for w in wanted])
 
 
 PERMUTATIONS = {
@@ -122,13 +122,13 @@ def test_permutations(mesh, pairs):
         whole = spmd.collective_permute(x, [(0, 5), (7, 2)])  # device ids
         return [spmd.collective_permute(x, pairs, "model"), whole]
 
-    given = numpy_pieces(x, mesh)
+    given = numpy_shards(x, mesh)
     ids = [(mesh.device_ids.index(a), mesh.device_ids.index(b)) for a, b in [(0, 5), (7, 2)]]
     wanted = [
         simulated.collective_permute(given, groups_of(mesh, "model"), pairs),
         simulated.collective_permute(given, groups_of(mesh), ids),
     ]
-    torch.testing.assert_close(on_pieces(fn, mesh, x, len(wanted)), [joined(w) for w in wanted])
+    torch.testing.assert_close(on_shards(fn, mesh, x, len(wanted)), [joined(w) for w in wanted])
 
 
 @pytest.mark.parametrize("mesh", [WIDE, PERMUTED], ids=["2x4", "permuted"])
@@ -218,14 +218,14 @@ def test_dtypes(dtype):
         ]
 
     # NumPy has no bfloat16.
-    given = numpy_pieces(x.float() if dtype is torch.bfloat16 else x, WIDE)
+    given = numpy_shards(x.float() if dtype is torch.bfloat16 else x, WIDE)
     groups = groups_of(WIDE, "model")
     wanted = [simulated.all_reduce(given, groups, kind) for kind in kinds]
     wanted += [
         simulated.all_gather(given, groups),
         simulated.collective_broadcast(given, groups, 2),
     ]
-    found = on_pieces(fn, WIDE, x, len(wanted))
+    found = on_shards(fn, WIDE, x, len(wanted))
     assert {f.dtype for f in found} == {dtype}
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, joined(other).to(dtype))
@@ -274,7 +274,7 @@ def test_gradients(name):
         return ours(x * 2 + 1, axis="model").sin()
 
     def alone(x):
-        given = [p * 2 + 1 for p in pieces_of(x, mesh, spec)]
+        given = [p * 2 + 1 for p in shards_of(x, mesh, spec)]
         return torch.cat([p.sin() for p in reference(given, groups_of(mesh, "model"))])
 
     mapped = spmd.shard_map(fn, mesh, [spec], spec)

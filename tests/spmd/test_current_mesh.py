@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.spmd.dividing import TALL, WIDE
+from tests.spmd.sharding import TALL, WIDE
 from xla_dynamo.spmd import current_mesh
 
 

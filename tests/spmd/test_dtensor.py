@@ -16,7 +16,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.common_distributed import spawn_threads_and_init_comms
 
-from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided, kept_pieces, mlp
+from tests.spmd.sharding import ONE_AXIS, TALL, WIDE, collectives, kept_shards, mlp, sharded
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
 
@@ -61,8 +61,8 @@ def test_negative_dimensions():
     [
         ([Partial(), Replicate()], "axis 0 .* a term of a sum"),
         ([Shard(0), _StridedShard(0, split_factor=2)], "axis 1 is no Shard or Replicate"),
-        ([Shard(2), Replicate()], "divides dimension 2, and the tensor has 2 dimensions"),
-        ([Shard(-3), Replicate()], "divides dimension -3"),
+        ([Shard(2), Replicate()], "shards dimension 2, and the tensor has 2 dimensions"),
+        ([Shard(-3), Replicate()], "shards dimension -3"),
     ],
     ids=str,
 )
@@ -74,7 +74,7 @@ def test_placements_that_no_spec_expresses(placements, message):
 def test_orders_that_no_placements_express():
     with pytest.raises(ShardingError, match="model, data in this order, and placements only"):
         spmd.convert_partition_spec_to_placements((("model", "data"), None), WIDE)
-    flat = spmd.Mesh(range(8), (1, 8), ("data", "model"))  # an axis of one device divides nothing
+    flat = spmd.Mesh(range(8), (1, 8), ("data", "model"))  # an axis of one device shards nothing
     placements = spmd.convert_partition_spec_to_placements((("model", "data"), None), flat)
     assert placements == (Shard(0), Shard(0))
     with pytest.raises(ShardingError, match="names the axis 'nope'"):
@@ -109,7 +109,7 @@ def test_distribute_tensor(mesh):
 def test_distribute_tensor_in_a_compiled_region():
     x = torch.randn(8, 16)
     fn = lambda x: spmd.xla_distribute_tensor(x.sin(), WIDE, [Shard(0), Shard(1)]) * 2  # noqa: E731
-    result, executable = divided(fn, x)
+    result, executable = sharded(fn, x)
     torch.testing.assert_close(result, x.sin() * 2)
     assert "sdy.sharding_constraint" in executable.stablehlo
     assert "f32[4,4]" in executable.hlo
@@ -127,7 +127,7 @@ def test_distribute_module():
                 spmd.xla_distribute_tensor(layer.weight, mesh, [Replicate(), Shard(dim)])
             )
 
-    def divide_inputs(_, args, mesh):
+    def shard_inputs(_, args, mesh):
         return tuple(spmd.xla_distribute_tensor(a, mesh, [Shard(0), Replicate()]) for a in args)
 
     def twice(_, result, mesh):
@@ -135,13 +135,13 @@ def test_distribute_module():
 
     model = mlp()
     wanted = model(x) * 2
-    same = spmd.xla_distribute_module(model, device_mesh, partition, divide_inputs, twice)
+    same = spmd.xla_distribute_module(model, device_mesh, partition, shard_inputs, twice)
     assert same is model
     with torch.no_grad():
-        result, executable = divided(model, x)
+        result, executable = sharded(model, x)
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
     assert collectives(executable)["all-reduce"] == 1
-    assert kept_pieces(model[0].weight) == [[(16, 32)] * 8]
+    assert kept_shards(model[0].weight) == [[(16, 32)] * 8]
     with pytest.raises(ShardingError, match="input_fn takes three arguments"):
         spmd.xla_distribute_module(model, WIDE, input_fn=lambda args, mesh: args)
 
@@ -161,8 +161,8 @@ def test_there_and_back(mesh):
             assert dtensor.requires_grad == whole.requires_grad
             sharding = spmd.sharding_of(whole)
             if sharding is not None:
-                piece = sharding.tiling().slices(whole.shape)[dist.get_rank()]
-                assert torch.equal(dtensor.to_local(), whole[piece])
+                shard = sharding.tiling().slices(whole.shape)[dist.get_rank()]
+                assert torch.equal(dtensor.to_local(), whole[shard])
             back = spmd.from_dtensor(dtensor)
             assert back is not whole
             assert torch.equal(back, whole)
@@ -219,7 +219,7 @@ def test_meshes_that_differ():
 
 @pytest.mark.usefixtures("fake_processes")
 def test_processes_that_are_not_there():
-    """A fake group moves no data: a piece can be taken, and no whole be put together."""
+    """A fake group moves no data: a shard can be taken, and no whole be put together."""
     whole = spmd.mark_sharding(torch.randn(8, 16), WIDE, ("data", "model"))
     mesh = spmd.to_device_mesh(WIDE, "cpu")
     dtensor = spmd.to_dtensor(whole, mesh)
@@ -277,8 +277,8 @@ def test_two_processes(tmp_path):
         assert out.strip() == "done", err
 
 
-def test_all_pairs_of_placements_divide_alike():
-    """The piece that torch's placements give a rank is the one that the mark gives a device."""
+def test_all_pairs_of_placements_shard_alike():
+    """The shard that torch's placements give a rank is the one that the mark gives a device."""
     kinds = [Replicate(), Shard(0), Shard(1), Shard(2)]
     whole = torch.arange(8 * 16 * 8).reshape(8, 16, 8)
 
@@ -287,8 +287,8 @@ def test_all_pairs_of_placements_divide_alike():
         for placements in itertools.product(kinds, repeat=2):
             spec = spmd.convert_placements_to_partition_spec(placements, 3)
             marked = spmd.mark_sharding(whole.clone(), WIDE, spec)
-            piece = spmd.sharding_of(marked).tiling().slices(whole.shape)[dist.get_rank()]
+            shard = spmd.sharding_of(marked).tiling().slices(whole.shape)[dist.get_rank()]
             local = distribute_tensor(whole, mesh, placements).to_local()
-            assert torch.equal(local, whole[piece]), placements
+            assert torch.equal(local, whole[shard]), placements
 
     in_processes(8, body)

@@ -8,8 +8,8 @@ import torch.distributed._functional_collectives as funcol
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.spmd import simulated_devices as simulated
-from tests.spmd.dividing import WIDE
-from tests.spmd.simulated_devices import groups_of, pieces_of, whole_of
+from tests.spmd.sharding import WIDE
+from tests.spmd.simulated_devices import groups_of, shards_of, whole_of
 from xla_dynamo import spmd
 
 BOTH = ("data", "model")
@@ -28,8 +28,8 @@ def groups():
     dist.destroy_process_group()
 
 
-def on_pieces(fn, x, results=None):
-    """What a function of a divided tensor returns: a tensor, or so many of them."""
+def on_shards(fn, x, results=None):
+    """What a function of a sharded tensor returns: a tensor, or so many of them."""
     out = BOTH if results is None else [BOTH] * results
     mapped = spmd.shard_map(fn, WIDE, [BOTH], out)
     return torch.compile(lambda x: mapped(x), backend="openxla", fullgraph=True)(x)
@@ -52,7 +52,7 @@ def test_every_collective(groups):
             *funcol.reduce_scatter_tensor_coalesced([x], "sum", [0], data),
         ]
 
-    given = pieces_of(x.numpy(), WIDE, BOTH)
+    given = shards_of(x.numpy(), WIDE, BOTH)
     by_model, by_data = groups_of(WIDE, "model"), groups_of(WIDE, "data")
     exchanged = simulated.all_to_all(given, by_data)
     wanted = [
@@ -68,7 +68,7 @@ def test_every_collective(groups):
         simulated.reduce_scatter(given, by_data, "sum"),
     ]
     wanted = [[torch.from_numpy(np.ascontiguousarray(p)) for p in w] for w in wanted]
-    found = on_pieces(fn, x, len(wanted))
+    found = on_shards(fn, x, len(wanted))
     torch.testing.assert_close(found, [whole_of(w, WIDE, BOTH) for w in wanted])
 
 
@@ -91,8 +91,8 @@ REFERENCES = {
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name, groups):
     x = torch.randn(16, 8, requires_grad=True)
-    result = on_pieces(lambda x: GRADIENTS[name](x.cos(), groups["model"]).sin(), x)
-    given = [p.cos() for p in pieces_of(x, WIDE, BOTH)]
+    result = on_shards(lambda x: GRADIENTS[name](x.cos(), groups["model"]).sin(), x)
+    given = [p.cos() for p in shards_of(x, WIDE, BOTH)]
     made = REFERENCES[name](given, groups_of(WIDE, "model"))
     wanted = whole_of([p.sin() for p in made], WIDE, BOTH)
     torch.testing.assert_close(result, wanted)
@@ -111,12 +111,12 @@ def test_groups_by_axes():
             ops.wait_tensor(ops.all_gather_into_tensor(x, 8, "model,data")),
         ]
 
-    given = pieces_of(x, WIDE, BOTH)
+    given = shards_of(x, WIDE, BOTH)
     wanted = [
         simulated.all_reduce(given, groups_of(WIDE, "model")),
         simulated.all_gather(given, groups_of(WIDE, ("model", "data"))),
     ]
-    torch.testing.assert_close(on_pieces(fn, x, 2), [whole_of(w, WIDE, BOTH) for w in wanted])
+    torch.testing.assert_close(on_shards(fn, x, 2), [whole_of(w, WIDE, BOTH) for w in wanted])
 
 
 def test_in_place(groups):
@@ -126,8 +126,8 @@ def test_in_place(groups):
         return y
 
     x = torch.randn(16, 8)
-    wanted = simulated.all_reduce(pieces_of(x, WIDE, BOTH), groups_of(WIDE, "model"))
-    torch.testing.assert_close(on_pieces(fn, x), whole_of(wanted, WIDE, BOTH))
+    wanted = simulated.all_reduce(shards_of(x, WIDE, BOTH), groups_of(WIDE, "model"))
+    torch.testing.assert_close(on_shards(fn, x), whole_of(wanted, WIDE, BOTH))
 
 
 def test_outside_of_regions_torch_runs_them(groups, split_graphs):
@@ -161,6 +161,6 @@ def test_outside_of_regions_torch_runs_them(groups, split_graphs):
 )
 def test_what_is_refused(fn, message, groups):
     with pytest.raises(Exception, match=message) as raised:
-        on_pieces(lambda x: fn(x, groups), torch.randn(16, 8))
+        on_shards(lambda x: fn(x, groups), torch.randn(16, 8))
     assert "ShardingError" in repr(raised.value) + str(raised.value)
     assert "test_functional_collectives.py" in str(raised.value)

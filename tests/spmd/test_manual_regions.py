@@ -1,4 +1,4 @@
-"""Manual regions: what each device does with its pieces, against one device's computation."""
+"""Manual regions: what each device does with its shards, against one device's computation."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch._higher_order_ops.scan import scan
 from torch.utils.checkpoint import checkpoint
 
 import xla_dynamo
-from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided
+from tests.spmd.sharding import ONE_AXIS, TALL, WIDE, collectives, sharded
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.torch_threads import as_if_compiling
@@ -36,21 +36,21 @@ def check_gradients(fn, reference, *inputs):
 
 
 def summed_model(x, mesh=WIDE):
-    """The sum of what the devices along "model" have, of a tensor whose columns they divide."""
+    """The sum of what the devices along "model" have, of a tensor whose columns they shard."""
     rows, columns = x.shape
     count = mesh.shape()["model"]
     return x.reshape(rows, count, columns // count).sum(1)
 
 
 @on_meshes
-def test_a_product_of_pieces(mesh):
+def test_a_product_of_shards(mesh):
     x, w = torch.randn(16, 32), torch.randn(32, 24)
 
     def product(x, w):
         return spmd.all_reduce(x @ w, axis="model")
 
     mapped = spmd.shard_map(product, mesh, [BOTH, ("model", None)], ("data", None))
-    result, executable = divided(lambda x, w: mapped(x.sin(), w) * 2, x, w)
+    result, executable = sharded(lambda x, w: mapped(x.sin(), w) * 2, x, w)
     close(result, x.sin() @ w * 2)
     assert executable.stablehlo.count("sdy.manual_computation") == 1
     assert "xla_dynamo." not in executable.stablehlo  # the calls of its ends are gone
@@ -88,10 +88,10 @@ def test_ends_as_functions():
     x = torch.randn(16, 8)
 
     def fn(x):
-        piece = spmd.enable_manual_sharding(x, (0, 1), mesh=WIDE)
-        assert piece.shape == (8, 2)
-        piece = piece + spmd.all_reduce(piece.sum(), mesh=WIDE)
-        return spmd.disable_manual_sharding(piece, (0, 1), x.shape, mesh=WIDE)
+        shard = spmd.enable_manual_sharding(x, (0, 1), mesh=WIDE)
+        assert shard.shape == (8, 2)
+        shard = shard + spmd.all_reduce(shard.sum(), mesh=WIDE)
+        return spmd.disable_manual_sharding(shard, (0, 1), x.shape, mesh=WIDE)
 
     check_gradients(fn, lambda x: x + x.sum(), x)
 
@@ -111,12 +111,12 @@ def test_regions_that_need_each_other():
         y = (x - x.sum() / 8).sin()
         return y * (y * 2 - y.sum() * 2 / 8 + 1)
 
-    _, executable = divided(fn, x)
+    _, executable = sharded(fn, x)
     assert executable.stablehlo.count("sdy.manual_computation") == 3
     check_gradients(fn, reference, x)
 
 
-def test_a_piece_that_a_later_region_reads():
+def test_a_shard_that_a_later_region_reads():
     """A matrix and a scalar cross from one computation to the next."""
 
     def fn(x):
@@ -128,7 +128,7 @@ def test_a_piece_that_a_later_region_reads():
         return spmd.disable_manual_sharding(result, BOTH, mesh=WIDE)
 
     x = torch.randn(16, 8)
-    _, executable = divided(fn, x)
+    _, executable = sharded(fn, x)
     assert executable.stablehlo.count("sdy.manual_computation") == 2
     assert collectives(executable) == {"all-reduce": 1}  # what crosses stays where it is
     check_gradients(fn, lambda x: (x * 2).cos() + x * 2 * (x * x).sum(), x)
@@ -213,7 +213,7 @@ def test_checkpoints():
     )
 
 
-def test_sizes_that_stay_open():
+def test_sizes_that_stay_dynamic():
     mapped = spmd.shard_map(lambda x: x * 2 + spmd.all_reduce(x.sum()), WIDE, [BOTH], BOTH)
     fast = compiled(mapped, dynamic=True)
     for n in (4, 8, 6):
@@ -289,16 +289,16 @@ def a_marking_body(carried, row):
 REFUSED = {
     "a mark in a loop": (
         in_region(lambda x: scan(a_marking_body, torch.zeros(1), x, dim=0)[1]),
-        "XLA divides nothing",
+        "XLA partitions nothing",
     ),
     "a mark": (
         in_region(lambda x: spmd.mark_sharding(x * 2, WIDE, (None, None))),
-        "XLA divides no",
+        "XLA partitions no",
     ),
     "a region": (in_region(in_region(lambda x: x * 2)), "another inside it"),
     "no end": (
         lambda x: spmd.enable_manual_sharding(x, BOTH, mesh=WIDE) * 2,
-        r"a result of shape \(6, 2\) is a piece of a manual region",
+        r"a result of shape \(6, 2\) is a shard of a manual region",
     ),
     "eager": (in_region(lambda x: x.nonzero().float()), "nonzero.* cannot be compiled"),
     "an effect": (in_region(lambda x: torch.linalg.inv(x[:2])), "linalg_check_errors.* inv_ex"),
@@ -366,7 +366,7 @@ def test_a_graph_break():
         return y + 1
 
     fast = torch.compile(spmd.shard_map(fn, WIDE, [BOTH], BOTH), backend="openxla")
-    with pytest.raises(Exception, match=r"is a piece of a manual region.* without a break"):
+    with pytest.raises(Exception, match=r"is a shard of a manual region.* without a break"):
         fast(torch.randn(16, 8))
 
 

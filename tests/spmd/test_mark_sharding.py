@@ -1,4 +1,4 @@
-"""Marks on tensors and in compiled regions divide programs, and change no number."""
+"""Marks on tensors and in compiled regions partition programs, and change no number."""
 
 import threading
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import xla_dynamo
-from tests.spmd.dividing import ONE_AXIS, TALL, WIDE, collectives, divided, kept_pieces, mlp
+from tests.spmd.sharding import ONE_AXIS, TALL, WIDE, collectives, kept_shards, mlp, sharded
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.torch_threads import as_if_compiling
@@ -32,7 +32,7 @@ def test_an_activation_inside(mesh):
         h = spmd.mark_sharding((x @ a).relu(), mesh, ("data", "model"))
         return h @ b
 
-    result, executable = divided(f, x, a, b)
+    result, executable = sharded(f, x, a, b)
     close(result, (x @ a).relu() @ b)
     assert "sdy.sharding_constraint" in executable.stablehlo
     rows, columns = 16 // mesh.mesh_shape[0], 64 // mesh.mesh_shape[1]
@@ -47,7 +47,7 @@ def test_a_mark_as_a_statement():
         return h.relu(), h
 
     x, w = torch.randn(8, 4), torch.randn(4, 4)
-    (relu, h), executable = divided(f, x, w)
+    (relu, h), executable = sharded(f, x, w)
     assert executable.stablehlo.count("sdy.sharding_constraint") == 1
     close((relu, h), ((x @ w).relu(), x @ w))
 
@@ -71,12 +71,12 @@ def test_parameters_outside(mesh):
         wanted = model(x)
         spmd.mark_sharding(model[0].weight, mesh, ("model", None))
         spmd.mark_sharding(model[2].weight, mesh, (None, "model"))
-        result, executable = divided(model, x)
+        result, executable = sharded(model, x)
     close(result, wanted)
     assert collectives(executable) == {"all-reduce": 1}  # Megatron's: columns, rows, one sum
-    pieces = mesh.mesh_shape[1]
-    assert kept_pieces(model[0].weight) == [[(64 // pieces, 32)] * 8]
-    assert kept_pieces(model[2].weight) == [[(24, 64 // pieces)] * 8]
+    shards = mesh.mesh_shape[1]
+    assert kept_shards(model[0].weight) == [[(64 // shards, 32)] * 8]
+    assert kept_shards(model[2].weight) == [[(24, 64 // shards)] * 8]
 
 
 def test_both_and_gradients():
@@ -105,9 +105,9 @@ def test_gradients_of_a_mark_are_marked_too_if_asked():
     assert count == [0, 1]
 
 
-def test_an_input_is_divided():
+def test_an_input_is_sharded():
     x = spmd.mark_sharding(torch.randn(16, 8), ONE_AXIS, ("x", None))
-    result, executable = divided(lambda x: x.exp().sum(1), x)
+    result, executable = sharded(lambda x: x.exp().sum(1), x)
     close(result, x.exp().sum(1))
     assert not collectives(executable)
     assert "f32[2,8]" in executable.hlo
@@ -208,7 +208,7 @@ def test_uneven_sizes_inside():
 
     close(compiled(f)(x), x.sin().cos() @ x.T)
     alone = compiled(lambda x: spmd.mark_sharding(x.sin(), WIDE, ("model", "data")))
-    close(alone(x), x.sin())  # a result of uneven pieces
+    close(alone(x), x.sin())  # a result of uneven shards
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (8, 0), (1, 8)], ids=str)
@@ -232,7 +232,7 @@ def test_mutated_inputs():
         close(cache, wanted)
 
 
-def test_random_numbers_are_the_same_when_divided():
+def test_random_numbers_are_the_same_when_sharded():
     def f(x):
         return torch.nn.functional.dropout(x, 0.5)
 
@@ -243,7 +243,7 @@ def test_random_numbers_are_the_same_when_divided():
     close(compiled(lambda x: spmd.mark_sharding(f(x), WIDE, ("data", "model")))(x), whole)
 
 
-def test_sizes_that_stay_open():
+def test_sizes_that_stay_dynamic():
     fast = torch.compile(
         lambda x: spmd.mark_sharding(x.sin(), WIDE, ("data", None)).sum(0),
         backend="openxla",
@@ -280,7 +280,7 @@ def test_sizes_that_are_not_divisible_outside():
 
 
 def test_two_meshes_in_one_graph():
-    """The program is divided over their common mesh, and what was marked stays as it was."""
+    """The program is partitioned over their common mesh, and what was marked stays as it was."""
     a = spmd.mark_sharding(torch.randn(8, 8), WIDE, ("model", "data"))
     b = spmd.mark_sharding(torch.randn(8, 8), ONE_AXIS, ("x", None))
 
@@ -290,8 +290,8 @@ def test_two_meshes_in_one_graph():
 
     for _ in range(2):
         torch.testing.assert_close(f(a, b), a @ b + 1, rtol=1e-4, atol=1e-4)
-    assert kept_pieces(a) == [[(2, 4)] * 8]
-    assert kept_pieces(b) == [[(1, 8)] * 8]
+    assert kept_shards(a) == [[(2, 4)] * 8]
+    assert kept_shards(b) == [[(1, 8)] * 8]
     spmd.mark_sharding(b, WIDE, ("model", None))
     torch.testing.assert_close(f(a, b), a @ b + 1, rtol=1e-4, atol=1e-4)
 
@@ -374,7 +374,7 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_along_the_divided_dimension(name):
+def test_operators_along_the_sharded_dimension(name):
     x, fn = torch.randn(8, 64), OPERATORS[name]
     wanted = fn(x)
     spmd.mark_sharding(x, ONE_AXIS, ("x", None))

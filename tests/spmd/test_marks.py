@@ -6,7 +6,7 @@ import gc
 import pytest
 import torch
 
-from tests.spmd.dividing import ONE_AXIS, WIDE
+from tests.spmd.sharding import ONE_AXIS, WIDE
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime import marks
@@ -49,7 +49,7 @@ def test_a_tensor_and_its_views_have_marks_of_their_own():
         (torch.ones(8), WIDE, None, "a partition spec is"),
         (torch.ones(8), None, ("data",), r"the mesh is an xla_dynamo.spmd.Mesh, and not None"),
         (3, WIDE, ("data",), "takes a tensor, and not 3"),
-        (torch.ones(8).to_sparse(), WIDE, ("data",), "only dense tensors are divided"),
+        (torch.ones(8).to_sparse(), WIDE, ("data",), "only dense tensors are sharded"),
         (torch.ones(8, device="meta"), WIDE, ("data",), "device meta"),
     ],
 )

@@ -1,9 +1,9 @@
-"""Meshes, shardings and the pieces that devices have."""
+"""Meshes, shardings and the shards that devices have."""
 
 import numpy as np
 import pytest
 
-from tests.spmd.dividing import ONE_AXIS, TALL, WIDE
+from tests.spmd.sharding import ONE_AXIS, TALL, WIDE
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.clients import ClientConfiguration
 from xla_dynamo.runtime.mesh import Mesh, Sharding, Tiling
@@ -44,7 +44,7 @@ def test_what_is_no_mesh(given, message):
         ((), ("x",)),
     ],
 )
-def test_pieces_cover_an_array(axes):
+def test_shards_cover_an_array(axes):
     array = np.arange(80).reshape(10, 8)  # uneven for eight
     again = np.zeros_like(array)
     for where in Sharding(ONE_AXIS, axes).tiling().slices(array.shape):
@@ -52,7 +52,7 @@ def test_pieces_cover_an_array(axes):
     assert (again == array).all()
 
 
-def test_a_sharding_is_found_again_from_its_pieces():
+def test_a_sharding_is_found_again_from_its_shards():
     for axes in [(("data",), ()), ((), ("model",)), (("model", "data"), ()), ((), ())]:
         sharding = Sharding(WIDE, axes)
         assert sharding.tiling().on(WIDE, 2) == sharding

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import xla_dynamo
-from tests.spmd.dividing import WIDE, collectives, divided
+from tests.spmd.sharding import WIDE, collectives, sharded
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime import topology
@@ -17,7 +17,7 @@ def test_one_axis_over_all_devices():
     assert spmd.get_1d_mesh() == spmd.Mesh(range(8), (8,))
     assert spmd.get_1d_mesh("data").shape() == {"data": 8}
     x = spmd.mark_sharding(torch.randn(16, 4), spmd.get_1d_mesh("data"), ("data", None))
-    result, executable = divided(lambda x: x.sin().sum(), x)
+    result, executable = sharded(lambda x: x.sin().sum(), x)
     torch.testing.assert_close(result, x.sin().sum())
     assert collectives(executable)["all-reduce"] == 1
 
@@ -38,7 +38,7 @@ def test_the_global_mesh_in_a_compiled_function():
         return spmd.mark_sharding(x.sin(), spmd.get_global_mesh(), ("data", "model")) * 2
 
     x = torch.randn(4, 8)
-    result, executable = divided(f, x)
+    result, executable = sharded(f, x)
     torch.testing.assert_close(result, x.sin() * 2)
     assert "f32[2,2]" in executable.hlo
 
@@ -54,7 +54,7 @@ def test_slow_networks_are_the_major_parts_of_axes():
     assert mixed.get_logical_mesh().tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
-def test_programs_are_divided_over_a_hybrid_mesh():
+def test_programs_are_sharded_over_a_hybrid_mesh():
     mesh = spmd.HybridMesh(
         ici_mesh_shape=(2, 2), dcn_mesh_shape=(1, 2), axis_names=("data", "model")
     )
@@ -64,7 +64,7 @@ def test_programs_are_divided_over_a_hybrid_mesh():
     def f(x, w):
         return spmd.mark_sharding(x @ w, mesh, (None, "data"))
 
-    result, executable = divided(f, x, w)
+    result, executable = sharded(f, x, w)
     torch.testing.assert_close(result, x @ w, rtol=1e-4, atol=1e-4)
     assert collectives(executable)["all-reduce"] == 1
 
@@ -145,7 +145,7 @@ def test_what_is_no_spec(partition_spec, message):
 def test_a_spec_in_a_compiled_function():
     spec = spmd.ShardingSpec(WIDE, ("data", "model"))
     x = torch.randn(4, 8)
-    result, executable = divided(lambda x: spec.apply(x.sin()) * 2, x)
+    result, executable = sharded(lambda x: spec.apply(x.sin()) * 2, x)
     torch.testing.assert_close(result, x.sin() * 2)
     assert "f32[2,2]" in executable.hlo
 

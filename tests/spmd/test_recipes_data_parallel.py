@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from tests.spmd.dividing import ONE_AXIS, WIDE, collectives, divided, mlp, moved
+from tests.spmd.sharding import ONE_AXIS, WIDE, collectives, mlp, moved, sharded
 from tests.spmd.small_transformer import MESHES, check_bytes, check_losses, on_meshes, train
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
@@ -29,7 +29,7 @@ def test_inputs_that_nobody_has_marked():
     model, x = mlp(), torch.randn(16, 32)
     wanted = model(x)
     with torch.no_grad():
-        result, executable = divided(data_parallel(model, ONE_AXIS, "x"), x)
+        result, executable = sharded(data_parallel(model, ONE_AXIS, "x"), x)
     torch.testing.assert_close(result, wanted)
     assert not collectives(executable)
     assert "f32[2,64]" in executable.hlo
@@ -43,11 +43,11 @@ class Scaled(torch.nn.Module):
 
 
 def test_what_has_no_batch_stays_whole():
-    """Only what has the size of the first tensor is divided, in containers and by keyword, too."""
+    """Only what has the size of the first tensor is sharded, in containers and by keyword, too."""
     x, by, shift = torch.randn(16, 4), torch.randn(16, 1), torch.randn(4)
     model = Scaled()
     wanted = model(x, scale={"by": by}, shift=shift)
-    result, executable = divided(
+    result, executable = sharded(
         data_parallel(model, WIDE, "data"), x, scale={"by": by}, shift=shift
     )
     torch.testing.assert_close(result, wanted)
@@ -55,13 +55,13 @@ def test_what_has_no_batch_stays_whole():
     assert sum('[{"data"}, {?}]' in line for line in marks) == len(marks) == 3
 
 
-def test_a_copy_is_divided_too():
+def test_a_copy_is_sharded_too():
     model, x = data_parallel(mlp(), ONE_AXIS, "x"), torch.randn(16, 32)
     copied = copy.deepcopy(model)
     torch.nn.init.zeros_(model[0].weight)
     torch.testing.assert_close(copied(x), mlp()(x))
     with torch.no_grad():
-        result, executable = divided(copied, x)
+        result, executable = sharded(copied, x)
     torch.testing.assert_close(result, mlp()(x).detach())
     assert "f32[2,64]" in executable.hlo
 
@@ -77,7 +77,7 @@ def test_shard_batch():
 
 
 def test_the_global_mesh():
-    with pytest.raises(ShardingError, match="there is no mesh to divide over"):
+    with pytest.raises(ShardingError, match="there is no mesh to shard over"):
         shard_batch(torch.randn(16))
     spmd.set_global_mesh(WIDE)
     assert spmd.sharding_of(shard_batch(torch.randn(16))).mesh == WIDE

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from tests.spmd.dividing import WIDE, collectives, kept_pieces, mlp, moved
+from tests.spmd.sharding import WIDE, collectives, kept_shards, mlp, moved
 from tests.spmd.small_transformer import (
     HIDDEN,
     MESHES,
@@ -72,7 +72,7 @@ def test_twenty_steps(name):
     check_losses(run, of_experts)
     stacked = [p for layer in run.model.layers for p in layer.feed_forward.experts.parameters()]
     for weight in stacked:
-        assert kept_pieces(weight) == [[(EXPERTS // devices, *weight.shape[1:])] * 8]
+        assert kept_shards(weight) == [[(EXPERTS // devices, *weight.shape[1:])] * 8]
     rest = sum(p.nbytes for p in run.model.parameters()) - sum(w.nbytes for w in stacked)
     share = sum(w.nbytes for w in stacked) / devices + rest
     assert check_bytes(run) == share / sum(p.nbytes for p in run.model.parameters())

@@ -8,7 +8,7 @@ import torch
 from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy, transformer_auto_wrap_policy
 
 import xla_dynamo
-from tests.spmd.dividing import ONE_AXIS, WIDE, collectives, divided, kept_pieces, mlp, moved
+from tests.spmd.sharding import ONE_AXIS, WIDE, collectives, kept_shards, mlp, moved, sharded
 from tests.spmd.small_transformer import (
     MESHES,
     Layer,
@@ -50,8 +50,8 @@ def check_collectives(run, devices):
     assert len(gathered) >= len(weights)
     for weight in weights:
         if weight.dim() > 1:
-            (pieces,) = kept_pieces(weight)
-            assert {math.prod(piece) for piece in pieces} == {weight.numel() // devices}
+            (shards,) = kept_shards(weight)
+            assert {math.prod(shard) for shard in shards} == {weight.numel() // devices}
 
 
 @on_meshes
@@ -75,7 +75,7 @@ def test_checkpointed_layers():
 
 
 def test_tensor_parallel_inside():
-    """Parameters that tensor parallel has divided are divided by the other axis as well."""
+    """Parameters that tensor parallel has sharded are sharded by the other axis as well."""
     model, x = mlp(), torch.randn(16, 32)
     wanted = model(x)
     parallelize_module(model, WIDE, {"0": spmd.recipes.ColwiseParallel(),
@@ -84,7 +84,7 @@ def test_tensor_parallel_inside():
     assert spmd.sharding_of(model[0].weight).axes == (("model",), ("data",))
     assert spmd.sharding_of(model[2].weight).axes == (("data",), ("model",))
     with torch.no_grad():
-        result, executable = divided(wrapped, x)
+        result, executable = sharded(wrapped, x)
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
     assert sorted(moved(executable, "all-gather")) == [(16, 32), (24,), (24, 16)]
     assert moved(executable, "all-reduce") == [(8, 24)]
@@ -109,7 +109,7 @@ def test_batch_norm():
     again.load_state_dict(model.state_dict())
     x = torch.randn(16, 32)
     wanted = again(x)
-    result, executable = divided(SpmdFullyShardedDataParallel(model, mesh=ONE_AXIS, axis="x"), x)
+    result, executable = sharded(SpmdFullyShardedDataParallel(model, mesh=ONE_AXIS, axis="x"), x)
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(dict(model.named_buffers()), dict(again.named_buffers()))
     assert (64, 32) in moved(executable, "all-gather")
@@ -121,7 +121,7 @@ def test_a_parameter_of_two_layers_is_gathered_once():
     x = torch.randn(16, 32)
     with torch.no_grad():
         wrapped = SpmdFullyShardedDataParallel(model, mesh=ONE_AXIS, axis="x")
-        result, executable = divided(wrapped, x)
+        result, executable = sharded(wrapped, x)
         torch.testing.assert_close(result, model(x), rtol=1e-4, atol=1e-4)
     assert moved(executable, "all-gather") == [(32, 32)]
 
@@ -152,7 +152,7 @@ def test_eager_and_names_are_those_of_the_module():
         wrapped.load_state_dict({**state, "nonsense": torch.ones(1)})
 
 
-def test_what_is_divided():
+def test_what_is_sharded():
     model = torch.nn.Module()
     for name, shape in {"a": (8, 24), "b": (24, 9), "c": (9, 8), "d": (3, 5), "e": ()}.items():
         model.register_parameter(name, torch.nn.Parameter(torch.zeros(shape)))
@@ -172,7 +172,7 @@ def test_by_size_on_all_devices():
     assert spmd.sharding_of(model[2].weight).mesh == spmd.Mesh(range(8), (8,), ("fsdp",))
     x = torch.randn(16, 32)
     with torch.no_grad():
-        torch.testing.assert_close(divided(wrapped, x)[0], model(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(sharded(wrapped, x)[0], model(x), rtol=1e-4, atol=1e-4)
 
 
 def test_an_output_that_the_user_marks():
@@ -182,7 +182,7 @@ def test_an_output_that_the_user_marks():
     wrapped = SpmdFullyShardedDataParallel(mlp(), mesh=ONE_AXIS, axis="x", shard_output=by_features)
     x = torch.randn(16, 32)
     with torch.no_grad():
-        result, executable = divided(wrapped, x)
+        result, executable = sharded(wrapped, x)
         torch.testing.assert_close(result, wrapped(x), rtol=1e-4, atol=1e-4)
     assert executable.executable.result_tilings()[0].counts == (1, 8)
 

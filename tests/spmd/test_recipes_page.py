@@ -1,4 +1,4 @@
-"""The examples of docs/sharding.md, "Recipes", divide models, and change no number."""
+"""The examples of docs/sharding.md, "Recipes", shard models, and change no number."""
 
 import pathlib
 import re
@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from tests.spmd.dividing import WIDE, collectives, divided
+from tests.spmd.sharding import WIDE, collectives, sharded
 from xla_dynamo import spmd
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "sharding.md"
@@ -34,7 +34,7 @@ def test_examples(name, example):
         return result if isinstance(result, torch.Tensor) else result.logits
 
     with torch.no_grad():
-        result, executable = divided(logits, tokens)
+        result, executable = sharded(logits, tokens)
         torch.testing.assert_close(result, logits(tokens), rtol=1e-4, atol=1e-4)
     assert set(collectives(executable)) == COLLECTIVES[name]
     assert len(executable.executable.placement.devices) == 8

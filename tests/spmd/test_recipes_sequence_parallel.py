@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch.nn import functional as F
 
-from tests.spmd.dividing import WIDE, collectives, divided, mlp, moved
+from tests.spmd.sharding import WIDE, collectives, mlp, moved, sharded
 from tests.spmd.small_transformer import (
     BATCH,
     HEADS,
@@ -70,7 +70,7 @@ def test_attention(heads):
     found = torch.autograd.grad(fast(q, k, v).square().sum(), (q, k, v))
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
     with torch.no_grad():
-        _, executable = divided(f, q, k, v)
+        _, executable = sharded(f, q, k, v)
     assert "all-to-all" in executable.hlo
     assert f"f32[2,{HEADS // 4},16,16]" in executable.hlo  # a device has the scores of its heads
 
@@ -91,7 +91,7 @@ def test_a_model_of_transformers():
         wanted = model(tokens).logits
         sequence_parallel(data_parallel(model, WIDE), WIDE, axis="model")
         assert model(tokens).logits.equal(wanted)
-        result, executable = divided(lambda t: model(t, use_cache=False).logits, tokens)
+        result, executable = sharded(lambda t: model(t, use_cache=False).logits, tokens)
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
     # Keys and values, of two heads for four devices, are gathered.
     assert len(moved(executable, "all-to-all")) == 2 * 2 * 4

@@ -1,4 +1,4 @@
-"""Tensor parallel: layers are divided, and no weight is ever gathered."""
+"""Tensor parallel: layers are sharded, and no weight is ever gathered."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch.distributed.tensor import Partial, Replicate, Shard
 
-from tests.spmd.dividing import ONE_AXIS, WIDE, collectives, divided, kept_pieces, mlp, moved
+from tests.spmd.sharding import ONE_AXIS, WIDE, collectives, kept_shards, mlp, moved, sharded
 from tests.spmd.small_transformer import (
     BATCH,
     LENGTH,
@@ -52,11 +52,11 @@ def recipe(mesh, plan):
     """Layers over the last axis of a mesh, the batch over the first of two."""
     *batch, axis = mesh.axis_names
 
-    def divide(model):
+    def shard(model):
         parallelize_module(model, mesh, plan, axis=axis)
         return (data_parallel(model, mesh, batch) if batch else model), mesh, batch
 
-    return divide
+    return shard
 
 
 def weights(model):
@@ -66,10 +66,10 @@ def weights(model):
     ]
 
 
-def check_pieces(run, devices):
+def check_shards(run, devices):
     for weight in weights(run.model):
-        (pieces,) = kept_pieces(weight)
-        assert {math.prod(piece) for piece in pieces} == {weight.numel() // devices}
+        (shards,) = kept_shards(weight)
+        assert {math.prod(shard) for shard in shards} == {weight.numel() // devices}
     devices_share = check_bytes(run)
     assert 1 / devices < devices_share < 1.2 / devices  # norms and some biases are whole
 
@@ -79,7 +79,7 @@ def test_twenty_steps(name):
     mesh = MESHES[name]
     run = train(recipe(mesh, PLAN))
     check_losses(run)
-    check_pieces(run, mesh.mesh_shape[-1])
+    check_shards(run, mesh.mesh_shape[-1])
     assert set(collectives(run.executable)) == {"all-reduce"}
     activations = (BATCH // math.prod(mesh.mesh_shape[:-1]), LENGTH, WIDTH)
     # The embedding, attention and the feed-forward net of each layer; backward, each layer's.
@@ -93,7 +93,7 @@ def test_twenty_steps_by_sequence(name):
     mesh = MESHES[name]
     run = train(recipe(mesh, BY_SEQUENCE))
     check_losses(run)
-    check_pieces(run, mesh.mesh_shape[-1])
+    check_shards(run, mesh.mesh_shape[-1])
     batch = BATCH // math.prod(mesh.mesh_shape[:-1])
     gathered = moved(run.executable, "all-gather")
     assert gathered
@@ -104,12 +104,12 @@ def test_twenty_steps_by_sequence(name):
 def test_fully_sharded_around():
     """Twenty steps on both axes: each device keeps an eighth, and gathers what its layers read."""
 
-    def divide(model):
+    def shard(model):
         parallelize_module(model, WIDE, PLAN)
         model = SpmdFullyShardedDataParallel(model, mesh=WIDE, axis="data")
         return model, WIDE, "data"
 
-    run = train(divide)
+    run = train(shard)
     check_losses(run)
     matrices = [p for p in run.model.parameters() if p.dim() > 1]
     assert {math.prod(spmd.sharding_of(w).counts()) for w in matrices} == {8}
@@ -138,14 +138,14 @@ def test_models_of_transformers(name):
     parallelize_module(model, WIDE)
     with torch.no_grad():
         wanted = model(tokens).logits
-        result, executable = divided(lambda t: model(t, use_cache=False).logits, tokens)
+        result, executable = sharded(lambda t: model(t, use_cache=False).logits, tokens)
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
     assert not collectives(executable)["all-gather"]
     # Of two in each layer, and of Llama's embedding.
     assert moved(executable, "all-reduce") == [(4, 16, 64)] * (5 if name == "llama" else 4)
     layers = [m for m in model.modules() if type(m).__name__ in ("Linear", "Conv1D")]
-    divided_layers = [m for m in layers if spmd.sharding_of(m.weight)]
-    assert len(divided_layers) == {"llama": 15, "gpt2": 8, "bert": 12}[name]
+    sharded_layers = [m for m in layers if spmd.sharding_of(m.weight)]
+    assert len(sharded_layers) == {"llama": 15, "gpt2": 8, "bert": 12}[name]
 
 
 def test_keys_of_few_heads_stay_whole():
@@ -164,7 +164,7 @@ def test_layouts():
     parallelize_module(model[0], WIDE, ColwiseParallel(output_layouts=Replicate()))
     parallelize_module(model[2], WIDE, RowwiseParallel(input_layouts=Replicate()))
     with torch.no_grad():
-        result, executable = divided(model, x)
+        result, executable = sharded(model, x)
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
     assert moved(executable, "all-gather") == [(16, 64)]  # what the first layer made
     with pytest.raises(ShardingError, match=r"a layout is Shard.dim. or Replicate"):
@@ -175,7 +175,7 @@ def test_plans_that_do_not_fit():
     model = mlp((30, 64, 26))
     for plan, message in {
         "nope.*": r"no module is named 'nope.\*', as the plan has it, in this Sequential",
-        "1": "ColwiseParallel divides Linear, Embedding and Conv1D, and 1 is a GELU",
+        "1": "ColwiseParallel shards Linear, Embedding and Conv1D, and 1 is a GELU",
         "2": r"dimension 0 of 2.weight, of shape .26, 64., is not divisible by 4",
     }.items():
         with pytest.raises(ShardingError, match=message):
@@ -187,7 +187,7 @@ def test_plans_that_do_not_fit():
     with pytest.raises(ShardingError, match="no plan of tensor parallel for Sequential"):
         parallelize_module(model, WIDE)
     parallelize_module(model, WIDE, {"0": ColwiseParallel()})
-    with pytest.raises(ShardingError, match="divides another one already"):
+    with pytest.raises(ShardingError, match="shards another one already"):
         parallelize_module(mlp_with_rows(), WIDE, {"0": ColwiseParallel()})
     with pytest.raises(ShardingError, match=r"marked for Mesh.data=2, model=4. and would"):
         parallelize_module(model, ONE_AXIS, {"0": ColwiseParallel()}, axis="x")

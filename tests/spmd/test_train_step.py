@@ -1,10 +1,10 @@
-"""A training step on marked parameters is one divided program with the losses of one device."""
+"""A training step on marked parameters is one partitioned program with the losses of one device."""
 
 import pytest
 import torch
 
 import xla_dynamo
-from tests.spmd.dividing import ONE_AXIS, WIDE, kept_pieces, mlp
+from tests.spmd.sharding import ONE_AXIS, WIDE, kept_shards, mlp
 from xla_dynamo import spmd
 
 
@@ -45,8 +45,8 @@ def losses(recipe=None):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)
 def test_twenty_steps(recipe):
-    (alone, parameters), (divided, others) = losses(), losses(recipe)
-    torch.testing.assert_close(divided, alone, rtol=1e-4, atol=0)
+    (alone, parameters), (sharded, others) = losses(), losses(recipe)
+    torch.testing.assert_close(sharded, alone, rtol=1e-4, atol=0)
     torch.testing.assert_close(others, parameters, rtol=1e-3, atol=1e-4)
 
 
@@ -62,6 +62,6 @@ def test_the_devices_hold_their_share():
     state = [optimizer.state[w][name] for w in weights for name in ("exp_avg", "exp_avg_sq")]
     assert {spmd.sharding_of(s) for s in state} == {spmd.sharding_of(w) for w in weights}
     for tensor in (*weights, *state):
-        (pieces,) = kept_pieces(tensor)
+        (shards,) = kept_shards(tensor)
         rows, columns = tensor.shape
-        assert pieces == [(rows // 8, columns)] * 8
+        assert shards == [(rows // 8, columns)] * 8

@@ -4,18 +4,18 @@ import pytest
 import torch
 
 import xla_dynamo
-from tests.spmd.dividing import ONE_AXIS, WIDE, collectives, divided
+from tests.spmd.sharding import ONE_AXIS, WIDE, collectives, sharded
 from xla_dynamo import spmd
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.spmd.recipes.activations import replicate
 
 
 def test_a_dimension_is_left_to_the_partitioner():
-    """None would gather what is divided already; UNCONSTRAINED leaves it as it is."""
+    """None would gather what is sharded already; UNCONSTRAINED leaves it as it is."""
     x = spmd.mark_sharding(torch.randn(16, 8), WIDE, ("data", None))
     moved = []
     for rows in (None, spmd.UNCONSTRAINED):
-        result, executable = divided(
+        result, executable = sharded(
             lambda x, rows=rows: spmd.mark_sharding(x.sin(), WIDE, (rows, "model")).cos(), x
         )
         torch.testing.assert_close(result, x.sin().cos())
@@ -24,9 +24,9 @@ def test_a_dimension_is_left_to_the_partitioner():
 
 
 def test_an_axis_may_be_kept_off():
-    """Of x, divided by rows and columns, only the columns are gathered."""
+    """Of x, sharded by rows and columns, only the columns are gathered."""
     x = spmd.mark_sharding(torch.randn(16, 8), WIDE, ("data", "model"))
-    result, executable = divided(lambda x: replicate(x.sin(), WIDE, "model").cos(), x)
+    result, executable = sharded(lambda x: replicate(x.sin(), WIDE, "model").cos(), x)
     torch.testing.assert_close(result, x.sin().cos())
     assert collectives(executable) == {"all-gather": 1}
     assert "f32[8,8]" in executable.hlo
@@ -40,7 +40,7 @@ def test_marks_of_several_meshes():
         return spmd.mark_sharding(x.sin(), WIDE, (spmd.UNCONSTRAINED, "model")).cos()
 
     for mark in (f, lambda x: replicate(x.sin(), WIDE, "model").cos()):
-        result, executable = divided(mark, x)
+        result, executable = sharded(mark, x)
         torch.testing.assert_close(result, x.sin().cos())
         assert "f32[8,8]" in executable.hlo or "f32[8,2]" in executable.hlo  # of two halves
 
@@ -71,7 +71,7 @@ def test_statements_beside_writes_into_other_memory():
 
     x, count = torch.randn(8, 4), torch.zeros(())
     wanted = f(x, count.clone())
-    result, executable = divided(f, x, count)
+    result, executable = sharded(f, x, count)
     torch.testing.assert_close(result, wanted)
     assert count == 1
     line = next(t for t in executable.stablehlo.splitlines() if "sharding_constraint" in t)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from tests.spmd.dividing import ONE_AXIS, TALL, WIDE
+from tests.spmd.sharding import ONE_AXIS, TALL, WIDE
 from xla_dynamo import spmd
 from xla_dynamo.errors import OptionError, ShardingError
-from xla_dynamo.spmd.piece_grid import color_of, is_dark
+from xla_dynamo.spmd.shard_grid import color_of, is_dark
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -21,7 +21,7 @@ def marked(shape, mesh, partition_spec):
 
 
 def cells(printed):
-    """The devices of each piece, by rows, of what was printed."""
+    """The devices of each shard, by rows, of what was printed."""
     rows = [line for line in printed.splitlines() if "CPU" in line]
     return [[re.findall(r"\d+", cell) for cell in row.strip("│ \n").split("│")] for row in rows]
 
@@ -138,7 +138,7 @@ def test_a_picture(tmp_path, capsys):
     spmd.visualize_tensor_sharding(marked((16, 8), WIDE, ("data", "model")), picture=path)
     content = path.read_bytes()
     assert content.startswith(PNG)
-    # As wide as four pieces, of two inches in height at least.
+    # As wide as four shards, of two inches in height at least.
     width, height = (int.from_bytes(content[i : i + 4], "big") for i in (16, 20))
     assert (width, height) == (780, 375)
     spmd.visualize_sharding("{devices=[8,1]<=[8]}", picture=str(tmp_path / "other.svg"))

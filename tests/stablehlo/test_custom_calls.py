@@ -19,7 +19,7 @@ from xla_dynamo.stablehlo import (
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 ALLOWED = StableHLOExportOptions(custom_ops_allowed_in_graph={"export_tests"})
-OPEN = ({0: Dim("batch")},)
+DYNAMIC = ({0: Dim("batch")},)
 
 
 @torch.library.custom_op("export_tests::tripled", mutates_args=())
@@ -53,7 +53,7 @@ def _triple(pointer):
     return None
 
 
-@pytest.mark.parametrize("shapes", [None, OPEN], ids=["fixed", "open"])
+@pytest.mark.parametrize("shapes", [None, DYNAMIC], ids=["fixed", "dynamic"])
 def test_custom_operators(shapes, tmp_path):
     """They are calls, which a process runs that has registered the target."""
     model, x = Custom(), torch.randn(4, 2)
@@ -114,7 +114,7 @@ class Regions(torch.nn.Module):
         return low * high
 
 
-@pytest.mark.parametrize("shapes", [None, OPEN], ids=["fixed", "open"])
+@pytest.mark.parametrize("shapes", [None, DYNAMIC], ids=["fixed", "dynamic"])
 def test_named_regions(shapes):
     model, x = Regions(), torch.randn(3, 4)
     module = exported(model, x, dynamic_shapes=shapes)

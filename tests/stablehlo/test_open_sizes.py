@@ -1,4 +1,4 @@
-"""Programs of open sizes: one module for all, equal to eager at each; every one starts cold."""
+"""Programs of dynamic sizes: one module for all, equal to eager at each; every one starts cold."""
 
 import re
 
@@ -43,13 +43,13 @@ def ordered(x):
 
 @pytest.mark.parametrize(("f", "least"), [(pieces, 3), (moved, 1), (made, 1), (ordered, 3)])
 @pytest.mark.slow
-def test_one_open_size(f, least):
+def test_one_dynamic_size(f, least):
     calls = [(torch.randn(n, 8),) for n in (5, least, 40)]
     _assert_equal_at(f, calls, ({0: Dim("batch", min=least)},))
 
 
 @pytest.mark.slow
-def test_two_open_sizes():
+def test_two_dynamic_sizes():
     def f(x, table):
         scores = functional.scaled_dot_product_attention(x, x, x, is_causal=True)
         return scores, table[: x.shape[1]] + x, torch.bmm(x, x.mT).softmax(-1)
@@ -84,7 +84,7 @@ def test_sizes_that_follow_from_others():
 
 
 @pytest.mark.slow
-def test_the_open_size_of_an_input_that_nothing_reads():
+def test_the_dynamic_size_of_an_input_that_nothing_reads():
     calls = [(torch.randn(n, 3), torch.randn(n + 1, 2)) for n in (4, 1, 9)]
     _assert_equal_at(lambda x, y: y * 2, calls, ({0: BATCH}, {0: LENGTH}))
 
@@ -116,19 +116,19 @@ def test_ranges_are_kept(tmp_path):
         (functional.dropout, {0: BATCH}, "random numbers"),
     ],
 )
-def test_what_cannot_be_open_is_refused(f, shapes, message):
+def test_what_cannot_be_dynamic_is_refused(f, shapes, message):
     with pytest.raises(xla_dynamo.UnsupportedError, match=re.compile(message, re.DOTALL)):
         exported(Function(f), torch.randn(4, 4), dynamic_shapes=((shapes,),))
 
 
-def test_an_open_number_is_refused():
+def test_a_dynamic_number_is_refused():
     shapes = ((None, Dim.DYNAMIC),)
     with pytest.raises(xla_dynamo.UnsupportedError, match=r"is a SymIntArgument.*pass it as a"):
         exported(Function(lambda x, n: x * n), torch.randn(3), 5, dynamic_shapes=shapes)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shapes", [None, ({0: BATCH},)], ids=["fixed", "open"])
+@pytest.mark.parametrize("shapes", [None, ({0: BATCH},)], ids=["fixed", "dynamic"])
 @pytest.mark.parametrize("kind", ["cond", "while_loop", "scan"])
 def test_branches_and_loops(kind, shapes):
     class Model(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""`interpolate` in every mode, by sizes and by factors, exported; with open sizes it is refused."""
+"""`interpolate`, exported in every mode, by sizes and by factors; dynamic sizes are refused."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from tests.stablehlo.exporting import Function, exported
 from xla_dynamo.errors import UnsupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-OPEN = torch.export.Dim.AUTO
+DYNAMIC = torch.export.Dim.AUTO
 # How many dimensions the images have.
 MODES = {
     "nearest": (1, 2, 3),
@@ -41,12 +41,12 @@ def resized(case, way):
 
 @pytest.mark.every(8)
 @pytest.mark.parametrize("strict", [False, True], ids=["as called", "by Dynamo"])
-@pytest.mark.parametrize("open_batch", [False, True], ids=["fixed", "open batch"])
+@pytest.mark.parametrize("dynamic_batch", [False, True], ids=["fixed", "dynamic batch"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_modes(case, way, open_batch, strict):
+def test_modes(case, way, dynamic_batch, strict):
     f, x = resized(case, way)
-    shapes = (({0: OPEN},),) if open_batch else None
+    shapes = (({0: DYNAMIC},),) if dynamic_batch else None
     module = exported(Function(f), x, dynamic_shapes=shapes, strict=strict)
     torch.testing.assert_close(module(x), f(x))
 
@@ -54,9 +54,9 @@ def test_modes(case, way, open_batch, strict):
 @pytest.mark.every(6)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_open_images_are_refused(case, way):
+def test_dynamic_images_are_refused(case, way):
     """Their tables of places and weights have a size that is not known."""
     f, x = resized(case, way)
-    open_sizes = {0: OPEN, **dict.fromkeys(range(2, x.ndim), OPEN)}
-    with pytest.raises(UnsupportedError, match=r"(?s)open sizes.*test_resampling.py"):
-        exported(Function(f), x, dynamic_shapes=((open_sizes,),), strict=True)
+    dynamic_sizes = {0: DYNAMIC, **dict.fromkeys(range(2, x.ndim), DYNAMIC)}
+    with pytest.raises(UnsupportedError, match=r"(?s)dynamic sizes.*test_resampling.py"):
+        exported(Function(f), x, dynamic_shapes=((dynamic_sizes,),), strict=True)

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     targets.add_arguments(parser)
     targets.add_options(parser)
-    parser.add_argument("--dynamic", action="store_true", help="leave sizes open")
+    parser.add_argument("--dynamic", action="store_true", help="leave sizes dynamic")
     parser.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write the report there")
 
 

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="INPUT:DIM=NAME",
-        help="leave a dimension of the input of that name open, as in x:0=batch; one name for "
+        help="leave a dimension of the input of that name dynamic, as in x:0=batch; one name for "
         "several says that they are equal",
     )
     parser.add_argument(
@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     target = targets.find_target(arguments.target, arguments)
     if len(target.calls) > 1:
         raise CommandFailure(
-            "--input: an export is made of one call; leave sizes open by --dynamic-shape", status=2
+            "--input: an export is made of one call; name dynamic sizes by --dynamic-shape",
+            status=2,
         )
     (call,) = target.calls
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dynamic",
         action="store_true",
-        help="trace once with open sizes, as torch.compile(dynamic=True), for all calls",
+        help="trace once with dynamic sizes, as torch.compile(dynamic=True), for all calls",
     )
 
 
@@ -69,7 +69,7 @@ def _compile(target: Target, options: Mapping[str, Any], arguments: argparse.Nam
 
     from xla_dynamo.execution.precompile import precompile
 
-    # As a process that makes a call first: sizes that differ between calls are not open.
+    # As a process that makes a call first: sizes that differ between calls are not dynamic.
     calls = [{"call": call._asdict()} for call in target.calls]
     groups = [calls] if arguments.dynamic else [[call] for call in calls]
     seconds = 0.0

@@ -47,7 +47,7 @@ def _beta(x: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> str | N
 
 
 def _may_be_equal(a: Any, b: Any) -> bool:
-    """Whether sizes are equal, or open, which the program's own checks of sizes are for."""
+    """Whether sizes are equal, or dynamic, which the program's own checks of sizes are for."""
     return not (isinstance(a, int) and isinstance(b, int)) or a == b
 
 

@@ -229,9 +229,9 @@ def _small(x: Any, argument: Any) -> Any:
 
 
 def _format(x: torch.Tensor) -> torch.memory_format | None:
-    """Channels last, or None; of a tensor of open sizes None, since to ask would be a guard."""
-    is_open = any(isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride()))
-    if x.dim() != 4 or is_open or suggest_memory_format(x) is not torch.channels_last:
+    """Channels last, or None; of a tensor of dynamic sizes None, since to ask would be a guard."""
+    is_dynamic = any(isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride()))
+    if x.dim() != 4 or is_dynamic or suggest_memory_format(x) is not torch.channels_last:
         return None
     return torch.channels_last
 

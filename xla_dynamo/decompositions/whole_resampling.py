@@ -86,7 +86,7 @@ def _left_whole(_: OpOverload, __: Any) -> Callable[..., Any]:
 
 
 def _with_sizes(op: OpOverload, _: Any) -> Callable[..., torch.Tensor]:
-    """The .vec overload, which is given sizes or factors; C++'s takes no sizes that are open."""
+    """The .vec overload, which is given sizes or factors; C++'s takes no sizes that are dynamic."""
 
     def vec(x: torch.Tensor, output_size: Any, *settings: Any) -> torch.Tensor:
         *align_corners, factors = settings
@@ -97,7 +97,7 @@ def _with_sizes(op: OpOverload, _: Any) -> Callable[..., torch.Tensor]:
 
 
 def _shape_of_gradient(backward: OpOverload) -> Callable[..., torch.Tensor]:
-    """What a gradient is like; C++'s takes no sizes that are open either."""
+    """What a gradient is like; C++'s takes no sizes that are dynamic either."""
     keeps_format = backward is not aten.upsample_bicubic2d_backward.default  # as eager's kernels
 
     def like(grad: torch.Tensor, output_size: Any, input_size: Any, *others: Any) -> torch.Tensor:

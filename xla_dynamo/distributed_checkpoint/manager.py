@@ -144,7 +144,7 @@ class CheckpointManager:
     def restore(self, step: int, state_dict: StateDict) -> None:
         """Load the checkpoint of a step: tensors in place, other values into their containers.
 
-        A tensor keeps its mark, whatever it was divided by when it was saved. The state of an
+        A tensor keeps its mark, whatever it was sharded by when it was saved. The state of an
         optimizer must be there: `prime_optimizer` makes it. Values that are not tensors reach model
         and optimizer by their `load_state_dict`. A checkpoint that is incomplete or damaged changes
         no tensor.
@@ -202,7 +202,7 @@ class CheckpointManager:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor in the memory of the CPU, marked as the tensor is divided."""
+    """A copy of a tensor in the memory of the CPU, marked as the tensor is sharded."""
     copied = tensor.detach().to("cpu", copy=True)
     sharding = sharding_of(tensor)
     if sharding is not None:

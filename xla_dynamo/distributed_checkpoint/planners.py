@@ -23,12 +23,12 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from xla_dynamo.distributed_checkpoint.pieces import is_plain, part_of, pieces_of
+from xla_dynamo.distributed_checkpoint.shards import is_plain, part_of, shards_of
 from xla_dynamo.errors import CheckpointError
 
 
 class SPMDSavePlanner(DefaultSavePlanner):
-    """Writes a marked tensor piece by piece, each piece that a device holds once.
+    """Writes a marked tensor shard by shard, each shard that a device holds once.
 
     Everything else is written as by `DefaultSavePlanner`, and the checkpoint is one that each
     reader and planner of `torch.distributed.checkpoint` can load.
@@ -39,35 +39,35 @@ class SPMDSavePlanner(DefaultSavePlanner):
     def __init__(self, flatten_state_dict: bool = True) -> None:
         """Take whether dicts in the state dict are entered, as for `DefaultSavePlanner`."""
         super().__init__(flatten_state_dict=flatten_state_dict)
-        self._divided: set[str] = set()
+        self._sharded: set[str] = set()
         self._fetched: tuple[str, torch.Tensor] | None = None
 
     def create_local_plan(self) -> SavePlan:
-        """The plan of `DefaultSavePlanner`, with an item for each piece of a divided tensor."""
+        """The plan of `DefaultSavePlanner`, with an item for each shard of a sharded tensor."""
         plan = super().create_local_plan()
         items: list[WriteItem] = []
-        self._divided = set()
+        self._sharded = set()
         for item in plan.items:
             name = item.index.fqn
-            pieces = pieces_of(self.state_dict[name])
-            if pieces:
-                self._divided.add(name)
-                items.extend(_write_item(item, piece) for piece in pieces)
+            shards = shards_of(self.state_dict[name])
+            if shards:
+                self._sharded.add(name)
+                items.extend(_write_item(item, shard) for shard in shards)
             else:
                 items.append(item)
         self.plan = dataclasses.replace(plan, items=items)
         return self.plan
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
-        """What an item of the plan writes: for a piece, a view of it."""
+        """What an item of the plan writes: for a shard, a view of it."""
         name = write_item.index.fqn
-        if name in self._divided:
+        if name in self._sharded:
             assert write_item.tensor_data is not None
             return part_of(self._on_host(name), write_item.tensor_data.chunk)
         return super().resolve_data(write_item)
 
     def _on_host(self, name: str) -> torch.Tensor:
-        """A tensor in memory of the host; of the device 'xla' fetched once for all its pieces."""
+        """A tensor in memory of the host; of the device 'xla' fetched once for all its shards."""
         tensor = self.state_dict[name]
         if tensor.device.type != "xla":
             return tensor
@@ -78,10 +78,10 @@ class SPMDSavePlanner(DefaultSavePlanner):
 
 
 class SPMDLoadPlanner(DefaultLoadPlanner):
-    """Reads a marked tensor piece by piece, whatever the pieces of the checkpoint are.
+    """Reads a marked tensor shard by shard, whatever the shards of the checkpoint are.
 
-    The marks are those of the tensors that are loaded into, which stay as they are. What a piece
-    needs is copied out of each saved piece that overlaps it, in place.
+    The marks are those of the tensors that are loaded into, which stay as they are. What a shard
+    needs is copied out of each saved shard that overlaps it, in place.
 
     >>> dcp.load(state_dict, checkpoint_id=folder, planner=SPMDLoadPlanner(), no_dist=True)
     """
@@ -96,35 +96,35 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
         super().__init__(
             flatten_state_dict=flatten_state_dict, allow_partial_load=allow_partial_load
         )
-        self._pieces: dict[str, list[ChunkStorageMetadata]] = {}
+        self._shards: dict[str, list[ChunkStorageMetadata]] = {}
         # Of tensors of the device 'xla': their new elements, and how many items are still to come.
         self._gathered: dict[str, torch.Tensor] = {}
         self._left: collections.Counter[str] = collections.Counter()
 
     def create_local_plan(self) -> LoadPlan:
-        """The plan of `DefaultLoadPlanner`, with items for the pieces of divided tensors.
+        """The plan of `DefaultLoadPlanner`, with items for the shards of sharded tensors.
 
         Raises:
-            CheckpointError: the pieces in the checkpoint do not make up a tensor.
+            CheckpointError: the shards in the checkpoint do not make up a tensor.
         """
         plan = super().create_local_plan()
         assert self.metadata is not None
         stored = self.metadata.state_dict_metadata
-        pieces = {item.dest_index.fqn: pieces_of(self._value(item)) for item in plan.items}
-        self._pieces = {
+        shards = {item.dest_index.fqn: shards_of(self._value(item)) for item in plan.items}
+        self._shards = {
             name: own
-            for name, own in pieces.items()
+            for name, own in shards.items()
             if own and isinstance(stored[name], TensorStorageMetadata)
         }
-        items = [item for item in plan.items if item.dest_index.fqn not in self._pieces]
-        for name, own in self._pieces.items():
+        items = [item for item in plan.items if item.dest_index.fqn not in self._shards]
+        for name, own in self._shards.items():
             items.extend(create_read_items_for_chunk_list(name, stored[name], own))
         self._check_that_all_is_read(items)
         self._left = collections.Counter(item.dest_index.fqn for item in items)
         return dataclasses.replace(plan, items=items)
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
-        """The tensor, or the piece of it, that an item of the plan reads into."""
+        """The tensor, or the shard of it, that an item of the plan reads into."""
         tensor = self.state_dict[index.fqn]
         if not is_plain(tensor):
             return super().lookup_tensor(index)
@@ -132,9 +132,9 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
             if index.fqn not in self._gathered:
                 self._gathered[index.fqn] = torch.empty(tensor.shape, dtype=tensor.dtype)
             tensor = self._gathered[index.fqn]
-        for piece in self._pieces.get(index.fqn, ()):
-            if piece.offsets == index.offset:
-                return part_of(tensor, piece)
+        for shard in self._shards.get(index.fqn, ()):
+            if shard.offsets == index.offset:
+                return part_of(tensor, shard)
         return tensor
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
@@ -176,19 +176,19 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
             if found[name] != value.numel():
                 raise CheckpointError(
                     f"the tensor {name!r} of shape {tuple(value.shape)} has {value.numel()} "
-                    f"elements, and the pieces of it in the checkpoint {found[name]}: its metadata "
-                    "is damaged, or pieces were not saved"
+                    f"elements, and the shards of it in the checkpoint {found[name]}: its metadata "
+                    "is damaged, or shards were not saved"
                 )
 
 
-def _write_item(item: WriteItem, piece: ChunkStorageMetadata) -> WriteItem:
-    """The item of a whole tensor, for a piece of it."""
+def _write_item(item: WriteItem, shard: ChunkStorageMetadata) -> WriteItem:
+    """The item of a whole tensor, for a shard of it."""
     assert item.tensor_data is not None
     return WriteItem(
-        index=MetadataIndex(item.index.fqn, piece.offsets),
+        index=MetadataIndex(item.index.fqn, shard.offsets),
         type=WriteItemType.SHARD,
         tensor_data=TensorWriteData(
-            chunk=piece, properties=item.tensor_data.properties, size=item.tensor_data.size
+            chunk=shard, properties=item.tensor_data.properties, size=item.tensor_data.size
         ),
     )
 

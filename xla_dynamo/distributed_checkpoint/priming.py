@@ -3,8 +3,8 @@
 import torch
 
 from xla_dynamo.errors import UnsupportedError
-from xla_dynamo.training.divided_state import mark_state
 from xla_dynamo.training.optimizer_trace import initialise_state, owned_parameters
+from xla_dynamo.training.sharded_state import mark_state
 
 
 def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
 from torch.distributed.checkpoint.stateful import Stateful
 
-from xla_dynamo.distributed_checkpoint.piece_files import CheckpointReader, CheckpointWriter
+from xla_dynamo.distributed_checkpoint.shard_files import CheckpointReader, CheckpointWriter
 from xla_dynamo.errors import CheckpointError
 from xla_dynamo.torch_private import pytree
 

@@ -89,7 +89,7 @@ def restore_views_of_inputs(gm: torch.fx.GraphModule) -> frozenset[int]:
 
     Eager's `y = x[1:]; y.mul_(2); return y` gives a view of x. The functional graph gives one of
     x's new value, with strides and a storage offset of its own; but from the tensor that stands
-    for it, AOTAutograd reads off where in x the view lies, when sizes are open.
+    for it, AOTAutograd reads off where in x the view lies, when sizes are dynamic.
 
     Args:
         gm: a forward or inference graph, while AOTAutograd is compiling it.

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from xla_dynamo.dynamo.carried_pieces import carry_pieces
+from xla_dynamo.dynamo.carried_shards import carry_shards
 from xla_dynamo.dynamo.saved_parameters import fixed_inputs, save_parameters
 from xla_dynamo.graphs.nodes import call_of, is_random, run_and_save_rng_state, run_with_rng_state
 from xla_dynamo.torch_private import default_partition, detect_fake_mode, must_recompute
@@ -34,7 +34,7 @@ def forward_backward(
     for gm, is_forward in ((forward, True), (backward, False)):
         _drop_draws_of_the_other(gm, names, is_forward)
         _complete_replays(gm)
-    carry_pieces(forward, backward)
+    carry_shards(forward, backward)
     for gm in (forward, backward):
         gm.recompile()
     return forward, backward

@@ -36,7 +36,7 @@ def compile_graph(
         gm: the graph: functional ATen overloads, with at most closing `copy_` into its inputs.
         example_inputs: what it is called with: tensors (fake ones will do), numbers, sizes.
         request: the options, and what else the caller knows about the graph (see `Request`).
-        saved: where its programs at open sizes are saved, if they may be.
+        saved: where its programs at dynamic sizes are saved, if they may be.
 
     Raises:
         UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.

@@ -17,8 +17,8 @@ from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.execution.traced_strides import with_strides
+from xla_dynamo.graphs.dynamic_sizes import NotBounded
 from xla_dynamo.graphs.marked import on_one_mesh
-from xla_dynamo.graphs.open_sizes import NotBounded
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values, values_at
 from xla_dynamo.graphs.source_graph import SourceGraph
@@ -105,7 +105,7 @@ class CompiledGraph(BoxedGraph):
         # Else the graph is not needed any more, and is free to go: the first mark of a process lets
         # Dynamo compile everything anew.
         if self._may_be_marked and marks.were_ever_there():
-            call = self._unless_divided(call, strides)
+            call = self._unless_sharded(call, strides)
         super().__init__(call, strides, steps)
 
     def _waits(self, is_marked: bool) -> bool:
@@ -115,7 +115,7 @@ class CompiledGraph(BoxedGraph):
         # Of a forward that trains, AOTAutograd asks for the strides of results now.
         return not self.request.trains and self._meanwhile.ahead() is not None
 
-    def _unless_divided(self, call: Call, strides: Strides) -> Call:
+    def _unless_sharded(self, call: Call, strides: Strides) -> Call:
         """The call for inputs without shardings, and what others need, which may come later."""
 
         def either(args: list[Any]) -> list[Any]:
@@ -313,6 +313,6 @@ class CompiledGraph(BoxedGraph):
 
 
 def _sharding_of_tensors(device: torch.device) -> Callable[[torch.Tensor], Sharding | None]:
-    """The function that looks up how the tensors of a device are divided."""
+    """The function that looks up how the tensors of a device are sharded."""
     tensors = tensors_on(device.type)
     return marks.sharding_of if tensors is None else tensors.sharding_of

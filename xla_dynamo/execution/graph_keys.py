@@ -3,7 +3,7 @@
 Two graphs of one key have one program. What a key cannot tell apart has none: functions of the
 user's, tensors that the graph holds, graphs inside the graph.
 
-Open sizes are known by where they stand and what they may be, not by what they are. What a trace
+Dynamic sizes are known by where they stand and what they may be, not by what they are. What a trace
 decides by their values stands in guards, which whoever takes a program puts on the present sizes.
 """
 
@@ -167,34 +167,34 @@ def _inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[str]:
     for index, (node, x) in enumerate(zip(placeholders, inputs, strict=True)):
         fake = node.meta.get("example_value")
         if isinstance(fake, torch.SymInt):
-            yield f"{_open(fake, symbols)} {source_of(node)}"
+            yield f"{_dynamic_text(fake, symbols)} {source_of(node)}"
             continue
         if type(x) not in _PLAIN or not isinstance(fake, torch.Tensor):
             raise NoKey(f"input {index} is no plain tensor: {type(x).__name__}")
         if x.layout is not torch.strided or is_conjugated_or_negated(x) or x.is_quantized:
             raise NoKey(f"input {index} is no strided tensor")
         if type(fake.storage_offset()) is not int:
-            raise NoKey(f"input {index} begins at an open place of its memory")
+            raise NoKey(f"input {index} begins at a dynamic offset of its memory")
         kind = node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")
         described = [type(x).__name__, kind, x.is_inference(), x.requires_grad, fake.requires_grad]
-        is_open = any(type(n) is not int for n in (*fake.shape, *fake.stride()))
-        for each in (fake,) if is_open else (x, fake):
+        is_dynamic = any(type(n) is not int for n in (*fake.shape, *fake.stride()))
+        for each in (fake,) if is_dynamic else (x, fake):
             sizes = (*each.shape, *each.stride())
             described += [each.dtype, each.device, len(each.shape), each.storage_offset()]
-            described += [n if type(n) is int else _open(n, symbols) for n in sizes]
+            described += [n if type(n) is int else _dynamic_text(n, symbols) for n in sizes]
         described.append(memories.setdefault(storage_id(x), index))
         described.append(str(source_of(node)))
         yield _encoded(described)
 
 
-def _open(size: Any, symbols: dict[Any, str]) -> str:
-    """A text of an open size: which of the graph's symbols it is made of, and how."""
+def _dynamic_text(size: Any, symbols: dict[Any, str]) -> str:
+    """A text of a dynamic size: which of the graph's symbols it is made of, and how."""
     if not isinstance(size, torch.SymInt):
-        raise NoKey(f"the graph has an open number {size!r}")
+        raise NoKey(f"the graph has a dynamic number {size!r}")
     expression, environment = size.node.expr, size.node.shape_env
     for symbol in sorted(expression.free_symbols - symbols.keys(), key=str):
         if symbol not in environment.var_to_range or not expression.is_symbol:
-            raise NoKey(f"the graph has an open size {expression} of none of its inputs")
+            raise NoKey(f"the graph has a dynamic size {expression} of none of its inputs")
         known = environment.var_to_range[symbol]
         symbols[symbol] = f"s{len(symbols)}({known.lower}..{known.upper})"
     names = {symbol: sympy.Symbol(symbols[symbol]) for symbol in expression.free_symbols}

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.errors import OptionError
-from xla_dynamo.graphs.open_sizes import NotBounded
+from xla_dynamo.graphs.dynamic_sizes import NotBounded
 from xla_dynamo.torch_private import maybe_mark_dynamic, pytree, uncompiled
 from xla_dynamo.variants.meanwhile import compiling_ahead
 
@@ -61,7 +61,7 @@ def precompile(fn: Callable[..., Any], *, shapes: Iterable[Arguments]) -> Precom
             as in `((8, 128), torch.int64)`; or an example, passed as it is, of which tensors are
             copied. In examples, also in lists and mappings of them, a tensor of the device "meta"
             stands for one of its shape, dtype and strides. Tensors that are made are zeros on
-            torch's default device. Sizes that differ between the calls are left open, as by
+            torch's default device. Sizes that differ between the calls are left dynamic, as by
             `torch._dynamo.maybe_mark_dynamic`.
 
     Returns:
@@ -73,7 +73,7 @@ def precompile(fn: Callable[..., Any], *, shapes: Iterable[Arguments]) -> Precom
     """
     start = time.perf_counter()
     calls = [_call(number, arguments) for number, arguments in enumerate(shapes)]
-    _leave_open([pytree.tree_leaves(call) for call in calls])
+    _leave_dynamic([pytree.tree_leaves(call) for call in calls])
     _check_compiled(fn)
     with compiling_ahead(only_looks=True):
         for args, kwargs in calls:
@@ -142,8 +142,8 @@ def _like(example: torch.Tensor) -> torch.Tensor:
     return example.detach().clone().requires_grad_(example.requires_grad)
 
 
-def _leave_open(calls: Sequence[Sequence[Any]]) -> None:
-    """Mark the sizes that differ between calls, for Dynamo to leave open from the first on."""
+def _leave_dynamic(calls: Sequence[Sequence[Any]]) -> None:
+    """Mark the sizes that differ between calls, for Dynamo to leave dynamic from the first on."""
     by_place: dict[Any, list[torch.Tensor]] = collections.defaultdict(list)
     for leaves in calls:
         for place, leaf in enumerate(leaves):

@@ -40,8 +40,8 @@ class Watch:
         # AOTAutograd adds nothing, and the program is the same for each call of the graph: who
         # compiles for it says so.
         self.is_plain = False
-        # Such a graph whose sizes are open.
-        self.open_graph: CompiledGraph | None = None
+        # Such a graph whose sizes are dynamic.
+        self.dynamic_graph: CompiledGraph | None = None
 
     def __call__(self, event: Event) -> None:
         """Take an event."""
@@ -62,7 +62,7 @@ class Watch:
         """
         records, programs = self._records, self._programs
         self._records, self._programs, self._is_open = [], [], False
-        if not self.is_plain or self.open_graph is not None:
+        if not self.is_plain or self.dynamic_graph is not None:
             return
         if len(records) != 1 or records[0].is_split:
             return

@@ -1,4 +1,4 @@
-"""The programs of one graph with open sizes in the disk cache, by bucket or by sizes."""
+"""The programs of one graph with dynamic sizes in the disk cache, by bucket or by sizes."""
 
 import dataclasses
 import io
@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from xla_dynamo.errors import StorageError
-from xla_dynamo.graphs.open_sizes import NotBounded
+from xla_dynamo.graphs.dynamic_sizes import NotBounded
 from xla_dynamo.lowerings.passes import manager
 from xla_dynamo.programs.lower_bounded import BoundedProgram
 from xla_dynamo.programs.program import Constant, Donated, Program
@@ -28,8 +28,9 @@ class SavedPrograms:
     def __init__(self, folder: CacheFolder | None, graph: str, passes: Hashable = None) -> None:
         """Take the folder, or None to save nothing, and the key of the graph.
 
-        `passes` is the state of the passes (`manager.state`) that the key is for. A graph with open
-        sizes lives on when users register others, with which its programs are not those of its key.
+        `passes` is the state of the passes (`manager.state`) that the key is for. A graph with
+        dynamic sizes lives on when users register others, with which its programs are not those of
+        its key.
         """
         self._folder, self._graph, self._passes = folder, graph, passes
 

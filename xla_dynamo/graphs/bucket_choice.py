@@ -1,4 +1,4 @@
-"""Choose, for the sizes of a call, which sizes stay open in a program, and up to which bounds."""
+"""Choose, for the sizes of a call, which stay dynamic in a program, and up to which bounds."""
 
 import dataclasses
 import math
@@ -93,13 +93,13 @@ class BucketChoice:
         self._alike = [0] * len(sizes.dims)
         self._modest: dict[Choice, bool] = {}
 
-    def open_all_that_vary(self) -> None:
-        """Leave open whatever Dynamo has seen to vary, a batch too."""
+    def make_all_dynamic_that_vary(self) -> None:
+        """Leave dynamic whatever Dynamo has seen to vary, a batch too."""
         pairs = zip(self._changes, self._sizes.seen_to_vary, strict=True)
         self._changes = [changes or varies for changes, varies in pairs]
 
     def choose(self, values: Sequence[int]) -> Choice | None:
-        """The choice for the symbols' values; None if none is open, or one has no bucket."""
+        """The choice for the symbols' values; None if none is dynamic, or one has no bucket."""
         if self._last is not None:
             for number, (before, now) in enumerate(zip(self._last, values, strict=True)):
                 self._changes[number] |= before != now
@@ -152,7 +152,7 @@ class BucketChoice:
         return finer if self._is_modest(finer) else None
 
     def _is_modest(self, choice: Choice) -> bool:
-        """Whether no input is padded to many times its elements, as by several open dimensions."""
+        """Whether no input is padded to many times its elements, as several dimensions can."""
         if choice not in self._modest:
             highs, lows = (
                 [e.at(ends) for e in choice.extents]

@@ -1,4 +1,4 @@
-"""Buckets: the bounds that open sizes are compiled for, and the sizes that prove them."""
+"""Buckets: the bounds that dynamic sizes are compiled for, and the sizes that prove them."""
 
 import bisect
 import dataclasses

@@ -1,4 +1,4 @@
-"""What a call needs to know of a graph's open sizes: where its inputs have them."""
+"""What a call needs to know of a graph's dynamic sizes: where its inputs have them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class TensorSizes:
     stride: tuple[Extent, ...]
 
     @property
-    def is_open(self) -> bool:
+    def is_dynamic(self) -> bool:
         """Whether a size or a stride depends on a symbol."""
         return any(e.number is None for e in (*self.shape, *self.stride))
 
@@ -41,8 +41,8 @@ class CallSizes:
             its own here, so that no two count as equal.
         ranges: the least and the largest number that it may be.
         sources: the number of the input, and its dimension, that a call reads it from.
-        told: the inputs of open sizes, by number, with what their sizes are. Those of static sizes
-            are as Dynamo's guards have them.
+        told: the inputs of dynamic sizes, by number, with what their sizes are. Those of static
+            sizes are as Dynamo's guards have them.
     """
 
     names: tuple[str, ...]

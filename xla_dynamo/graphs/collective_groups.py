@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.errors import ShardingError
-from xla_dynamo.graphs.manual_regions import graphs_of, pieces_in, region_mesh
+from xla_dynamo.graphs.manual_regions import graphs_of, region_mesh, shards_in
 from xla_dynamo.graphs.marked import name_of
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.runtime.mesh import Mesh
@@ -36,10 +36,10 @@ def resolve_groups(gm: torch.fx.GraphModule) -> None:
     if mesh is None:
         return
     for module in graphs_of(gm):
-        pieces = pieces_in(module)
+        shards = shards_in(module)
         for node in list(module.graph.nodes):
             namespace, _, name = name_of(node).partition(".")
-            if namespace in ("_c10d_functional", "_c10d_functional_autograd") and node in pieces:
+            if namespace in ("_c10d_functional", "_c10d_functional_autograd") and node in shards:
                 _replace(node, name, mesh)
 
 

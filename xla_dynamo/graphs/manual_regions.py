@@ -1,4 +1,4 @@
-"""Manual regions of a graph: the nodes that compute with each device's piece of a tensor."""
+"""Manual regions of a graph: the nodes that compute with each device's shard of a tensor."""
 
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -43,24 +43,24 @@ def region_mesh(gm: GraphModule) -> Mesh | None:
     return None if node is None else mesh_of_node(node)
 
 
-def pieces_in(gm: GraphModule) -> dict[Node, None]:
-    """The nodes of a graph whose value is a piece, in their order."""
+def shards_in(gm: GraphModule) -> dict[Node, None]:
+    """The nodes of a graph whose value is a shard, in their order."""
     found: dict[Node, None] = {}
     for node in gm.graph.nodes:
         name = name_of(node)
         if name == EXIT or node.op != "call_function" or is_number(node):
-            continue  # the sizes of a piece are the same on all devices
+            continue  # the sizes of a shard are the same on all devices
         if name == ENTRY or name in COLLECTIVES or any(n in found for n in node.all_input_nodes):
             found[node] = None
     return found
 
 
 def check_manual_regions(gm: GraphModule) -> None:
-    """Check what the operators of manual regions are given, and what reads pieces.
+    """Check what the operators of manual regions are given, and what reads shards.
 
     Raises:
         ShardingError: a collective is outside of a region, or has no groups of the mesh's devices;
-            a region has a mark, another region, or an effect; or a piece leaves it.
+            a region has a mark, another region, or an effect; or a shard leaves it.
     """
     mesh = region_mesh(gm)
     for module in graphs_of(gm):
@@ -70,19 +70,19 @@ def check_manual_regions(gm: GraphModule) -> None:
     if mesh is None:
         return
     for module in graphs_of(gm):
-        pieces = pieces_in(module)
+        shards = shards_in(module)
         has_ends = any(True for _ in ends_of(module))
         for node in module.graph.nodes:
-            if any(n in pieces for n in node.all_input_nodes):
+            if any(n in shards for n in node.all_input_nodes):
                 _check_reader(node)
                 if node.op == "output" and has_ends:
-                    _refuse_to_leave(node, pieces, is_body=module is not gm)
+                    _refuse_to_leave(node, shards, is_body=module is not gm)
 
 
 def _check_collective(node: Node, mesh: Mesh | None) -> None:
     if mesh is None:
         raise ShardingError(
-            f"{name_of(node)} is outside of a manual region, where no device has a piece of its "
+            f"{name_of(node)} is outside of a manual region, where no device has a shard of its "
             f"own: use it in spmd.shard_map{describe(node)}"
         )
     places = range(mesh.size())
@@ -104,12 +104,12 @@ def _check_collective(node: Node, mesh: Mesh | None) -> None:
 
 
 def _check_reader(node: Node) -> None:
-    """Check a node that reads a piece."""
+    """Check a node that reads a shard."""
     inside = [n for body in bodies(node) for m in graphs_of(body) for n in m.graph.nodes]
     if is_mark(node) or any(map(is_mark, inside)):
         raise ShardingError(
-            "mark_sharding is in a manual region, where XLA divides nothing: each device has its "
-            f"piece there. Mark values outside of it{describe(node)}"
+            "mark_sharding is in a manual region, where XLA partitions nothing: each device has "
+            f"its shard there. Mark values outside of it{describe(node)}"
         )
     if name_of(node) == ENTRY or any(name_of(n) in (ENTRY, EXIT) for n in inside):
         raise ShardingError(
@@ -119,38 +119,38 @@ def _check_reader(node: Node) -> None:
     if node.target is with_effects:
         raise ShardingError(
             f"{node.args[1]} in a manual region acts outside of the program, where no device has a "
-            "piece of its own: take it out of the region, or call a function that checks nothing, "
+            "shard of its own: take it out of the region, or call a function that checks nothing, "
             f"as torch.linalg.inv_ex in the place of inv{describe(node)}"
         )
     if writes_input(node):
         raise ShardingError(
-            "an input is changed in a manual region, to a piece, of which each device has its own: "
+            "an input is changed in a manual region, to a shard, of which each device has its own: "
             f"{_LEAVE}{describe(node.args[1])}"  # type: ignore[arg-type]
         )
 
 
-def _refuse_to_leave(output: Node, pieces: dict[Node, None], is_body: bool) -> None:
-    piece = next(n for n in output.all_input_nodes if n in pieces)
+def _refuse_to_leave(output: Node, shards: dict[Node, None], is_body: bool) -> None:
+    shard = next(n for n in output.all_input_nodes if n in shards)
     if is_body:
         raise ShardingError(
             "a manual region inside the body of a branch or loop has no gradient yet: put the "
-            f"whole loop into the region{describe(piece)}"
+            f"whole loop into the region{describe(shard)}"
         )
     raise ShardingError(
-        f"a result of shape {tuple(piece.meta['val'].shape)} is a piece of a manual region, of "
+        f"a result of shape {tuple(shard.meta['val'].shape)} is a shard of a manual region, of "
         f"which each device has its own: {_LEAVE}. A tensor that the region reads must be an "
         "argument of it to have a gradient, and a region must be one graph, without a break"
-        f"{describe(piece)}"
+        f"{describe(shard)}"
     )
 
 
 def check_eager(gm: GraphModule, eager: dict[Node, str]) -> None:
-    """Raise ShardingError if a node that torch is to run, for a reason, computes with pieces."""
+    """Raise ShardingError if a node that torch is to run, for a reason, computes with shards."""
     if region_mesh(gm) is None:
         return
-    pieces = pieces_in(gm)
+    shards = shards_in(gm)
     for node, reason in eager.items():
-        if node in pieces or any(n in pieces for n in node.all_input_nodes):
+        if node in shards or any(n in shards for n in node.all_input_nodes):
             raise ShardingError(
                 f"{operator_of(node)} in a manual region cannot be compiled: {reason}. Torch runs "
                 f"on whole tensors, so take it out of the region{describe(node)}"

@@ -11,7 +11,7 @@ from xla_dynamo.runtime.common_mesh import common_mesh, on_mesh
 from xla_dynamo.runtime.mesh import UNCONSTRAINED, Mesh, Sharding
 
 OPERATOR = "xla.mark_sharding"
-# Operators that name a mesh and how a tensor is divided over it.
+# Operators that name a mesh and how a tensor is sharded over it.
 _REGION_ENDS = ("xla.full_to_shard", "xla.shard_to_full")
 _WITH_SPECS = (OPERATOR, *_REGION_ENDS)
 
@@ -56,8 +56,8 @@ def _common(found: Sequence[tuple[Mesh, torch.fx.Node]]) -> Mesh:
         return common_mesh([m for m, _ in found])
     except ShardingError as error:
         raise ShardingError(
-            f"a compiled graph is divided over one mesh, and {_what(first)} is marked for {mesh}, "
-            f"{_what(node)} for {other}; {error}{describe(node)}"
+            f"a compiled graph is partitioned over one mesh, and {_what(first)} is marked for "
+            f"{mesh}, {_what(node)} for {other}; {error}{describe(node)}"
         ) from None
 
 
@@ -106,7 +106,7 @@ def mesh_of_node(node: torch.fx.Node) -> Mesh:
 
 def _checked(node: torch.fx.Node) -> Sharding:
     x, spec = node.args[0], node.args[4]
-    # A dimension that the partitioner may divide as it likes is right in any program.
+    # A dimension that the partitioner may shard as it likes is right in any program.
     spec = ["" if names == UNCONSTRAINED else names for names in spec]  # type: ignore
     try:
         sharding = Sharding(mesh_of_node(node), axes_of_entries(spec))  # type: ignore[arg-type]

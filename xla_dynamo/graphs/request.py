@@ -26,8 +26,8 @@ class Request:
         views_of_inputs: the results, by number, that eager gives as views of an input.
         input_strides: the strides of inputs, by number, that do not have the traced ones.
         placement: where the program runs; None where the graph's tensors are.
-        mesh: the mesh that the program is divided over; None for a program of one device.
-        shardings: how inputs, by number, are divided over it; the others are whole on each device.
+        mesh: the mesh that the program is partitioned over; None for a program of one device.
+        shardings: how inputs, by number, are sharded over it; the others are whole on each device.
         observer: is called with the events of the compilation (see `events`); None writes to the
             log.
     """

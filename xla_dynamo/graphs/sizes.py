@@ -16,12 +16,12 @@ Node: TypeAlias = torch.fx.Node
 
 
 def is_symbolic(gm: torch.fx.GraphModule) -> bool:
-    """Whether a graph was traced with sizes left open."""
+    """Whether a graph was traced with sizes left dynamic."""
     return any(has_symbols(n.meta.get("val")) for n in gm.graph.find_nodes(op="placeholder"))
 
 
 def has_symbols(value: Any) -> bool:
-    """Whether a fake value is a number left open, or a tensor of such sizes or strides."""
+    """Whether a fake value is a number left dynamic, or a tensor of such sizes or strides."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return True
     if not isinstance(value, torch.Tensor):
@@ -90,7 +90,7 @@ def geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def symbols_of(gm: torch.fx.GraphModule) -> tuple[tuple[str, int, int | None], ...]:
-    """A graph's open sizes and numbers: the name, and the input and the dimension that have each.
+    """A graph's dynamic sizes and numbers: the name, and the input and the dimension of each.
 
     The names are those in the user's function, where Dynamo knows them: "x.size()[0]".
     """
@@ -117,7 +117,7 @@ def number_at(args: Sequence[Any], index: int, dim: int | None) -> Any:
 
 
 def name_of_size(size: torch.SymInt | torch.SymFloat) -> str:
-    """The name of an open size in the user's function, where Dynamo knows it, else the symbol's."""
+    """The name of a dynamic size in the user's function if Dynamo knows it, else the symbol's."""
     environment, symbol = size.node.shape_env, size.node.expr
     known = getattr(environment, "var_to_sources", {}).get(symbol)  # private: torch 2.11 to 2.13
     if not known:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from xla_dynamo.graphs.call_sizes import CallSizes
+from xla_dynamo.graphs.dynamic_sizes import DynamicSizes, NotBounded
 from xla_dynamo.graphs.marked import specs_in
-from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import (
     has_symbols,
@@ -31,13 +31,13 @@ class GraphFacts:
 
     Attributes:
         device: that of its tensors.
-        is_symbolic: whether a size, a stride or a number among its inputs is open.
+        is_symbolic: whether a size, a stride or a number among its inputs is dynamic.
         offset_inputs: the inputs, by number, whose storage offset matters.
         has_marks: whether it has marks of shardings.
-        symbols: of each open size and number the name, and the input and the dimension that have
+        symbols: of each dynamic size and number the name, and the input and the dimension that have
             it; None for an input that is the number.
-        sizes: its open sizes, if it may be compiled for bounds of them.
-        refusal: why it may not be, though some are open and bounds are wanted.
+        sizes: its dynamic dimensions, if it may be compiled for bounds of them.
+        refusal: why it may not be, though some are dynamic and bounds are wanted.
     """
 
     device: torch.device
@@ -54,7 +54,7 @@ class GraphFacts:
         return not self.is_symbolic and not self.offset_inputs
 
     def values_of_symbols(self, args: Sequence[Any]) -> dict[str, Any]:
-        """The values of the open sizes and numbers in a call, by name."""
+        """The values of the dynamic sizes and numbers in a call, by name."""
         return {name: number_at(args, index, dim) for name, index, dim in self.symbols}
 
 
@@ -75,21 +75,23 @@ class SourceGraph:
         return self._load()
 
     @functools.cached_property
-    def sizes(self) -> OpenSizes:
-        """Its open sizes, for lowering it.
+    def sizes(self) -> DynamicSizes:
+        """Its dynamic sizes, for lowering it.
 
         Raises:
             NotBounded: some size is no polynomial of symbols that the inputs tell.
         """
-        return OpenSizes(self.gm)
+        return DynamicSizes(self.gm)
 
 
 def source_of(gm: torch.fx.GraphModule, device: torch.device, request: Request) -> SourceGraph:
     """The source of a graph that is there."""
-    is_open = is_symbolic(gm)
-    if is_open:  # it is kept for the sizes to come
+    is_dynamic = is_symbolic(gm)
+    if is_dynamic:  # it is kept for the sizes to come
         _drop_erased_nodes(gm)
-    facts = GraphFacts(device, is_open, tuple(offset_inputs(gm)), any(True for _ in specs_in(gm)))
+    facts = GraphFacts(
+        device, is_dynamic, tuple(offset_inputs(gm)), any(True for _ in specs_in(gm))
+    )
     source = SourceGraph(lambda: gm, facts)
     if facts.is_symbolic:
         facts = dataclasses.replace(facts, symbols=symbols_of(gm))

@@ -1,8 +1,8 @@
 """A primitive of JAX's that computes a function of torch, with the rules of every transform.
 
 Its lowering writes the function's StableHLO into JAX's module, so that XLA optimizes it with what
-is around and divides it over devices. Derivatives, transposes and batches are the same primitive of
-other functions of torch (`torch_functions`).
+is around and partitions it over devices. Derivatives, transposes and batches are the same
+primitive of other functions of torch (`torch_functions`).
 """
 
 import functools

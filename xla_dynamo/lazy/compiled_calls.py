@@ -42,7 +42,7 @@ class LazyTensors:
         return buffers
 
     def sharding_of(self, tensor: torch.Tensor) -> Sharding | None:
-        """How the elements of a tensor are divided over devices, once they are computed."""
+        """How the elements of a tensor are sharded over devices, once they are computed."""
         if tensor.device.type != "xla" or not shows_all(tensor):
             return None
         with running:
@@ -52,7 +52,7 @@ class LazyTensors:
             return memory.sharding_of(value)
 
     def mark(self, tensor: torch.Tensor, sharding: Sharding | None) -> None:
-        """Divide the elements of a tensor; None lets them lie on one device."""
+        """Shard the elements of a tensor; None lets them lie on one device."""
         if sharding is None:
             gather(tensor)
         else:
@@ -73,7 +73,7 @@ class LazyTensors:
             with contents.lock:
                 cell_of(tensor).value = cell_of(new).value
             asked = marks.sharding_of(tensor)
-            if asked and asked.divides_evenly(tensor.shape) and asked != self.sharding_of(tensor):
+            if asked and asked.shards_evenly(tensor.shape) and asked != self.sharding_of(tensor):
                 mark(tensor, asked)
             return
         with torch.no_grad():

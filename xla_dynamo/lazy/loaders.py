@@ -9,7 +9,7 @@ import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.lazy import steps
-from xla_dynamo.lazy.sharding import uploaded_in_pieces
+from xla_dynamo.lazy.sharding import uploaded_in_shards
 from xla_dynamo.spmd.marking import expect_marks
 from xla_dynamo.spmd.sharding_spec import ShardingSpec
 from xla_dynamo.torch_private import pytree
@@ -41,9 +41,9 @@ class MpDeviceLoader:
             device: where to upload them.
             device_prefetch_size: how many batches may wait on the device.
             batches_per_execution: how many batches make a step.
-            input_sharding: how the tensors of a batch are divided over a mesh: a spec for all whose
+            input_sharding: how the tensors of a batch are sharded over a mesh: a spec for all whose
                 rank it has, or, for batches that are dictionaries, a spec or None for each key.
-                Tensors of other ranks or of sizes that do not divide evenly are whole on each
+                Tensors of other ranks or of sizes that do not shard evenly are whole on each
                 device.
 
         Raises:
@@ -97,7 +97,7 @@ def _uploader(device: torch.device, sharding: InputSharding | None) -> Callable[
             if spec is None or spec.mesh.size() == 1 or not spec.can_apply(t):
                 return t.to(device)
             if device.type == "xla" and t.device.type != "xla" and not t.requires_grad:
-                return uploaded_in_pieces(t, spec.sharding())
+                return uploaded_in_shards(t, spec.sharding())
             return spec.apply(t.to(device))
 
         return pytree.tree_map_only(torch.Tensor, one, batch)

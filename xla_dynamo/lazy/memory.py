@@ -94,7 +94,7 @@ def give_dtype(tensor: torch.Tensor) -> None:
 
 
 def sharding_of(value: Value) -> Sharding | None:
-    """How a computed value is divided over devices; None for one of a single device."""
+    """How a computed value is sharded over devices; None for one of a single device."""
     assert value.buffer is not None
     sharding = jaxlib_private.sharding_of(value.buffer)
     if sharding is None:

@@ -1,4 +1,4 @@
-"""Divide tensors of the 'xla' device over a mesh: what is computed at once, the rest when it is."""
+"""Shard tensors of the 'xla' device over a mesh: what is computed at once, the rest when it is."""
 
 import torch
 
@@ -9,14 +9,14 @@ from xla_dynamo.lazy.transfers import uploaded
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.clients import placement_over
 from xla_dynamo.runtime.mesh import Sharding
-from xla_dynamo.runtime.sharded_buffers import gathered, import_divided, spread
+from xla_dynamo.runtime.sharded_buffers import gathered, import_sharded, spread
 from xla_dynamo.spmd.operators import mark_in_graph
 
 
 def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
-    """Divide the elements of a tensor: those that are computed now, others in their program.
+    """Shard the elements of a tensor: those that are computed now, others in their program.
 
-    What does not divide evenly, and a part of a tensor, is divided within programs alone.
+    What does not shard evenly, and a part of a tensor, is sharded within programs alone.
 
     Raises:
         ShardingError: there are no such devices.
@@ -25,8 +25,8 @@ def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
     with execution.running:
         with contents.lock:
             value = cell_of(tensor).value
-        if value.buffer is not None and shows_all(tensor) and sharding.divides_evenly(tensor.shape):
-            _divide(value, sharding)
+        if value.buffer is not None and shows_all(tensor) and sharding.shards_evenly(tensor.shape):
+            _shard(value, sharding)
             return
     if shows_twice(tensor):
         return  # nobody may write there
@@ -35,8 +35,8 @@ def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
         tensor.copy_(mark_in_graph(tensor.detach(), sharding.mesh, axes, False))
 
 
-def uploaded_in_pieces(tensor: torch.Tensor, sharding: Sharding) -> torch.Tensor:
-    """A marked tensor of the device with the elements of one of the host, evenly divided.
+def uploaded_in_shards(tensor: torch.Tensor, sharding: Sharding) -> torch.Tensor:
+    """A marked tensor of the device with the elements of one of the host, evenly sharded.
 
     Unlike `mark` it waits for no program that runs.
 
@@ -48,7 +48,7 @@ def uploaded_in_pieces(tensor: torch.Tensor, sharding: Sharding) -> torch.Tensor
     permutation = strides_layout(size, stride).permutation
     elements = whole.detach().permute(permutation).contiguous()
     placement = placement_over(sharding.mesh, memory.placement())
-    buffer = import_divided(elements, sharding.permuted(permutation), placement)
+    buffer = import_sharded(elements, sharding.permuted(permutation), placement)
     made = new_tensor(Value((whole.dtype, size, stride, 0), buffer))
     marks.mark(made, sharding)
     return made
@@ -65,7 +65,7 @@ def gather(tensor: torch.Tensor) -> None:
             value.buffer = memory.buffer_of(elements.clone(), elements.size(), elements.stride())
 
 
-def _divide(value: Value, sharding: Sharding) -> None:
+def _shard(value: Value, sharding: Sharding) -> None:
     assert value.buffer is not None
     permutation = strides_layout(*value.geometry[1:3]).permutation
     placement = placement_over(sharding.mesh, memory.placement())

@@ -18,12 +18,12 @@ from xla_dynamo.spmd.operators import MARK
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Division:
-    """How a program is divided over the devices of a mesh.
+    """How a program is partitioned over the devices of a mesh.
 
     Attributes:
         mesh: the mesh.
-        given: how each input is divided.
-        asked: how each output is to be divided; None where that is left to the partitioner.
+        given: how each input is sharded.
+        asked: how each output is to be sharded; None where that is left to the partitioner.
     """
 
     mesh: Mesh
@@ -43,7 +43,7 @@ class Slice:
         keys: what the records draw from that are random.
         places: of the result `index` of a record, `places[record.order] + index` is its number.
         replaced: of each output, the number of the input whose cell and memory it takes, or -1.
-        division: how the program is divided over a mesh; None for a program of one device.
+        division: how the program is partitioned over a mesh; None for a program of one device.
         key: equal for programs that are alike.
     """
 
@@ -106,7 +106,7 @@ def cut(roots: Iterable[Value] | None) -> Slice | None:
 def _division(
     records: Sequence[Record], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> Division | None:
-    """How the program of a slice is divided: as its inputs are, and as marks ask for."""
+    """How the program of a slice is partitioned: as its inputs are, and as marks ask for."""
     given = [memory.sharding_of(v) for v in inputs]
     marked = marked_shardings()
     asked = tuple(marked.get(id(v)) for v in outputs)

@@ -38,8 +38,8 @@ watch_optimizers = functools.cache(lambda: register_optimizer_step_post_hook(not
 def refreeze() -> None:
     """Let all compiled graphs read their parameters anew.
 
-    For graphs compiled with `options={"freeze": True}`, or divided over a mesh, after changes that
-    nobody counts: through `parameter.data` or another tensor that was given its memory by it,
+    For graphs compiled with `options={"freeze": True}`, or partitioned over a mesh, after changes
+    that nobody counts: through `parameter.data` or another tensor that was given its memory by it,
     through NumPy, by a collective of `torch.distributed`, or by another process.
     """
     _epoch.is_over = False

@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.memory.divided_tensors import divided_buffer, new_divided_buffer
 from xla_dynamo.memory.memory import Results, Supply
+from xla_dynamo.memory.sharded_tensors import new_sharded_buffer, sharded_buffer
 from xla_dynamo.programs.layouts import input_layout
 from xla_dynamo.programs.program import Constant, Input, Parameter, Program, result_types
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Mesh, Sharding
-from xla_dynamo.runtime.sharded_buffers import assembled, export_divided, spread
+from xla_dynamo.runtime.sharded_buffers import assembled, export_sharded, spread
 
 
 class ShardedMemory:
@@ -39,9 +39,9 @@ class ShardedMemory:
                 slot.index,
                 slot.layout,
                 self._sharding(slot),
-                divided_buffer
+                sharded_buffer
                 if isinstance(slot, Parameter) or any(slot.axes)
-                else new_divided_buffer,
+                else new_sharded_buffer,
             )
             for slot in slots
         ]
@@ -61,11 +61,11 @@ class ShardedMemory:
     def constants(self, constants: Sequence[Constant]) -> Supply:
         """A function that gives the buffers of a graph's own tensors, whole on each device."""
         tensors = [constant.tensor.to(self.placement.torch_device) for constant in constants]
-        return lambda args, stream: [self._whole(tensor, divided_buffer) for tensor in tensors]
+        return lambda args, stream: [self._whole(tensor, sharded_buffer) for tensor in tensors]
 
     def fresh(self, tensor: torch.Tensor, stream: int | None) -> Buffer:
         """The buffer of a tensor that comes once, whole on each device."""
-        return self._whole(tensor.to(self.placement.torch_device), new_divided_buffer)
+        return self._whole(tensor.to(self.placement.torch_device), new_sharded_buffer)
 
     def taken(self, slots: Sequence[Input], buffers: Sequence[Buffer]) -> Sequence[Buffer]:
         """Buffers sharded as the program reads them.
@@ -78,7 +78,7 @@ class ShardedMemory:
     def tensors(self, results: Results, stream: int | None) -> list[torch.Tensor]:
         """Tensors with the elements of the results, gathered from the devices."""
         return [
-            export_divided(shards, tiling, shape, self.placement)
+            export_sharded(shards, tiling, shape, self.placement)
             for shards, (tiling, shape) in zip(results, self._results, strict=True)
         ]
 

@@ -1,4 +1,4 @@
-"""Write ATen graphs with open sizes as JSON, and read them: sizes as polynomials of the symbols.
+"""Write ATen graphs with dynamic sizes as JSON, and read them: sizes as polynomials of the symbols.
 
 Reading a graph runs no code from it: functions are found by name among operators and those of
 Python's module `operator`.
@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from xla_dynamo.errors import StorageError
-from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
+from xla_dynamo.graphs.dynamic_sizes import DynamicSizes, NotBounded
 from xla_dynamo.lowerings.bounded.extents import Extent
 from xla_dynamo.programs.storage import decoded, encoded
 from xla_dynamo.torch_private import FakeTensorMode, OpOverload
@@ -25,7 +25,7 @@ from xla_dynamo.torch_private import FakeTensorMode, OpOverload
 _OF_NUMBERS = {f.__name__: f for f in (operator.add, operator.sub, operator.mul, operator.getitem)}
 
 
-def written_graph(gm: torch.fx.GraphModule, sizes: OpenSizes) -> Any:
+def written_graph(gm: torch.fx.GraphModule, sizes: DynamicSizes) -> Any:
     """A graph as JSON has it.
 
     Raises:
@@ -51,7 +51,7 @@ def written_graph(gm: torch.fx.GraphModule, sizes: OpenSizes) -> Any:
 
 
 def read_graph(written: Any) -> torch.fx.GraphModule:
-    """The graph that `written_graph` wrote, with symbols of its own for its open sizes."""
+    """The graph that `written_graph` wrote, with symbols of its own for its dynamic dimensions."""
     graph = torch.fx.Graph()
     nodes: list[torch.fx.Node] = []
     mode = FakeTensorMode(shape_env=ShapeEnv())
@@ -123,7 +123,7 @@ def _nodes(value: Any, nodes: Sequence[torch.fx.Node]) -> Any:
     return tuple(items) if kind == "tuple" else items
 
 
-def _written_value(node: torch.fx.Node, fake: Any, sizes: OpenSizes) -> Any:
+def _written_value(node: torch.fx.Node, fake: Any, sizes: DynamicSizes) -> Any:
     try:
         if isinstance(fake, torch.Tensor):
             numbers = (list(fake.shape), list(fake.stride()), [fake.storage_offset()])

@@ -85,7 +85,7 @@ class ProgramLowering(GraphLowering):
     """A whole graph on its way into a program.
 
     Attributes:
-        symbols: how many open sizes the program takes the values of, as an argument behind those
+        symbols: how many dynamic sizes the program takes the values of, as an argument behind those
             of its inputs, i32[symbols]; 0 for a program without.
     """
 
@@ -235,8 +235,8 @@ class ProgramLowering(GraphLowering):
         """The inputs into whose memory their new value can be written: dense ones.
 
         There are none if an effect may raise at the end, since inputs may change only after it,
-        none on platforms where donation was never tried, and none in a divided program: its devices
-        have pieces of the inputs, or the same memory.
+        none on platforms where donation was never tried, and none in a partitioned program: its
+        devices have shards of the inputs, or the same memory.
         """
         target = self.builder.target
         if not target.is_cpu or target.partitions > 1 or any(map(acts_behind, self.fake_values)):
@@ -308,7 +308,7 @@ class ProgramLowering(GraphLowering):
     def with_memory(self) -> list[Any]:
         """The outputs that share memory where eager's do.
 
-        In a program of open sizes, those that only the backward reads have memory of their own.
+        In a program of dynamic sizes, those that only the backward reads have memory of their own.
         """
         alone = self.builder.request.results_for_backward if self.symbols else ()
         return [node for number, node in enumerate(self.graph_results) if number not in alone]

@@ -1,4 +1,4 @@
-"""An ATen FX graph of open sizes to one program that is right at every size up to its bounds."""
+"""An ATen FX graph of dynamic sizes to one program that is right at every size up to its bounds."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -9,8 +9,8 @@ from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.graphs.call_sizes import TensorSizes
+from xla_dynamo.graphs.dynamic_sizes import DynamicSizes, NotBounded
 from xla_dynamo.graphs.nodes import run_and_save_rng_state, run_with_rng_state
-from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.bounded.bound import bound_sizes
@@ -36,7 +36,7 @@ Node: TypeAlias = torch.fx.Node
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OpenResult:
+class DynamicResult:
     """An output that is computed at the bounds, and cut to the sizes of the call.
 
     Attributes:
@@ -49,12 +49,12 @@ class OpenResult:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OpenInput:
+class DynamicInput:
     """An input that is padded to the bounds.
 
     Attributes:
         size, stride: what it is padded to.
-        atoms: as in `OpenResult`.
+        atoms: as in `DynamicResult`.
     """
 
     size: tuple[int, ...]
@@ -63,7 +63,7 @@ class OpenInput:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OpenView:
+class DynamicView:
     """An output that is a view of an input, which only the backward reads."""
 
     input: int
@@ -73,26 +73,26 @@ class OpenView:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BoundedProgram:
-    """A program at the bounds of open sizes, and what a call at smaller sizes needs to know.
+    """A program at the bounds of dynamic sizes, and what a call at smaller sizes needs to know.
 
     Attributes:
         program: the program. Its last input, behind those of the graph, has the symbols' values.
         padded: the inputs, by number, that are padded to the bounds.
-        views: the outputs, by number, that are views of inputs with numbers that are open.
+        views: the outputs, by number, that are views of inputs with numbers that are dynamic.
         cut: the outputs, by number, that are cut from what the program computes.
         numbers: the outputs, by number, that are sizes.
     """
 
     program: Program
-    padded: Mapping[int, OpenInput]
-    views: Mapping[int, OpenView]
-    cut: Mapping[int, OpenResult]
+    padded: Mapping[int, DynamicInput]
+    views: Mapping[int, DynamicView]
+    cut: Mapping[int, DynamicResult]
     numbers: Mapping[int, Extent]
 
 
 def lower_bounded(
     gm: torch.fx.GraphModule,
-    open_sizes: OpenSizes,
+    dynamic_sizes: DynamicSizes,
     symbols: Symbols,
     variants: Sequence[Mapping[Node, Any]],
     target: Target,
@@ -104,22 +104,22 @@ def lower_bounded(
         NotBounded: the program would not be known to be right at other sizes.
     """
     # It is not known in which order an input's merged sizes were merged: both are tried.
-    extents = {e for i in open_sizes.inputs if isinstance(i, TensorSizes) for e in i.shape}
+    extents = {e for i in dynamic_sizes.inputs if isinstance(i, TensorSizes) for e in i.shape}
     may_be_merged = any(e.factors(True) != e.factors(False) for e in extents)
     try:
-        return _lower(gm, open_sizes, symbols, variants, target, request, number_first=True)
+        return _lower(gm, dynamic_sizes, symbols, variants, target, request, number_first=True)
     except NotBounded as refusal:
         if not may_be_merged:
             raise
         try:
-            return _lower(gm, open_sizes, symbols, variants, target, request, number_first=False)
+            return _lower(gm, dynamic_sizes, symbols, variants, target, request, number_first=False)
         except NotBounded:
             raise refusal from None
 
 
 def _lower(
     gm: torch.fx.GraphModule,
-    open_sizes: OpenSizes,
+    dynamic_sizes: DynamicSizes,
     symbols: Symbols,
     variants: Sequence[Mapping[Node, Any]],
     target: Target,
@@ -137,31 +137,31 @@ def _lower(
                 lowering.write()
         first = lowerings[0]
         arguments = first.builder.arguments
-        views = _views(lowerings, open_sizes)
+        views = _views(lowerings, dynamic_sizes)
         _check_draws(gm)
-        check_bindings(lowerings, open_sizes, views)
+        check_bindings(lowerings, dynamic_sizes, views)
         try:
             dims_of = bound_sizes(
                 [lowering.builder.main for lowering in lowerings],
                 symbols,
                 next(i for i, slot in enumerate(arguments) if isinstance(slot, SymbolValues)),
-                _parts_of_arguments(first, open_sizes, number_first),
+                _parts_of_arguments(first, dynamic_sizes, number_first),
                 first.env,
             )
         except Refused as refusal:
             raise NotBounded(f"{refusal}{line_of(gm, refusal.place)}") from refusal
-        cut, numbers = _outputs(first, open_sizes, symbols, dims_of)
+        cut, numbers = _outputs(first, dynamic_sizes, symbols, dims_of)
         program = first.finish(None)
     padded = {}
     bounds = [sizes[0] for sizes in symbols.sizes]
     for node, index in first.input_index.items():
-        known = open_sizes.inputs[index]
-        if isinstance(known, TensorSizes) and known.is_open:
+        known = dynamic_sizes.inputs[index]
+        if isinstance(known, TensorSizes) and known.is_dynamic:
             size, stride = tuple(variants[0][node].shape), tuple(variants[0][node].stride())
             # Others are copied on their way into the program, whatever their strides.
             is_dense = row_major_order(size, stride) is not None
             parts = [e.factors(number_first) for e in known.shape]
-            padded[index] = OpenInput(
+            padded[index] = DynamicInput(
                 size,
                 stride if is_dense else row_major(size),
                 tuple(tuple((part.at(bounds), part) for part in of_one) for of_one in parts),
@@ -169,8 +169,10 @@ def _lower(
     return BoundedProgram(program, padded, views, cut, numbers)
 
 
-def _views(lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes) -> dict[int, OpenView]:
-    """The outputs for the backward that are views of inputs, with numbers that are open."""
+def _views(
+    lowerings: Sequence[ProgramLowering], dynamic_sizes: DynamicSizes
+) -> dict[int, DynamicView]:
+    """The outputs for the backward that are views of inputs, with numbers that are dynamic."""
     first, *others = lowerings
     found = {}
     for index in first.builder.request.results_for_backward:
@@ -179,11 +181,11 @@ def _views(lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes) -> dict[
             continue
         fake = node.meta["val"]
         (root,) = (n for n, number in first.input_index.items() if number == output.input)
-        start = open_sizes.extent(node, root.meta["val"].storage_offset())
-        offset = open_sizes.extent(node, fake.storage_offset()).plus(start, -1)
+        start = dynamic_sizes.extent(node, root.meta["val"].storage_offset())
+        offset = dynamic_sizes.extent(node, fake.storage_offset()).plus(start, -1)
         alike = fake.dtype is root.meta["val"].dtype and not (fake.is_conj() or fake.is_neg())
         if alike:
-            found[index] = OpenView(output.input, open_sizes.of_tensor(node, fake), offset)
+            found[index] = DynamicView(output.input, dynamic_sizes.of_tensor(node, fake), offset)
     return found
 
 
@@ -195,7 +197,7 @@ def line_of(gm: torch.fx.GraphModule, place: str) -> str:
 
 
 def check_bindings(
-    lowerings: Sequence[ProgramLowering], open_sizes: OpenSizes, views: Collection[int] = ()
+    lowerings: Sequence[ProgramLowering], dynamic_sizes: DynamicSizes, views: Collection[int] = ()
 ) -> None:
     """Raise NotBounded unless the programs bind to a call in one way, but for sizes."""
     first = lowerings[0]
@@ -205,9 +207,9 @@ def check_bindings(
     changed = [slot.index for slot in arguments if isinstance(slot, Donated)]
     changed += [mutation.index for mutation in first.mutations]
     for index in changed:
-        known = open_sizes.inputs[index]
-        if isinstance(known, TensorSizes) and known.is_open:
-            raise NotBounded(f"input {index}, of an open size, changes in place")
+        known = dynamic_sizes.inputs[index]
+        if isinstance(known, TensorSizes) and known.is_dynamic:
+            raise NotBounded(f"input {index}, of a dynamic size, changes in place")
     for other in lowerings[1:]:
         alike = (
             list(map(_comparable, arguments)) == list(map(_comparable, other.builder.arguments))
@@ -244,48 +246,48 @@ def _without_number(output: Output) -> Output:
 
 
 def _parts_of_arguments(
-    lowering: ProgramLowering, open_sizes: OpenSizes, number_first: bool
+    lowering: ProgramLowering, dynamic_sizes: DynamicSizes, number_first: bool
 ) -> list[Sequence[Parts] | None]:
     """The parts of the dimensions of each argument of the program."""
     found: list[Sequence[Parts] | None] = []
     for slot in lowering.builder.arguments:
         parts = None
         if isinstance(slot, Input) and not isinstance(slot, SymbolValues):
-            known = open_sizes.inputs[slot.index]
-            if isinstance(known, TensorSizes) and known.is_open:
+            known = dynamic_sizes.inputs[slot.index]
+            if isinstance(known, TensorSizes) and known.is_dynamic:
                 parts = [known.shape[d].factors(number_first) for d in slot.layout.permutation]
         found.append(parts)
     return found
 
 
 def _outputs(
-    lowering: ProgramLowering, open_sizes: OpenSizes, symbols: Symbols, dims_of: Any
-) -> tuple[dict[int, OpenResult], dict[int, Extent]]:
+    lowering: ProgramLowering, dynamic_sizes: DynamicSizes, symbols: Symbols, dims_of: Any
+) -> tuple[dict[int, DynamicResult], dict[int, Extent]]:
     """The outputs that are cut, and those that are sizes, by number.
 
     Raises:
         NotBounded: what the program computes is not what the graph promises.
     """
-    cut: dict[int, OpenResult] = {}
+    cut: dict[int, DynamicResult] = {}
     numbers: dict[int, Extent] = {}
     for index, (node, output) in enumerate(
         zip(lowering.graph_results, lowering.outputs, strict=True)
     ):
         fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
         if isinstance(fake, torch.SymInt):
-            numbers[index] = open_sizes.extent(node, fake)
+            numbers[index] = dynamic_sizes.extent(node, fake)
         if output.result is None or not isinstance(fake, torch.Tensor):
             continue
-        sizes = open_sizes.of_tensor(node, fake)
+        sizes = dynamic_sizes.of_tensor(node, fake)
         atoms = _atoms(dims_of(lowering.env[node]), sizes, symbols)
         if atoms is None:
             raise NotBounded(f"the sizes of a result are not followed{describe(node)}")
-        if not sizes.is_open:
+        if not sizes.is_dynamic:
             continue
         layout = output_layout(lowering.fake_values[node])
         if layout.overlapping or output.view is not None:
-            raise NotBounded(f"a result of an open size shares its memory{describe(node)}")
-        cut[index] = OpenResult(atoms, sizes)
+            raise NotBounded(f"a result of a dynamic size shares its memory{describe(node)}")
+        cut[index] = DynamicResult(atoms, sizes)
     return cut, numbers
 
 

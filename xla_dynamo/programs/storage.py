@@ -29,9 +29,9 @@ from xla_dynamo.programs.checks import check_program
 from xla_dynamo.programs.layouts import InputLayout, Restride
 from xla_dynamo.programs.lower_bounded import (
     BoundedProgram,
-    OpenInput,
-    OpenResult,
-    OpenView,
+    DynamicInput,
+    DynamicResult,
+    DynamicView,
 )
 from xla_dynamo.programs.program import (
     Constant,
@@ -90,9 +90,9 @@ _RECORDS = {
         Packed,
         Restride,
         BoundedProgram,
-        OpenInput,
-        OpenResult,
-        OpenView,
+        DynamicInput,
+        DynamicResult,
+        DynamicView,
         TensorSizes,
         CallSizes,
         Extent,

@@ -62,7 +62,7 @@ class Report(CompilationLog):
                 numbers=(0, 3, 5),
             ),
             _table(
-                "Open sizes without buckets",
+                "Dynamic sizes without buckets",
                 ("graph", "bounds", "why"),
                 (
                     (n.graph.number, ", ".join(f"{k} = {v}" for k, v in n.bounds.items()), n.reason)

@@ -1,4 +1,4 @@
-"""Sharding: meshes of devices, and tensors divided over them (PyTorch/XLA's `spmd`)."""
+"""Sharding: meshes of devices, and tensors sharded over them (PyTorch/XLA's `spmd`)."""
 
 import importlib
 from typing import Any

@@ -29,10 +29,10 @@ def all_reduce(
     groups: Groups | None = None,
     mesh: Mesh | None = None,
 ) -> torch.Tensor:
-    """Reduce the pieces of each group's devices; all of them get the result.
+    """Reduce the shards of each group's devices; all of them get the result.
 
     Args:
-        x: the device's piece, in a manual region.
+        x: the device's shard, in a manual region.
         reduce_type: "sum", "avg" (of integers towards zero), "product", "min", "max", "band", "bor"
             or "bxor"; also PyTorch/XLA's "mul", "and", "or" and "xor".
         axis: the axes of the mesh along which the devices of a group lie; all of them if neither
@@ -59,7 +59,7 @@ def all_gather(
     groups: Groups | None = None,
     mesh: Mesh | None = None,
 ) -> torch.Tensor:
-    """The pieces of a group's devices one behind the other along `dim`. See `all_reduce`."""
+    """The shards of a group's devices one behind the other along `dim`. See `all_reduce`."""
     return torch.ops.xla.all_gather(x, _dim_of(x, dim), *_groups(mesh, axis, groups))
 
 
@@ -72,7 +72,7 @@ def reduce_scatter(
     groups: Groups | None = None,
     mesh: Mesh | None = None,
 ) -> torch.Tensor:
-    """Reduce the pieces of a group's devices; each gets its part of the result along `dim`.
+    """Reduce the shards of a group's devices; each gets its part of the result along `dim`.
 
     The size of `dim` must be divisible by that of the groups. See `all_reduce`.
     """
@@ -108,7 +108,7 @@ def collective_broadcast(
     groups: Groups | None = None,
     mesh: Mesh | None = None,
 ) -> torch.Tensor:
-    """The piece of a group's `src`-th device, on all of its devices. See `all_reduce`."""
+    """The shard of a group's `src`-th device, on all of its devices. See `all_reduce`."""
     return torch.ops.xla.collective_broadcast(x, src, *_groups(mesh, axis, groups))
 
 
@@ -122,7 +122,7 @@ def collective_permute(
     """Send `x` from devices to others; those that get nothing have zeros.
 
     Args:
-        x: the device's piece, in a manual region.
+        x: the device's shard, in a manual region.
         pairs: from where and to where, each place once: places along `axis` (`axis_index`), or
             device ids if it is not given.
         axis: as for `all_reduce`.

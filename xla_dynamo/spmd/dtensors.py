@@ -1,7 +1,7 @@
 """`DTensor`s of processes and marked tensors of one process: each made of the other.
 
-A `DTensor` lives in many processes, of which each has a piece. A marked tensor lives in one
-process, which has all of it, and its devices get the pieces.
+A `DTensor` lives in many processes, of which each has a shard. A marked tensor lives in one
+process, which has all of it, and its devices get the shards.
 """
 
 import inspect
@@ -99,7 +99,7 @@ def xla_distribute_module(
 
 
 def to_dtensor(tensor: torch.Tensor, device_mesh: DeviceMesh) -> DTensor:
-    """The `DTensor` of a marked tensor, whose local tensor is the piece of this process.
+    """The `DTensor` of a marked tensor, whose local tensor is the shard of this process.
 
     Each process calls it with the same tensor; no data is moved between them. The local tensor may
     share the memory of the tensor.
@@ -114,7 +114,7 @@ def to_dtensor(tensor: torch.Tensor, device_mesh: DeviceMesh) -> DTensor:
     """
     if device_mesh.device_type == "xla":
         raise ShardingError(
-            "a DTensor has a piece in each process, and a DeviceMesh of the type 'xla' is one of "
+            "a DTensor has a shard in each process, and a DeviceMesh of the type 'xla' is one of "
             "the devices of one process: there, the marked tensor is what xla_distribute_tensor "
             "gives. Take a mesh of processes, of the type 'cpu' or 'cuda'"
         )
@@ -149,7 +149,7 @@ def from_dtensor(dtensor: DTensor, mesh: DeviceMesh | Mesh | None = None) -> tor
     for axis, placement in enumerate(dtensor.placements):
         if placement.is_shard() and get_backend(own.get_group(axis)) == "fake":
             raise ShardingError(
-                f"the pieces of a DTensor of shape {tuple(dtensor.shape)} are in processes that "
+                f"the shards of a DTensor of shape {tuple(dtensor.shape)} are in processes that "
                 f"axis {axis} of {own} only pretends to have: its process group is a fake one"
             )
     devices = mesh_from_device_mesh(own if mesh is None else mesh)
@@ -163,5 +163,5 @@ def _check_alike(mesh: Mesh, device_mesh: DeviceMesh) -> None:
     names = device_mesh.mesh_dim_names or mesh.axis_names
     if mesh.mesh_shape != tuple(device_mesh.shape) or mesh.axis_names != names:
         raise ShardingError(
-            f"the tensor is divided over {mesh}, and {device_mesh} has another shape or other names"
+            f"the tensor is sharded over {mesh}, and {device_mesh} has another shape or other names"
         )

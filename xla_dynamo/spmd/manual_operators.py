@@ -21,7 +21,7 @@ assert collective_operators  # whose operators are in the gradients
 def counts_of(
     mesh_shape: Sequence[int], axis_names: Sequence[str], partition_spec: Sequence[str]
 ) -> list[int]:
-    """Into how many pieces each dimension is divided; an unknown axis divides nothing here."""
+    """Into how many shards each dimension is split; an unknown axis shards nothing here."""
     sizes = sizes_of(mesh_shape, axis_names)
     counts = []
     for names in partition_spec:
@@ -35,12 +35,12 @@ def counts_of(
 def _only_compiled(x: torch.Tensor, *_: Any) -> torch.Tensor:
     raise ShardingError(
         f"a manual region is entered or left by a tensor of shape {tuple(x.shape)} in eager code, "
-        "where no device has a piece of it: compile the function, by "
+        "where no device has a shard of it: compile the function, by "
         'torch.compile(fn, backend="openxla", fullgraph=True)'
     )
 
 
-def _piece(
+def _shard(
     x: torch.Tensor,
     device_ids: Sequence[int],
     mesh_shape: Sequence[int],
@@ -50,7 +50,7 @@ def _piece(
     counts = counts_of(mesh_shape, axis_names, partition_spec)
     if len(counts) != x.dim():
         return torch.empty_like(x)  # refused where the graph is compiled
-    # Rounded up: without elements it would be lowered without a look at what is divided.
+    # Rounded up: without elements it would be lowered without a look at what is sharded.
     return x.new_empty([-(-n // count) for n, count in zip(x.shape, counts, strict=True)])
 
 
@@ -71,8 +71,8 @@ def _keep_spec(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     _, *ctx.spec = inputs
 
 
-def _undivided(spec: Sequence[Any]) -> list[str]:
-    """The axes of more than one device that divide no dimension."""
+def _unsharded(spec: Sequence[Any]) -> list[str]:
+    """The axes of more than one device that shard no dimension."""
     _, mesh_shape, axis_names, partition_spec = spec
     used = {name for names in partition_spec for name in names.split(",")}
     sizes = sizes_of(mesh_shape, axis_names)
@@ -80,25 +80,25 @@ def _undivided(spec: Sequence[Any]) -> list[str]:
 
 
 def _gradient_of_entry(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    """Devices that had the same piece each have a part of its gradient."""
+    """Devices that had the same shard each have a part of its gradient."""
     _, mesh_shape, axis_names, _ = ctx.spec
-    if axes := _undivided(ctx.spec):
+    if axes := _unsharded(ctx.spec):
         groups, size = groups_along(mesh_shape, axis_names, axes)
         gradient = torch.ops.xla.all_reduce(gradient, "sum", groups, size)
     return torch.ops.xla.shard_to_full(gradient, *ctx.spec), None, None, None, None
 
 
 def _gradient_of_exit(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    """Devices that have the same piece share its gradient."""
+    """Devices that have the same shard share its gradient."""
     _, mesh_shape, axis_names, _ = ctx.spec
     sizes = sizes_of(mesh_shape, axis_names)
-    for name in _undivided(ctx.spec):
+    for name in _unsharded(ctx.spec):
         gradient = gradient / sizes[name]
     return torch.ops.xla.full_to_shard(gradient, *ctx.spec), None, None, None, None
 
 
 for _name, _fake, _gradient in (
-    ("full_to_shard", _piece, _gradient_of_entry),
+    ("full_to_shard", _shard, _gradient_of_entry),
     ("shard_to_full", _whole, _gradient_of_exit),
 ):
     _library.define(f"{_name}{_ARGUMENTS} -> Tensor", tags=_TAGS)

@@ -1,4 +1,4 @@
-"""Manual regions: functions of each device's pieces of tensors, in a program that XLA divides."""
+"""Manual regions: functions of each device's shards, in a program that XLA partitions."""
 
 import functools
 import itertools
@@ -17,7 +17,7 @@ from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
 from xla_dynamo.torch_private import is_tracing_here
 
 _numbers = itertools.count()
-# How a tree of tensors is divided: a spec for each tensor.
+# How a tree of tensors is sharded: a spec for each tensor.
 Specs = Any
 assert manual_operators
 
@@ -25,20 +25,20 @@ assert manual_operators
 def shard_map(
     fn: Callable[..., Any], mesh: Mesh, in_specs: Sequence[Specs], out_specs: Specs
 ) -> Callable[..., Any]:
-    """A function that runs `fn` on each device of a mesh, with the device's pieces of the inputs.
+    """A function that runs `fn` on each device of a mesh, with the device's shards of the inputs.
 
-    As JAX's `shard_map`. Inside, a tensor is the piece that the device has, and devices exchange
+    As JAX's `shard_map`. Inside, a tensor is the shard that the device has, and devices exchange
     data by the collectives of `spmd`. Gradients are those of the whole computation.
 
     Args:
-        fn: takes pieces, in the sequence of `in_specs`, and returns a tensor, or a list, tuple or
+        fn: takes shards, in the sequence of `in_specs`, and returns a tensor, or a list, tuple or
             dictionary of tensors. A tensor that it reads otherwise is whole on each device, and
             gets no gradient: pass it.
         mesh: the devices, all of them.
         in_specs: for each argument its partition spec, as for `mark_sharding`. A list, tuple or
             dictionary has a list, tuple or dictionary of specs; what is no tensor is passed as it
-            is, with None. An axis that divides nothing gives its devices the same piece.
-        out_specs: likewise for the result. Along an axis that divides no dimension the devices must
+            is, with None. An axis that shards nothing gives its devices the same shard.
+        out_specs: likewise for the result. Along an axis that shards no dimension the devices must
             have the same: any of them is taken.
 
     Returns:
@@ -61,9 +61,9 @@ def shard_map(
                 f"shard_map has {len(in_specs)} in_specs, and the function is called with "
                 f"{len(args)} arguments: give a spec for each"
             )
-        pieces = _map(enable_manual_sharding, tuple(args), tuple(in_specs), mesh, "in_specs")
+        shards = _map(enable_manual_sharding, tuple(args), tuple(in_specs), mesh, "in_specs")
         enter(mesh)
-        results = fn(*pieces)
+        results = fn(*shards)
         leave()
         return _map(_leave, results, out_specs, mesh, "out_specs")
 
@@ -86,9 +86,9 @@ def shard_map(
 def enable_manual_sharding(
     t: torch.Tensor, partition_spec: PartitionSpec, *, mesh: Mesh | None = None
 ) -> torch.Tensor:
-    """Enter a manual region: each device's piece of a tensor, as PyTorch/XLA's function.
+    """Enter a manual region: each device's shard of a tensor, as PyTorch/XLA's function.
 
-    What is computed with the piece is computed by each device, until `disable_manual_sharding`.
+    What is computed with the shard is computed by each device, until `disable_manual_sharding`.
 
     Args:
         t: the tensor, in a compiled region, of any dtype.
@@ -96,7 +96,7 @@ def enable_manual_sharding(
         mesh: the devices. If it is not given, the global mesh.
 
     Returns:
-        The piece: its sizes are those of `t`, divided by those of the axes.
+        The shard: its sizes are those of `t`, divided by those of the axes.
 
     Raises:
         ShardingError: the spec has another rank or unknown axes, or a size is not divisible (where
@@ -115,13 +115,13 @@ def disable_manual_sharding(
     *,
     mesh: Mesh | None = None,
 ) -> torch.Tensor:
-    """Leave a manual region: the tensor that the devices' pieces make, as PyTorch/XLA's function.
+    """Leave a manual region: the tensor that the devices' shards make, as PyTorch/XLA's function.
 
     Args:
-        t: the piece.
-        partition_spec: as for `mark_sharding`. Along an axis that divides no dimension the devices
+        t: the shard.
+        partition_spec: as for `mark_sharding`. Along an axis that shards no dimension the devices
             must have the same.
-        full_shape: the shape of the result, which follows from the piece's.
+        full_shape: the shape of the result, which follows from the shard's.
         mesh: the devices. If it is not given, the global mesh.
 
     Raises:
@@ -131,7 +131,7 @@ def disable_manual_sharding(
     whole = _leave(t, partition_spec, mesh=mesh)
     if full_shape is not None and tuple(full_shape) != tuple(whole.shape):
         raise ShardingError(
-            f"pieces of shape {tuple(t.shape)} make a tensor of shape {tuple(whole.shape)}, and "
+            f"shards of shape {tuple(t.shape)} make a tensor of shape {tuple(whole.shape)}, and "
             f"full_shape is {tuple(full_shape)}"
         )
     return whole
@@ -148,7 +148,7 @@ def _map(cross: Callable[..., Any], tree: Any, specs: Specs, mesh: Mesh, name: s
         if specs is None or isinstance(specs, str | dict):
             raise ShardingError(
                 f"{name} has {specs!r} for a tensor of shape {tuple(tree.shape)}: give a spec, "
-                "with an entry for each dimension, None where it is not divided"
+                "with an entry for each dimension, None where it is not sharded"
             )
         return cross(tree, specs, mesh=mesh)
     if isinstance(tree, dict):

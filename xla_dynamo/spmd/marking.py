@@ -14,15 +14,15 @@ from xla_dynamo.torch_private import is_function_wrapper, is_tracing_here
 
 
 def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
-    """Divide a tensor over a mesh.
+    """Shard a tensor over a mesh.
 
-    Compiled graphs that read a marked tensor are divided over its mesh, and hold a piece of it on
-    each device. Its gradient is divided as suits the program.
+    Compiled graphs that read a marked tensor are partitioned over its mesh, and hold a shard of it
+    on each device. Its gradient is sharded as suits the program.
 
     Args:
         t: the tensor. In a compiled region any; outside, a parameter, a buffer or an input.
         mesh: the devices.
-        partition_spec: for each dimension the axis of the mesh that divides it, by name or number,
+        partition_spec: for each dimension the axis of the mesh that shards it, by name or number,
             a tuple of several, the major one first, or None.
 
     Returns:
@@ -32,7 +32,7 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) ->
     Raises:
         ShardingError: the spec has another rank or unknown axes (where the graph is compiled, for a
             mark in a compiled region); or, outside of compiled regions, a dimension is not
-            divisible by what divides it.
+            divisible by what shards it.
     """
     return _marked(t, mesh, partition_spec, False)
 
@@ -40,7 +40,7 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) ->
 def mark_sharding_with_gradients(
     t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec
 ) -> torch.Tensor:
-    """`mark_sharding` for a tensor and its gradient, which is divided in the same way.
+    """`mark_sharding` for a tensor and its gradient, which is sharded in the same way.
 
     Raises:
         ShardingError: as `mark_sharding`.
@@ -98,12 +98,12 @@ def _marked(t: torch.Tensor, mesh: Mesh, spec: PartitionSpec, with_gradients: bo
 
 
 def _check_tensor(t: torch.Tensor) -> None:
-    """Raise ShardingError for tensors without memory that could be divided."""
+    """Raise ShardingError for tensors without memory that could be sharded."""
     why = ""
     if is_function_wrapper(t):
         why = "it is inside a transform of torch.func: mark what the transform is given"
     elif t.layout is not torch.strided or t.is_quantized or t.is_nested:
-        why = f"its layout is {t.layout}, its dtype {t.dtype}: only dense tensors are divided"
+        why = f"its layout is {t.layout}, its dtype {t.dtype}: only dense tensors are sharded"
     elif t.device.type == "meta":
         why = "it is on the device meta: give it memory first, by to_empty()"
     if why:
@@ -111,12 +111,12 @@ def _check_tensor(t: torch.Tensor) -> None:
 
 
 def _check_sizes(t: torch.Tensor, sharding: Sharding) -> None:
-    """Raise ShardingError unless a tensor outside of compiled regions is evenly divided."""
+    """Raise ShardingError unless a tensor outside of compiled regions is evenly sharded."""
     for dim, (size, count) in enumerate(zip(t.shape, sharding.counts(), strict=True)):
         if size % count:
             raise ShardingError(
-                f"dimension {dim} of a tensor of shape {tuple(t.shape)} is divided by "
-                f"{', '.join(sharding.axes[dim])} into {count} pieces, and {size} is not divisible "
-                f"by {count}: pad it, divide another dimension, or mark it inside the compiled "
+                f"dimension {dim} of a tensor of shape {tuple(t.shape)} is split by "
+                f"{', '.join(sharding.axes[dim])} into {count} shards, and {size} is not divisible "
+                f"by {count}: pad it, shard another dimension, or mark it inside the compiled "
                 "region"
             )

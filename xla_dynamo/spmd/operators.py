@@ -18,7 +18,7 @@ _library.define(
 
 
 def _unchanged(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-    """A tensor with the elements of x: what a mark is where nothing is divided."""
+    """A tensor with the elements of x: what a mark is where nothing is sharded."""
     return x.clone()
 
 
@@ -57,7 +57,7 @@ def mark_in_graph(
 ) -> torch.Tensor:
     """Mark a tensor of a graph. Dynamo traces this.
 
-    The partitioner divides no dimension by one of the replicated axes, not even a dimension that is
+    The partitioner shards no dimension by one of the replicated axes, not even a dimension that is
     `UNCONSTRAINED`.
     """
     refuse_forward_mode()

@@ -10,7 +10,7 @@ from xla_dynamo.runtime.mesh import Mesh
 
 # An axis of the mesh by name or by number.
 Axis: TypeAlias = str | int
-# For each dimension of a tensor: the axis that divides it, several of them, None, or UNCONSTRAINED.
+# For each dimension of a tensor: the axis that shards it, several of them, None, or UNCONSTRAINED.
 PartitionSpec: TypeAlias = Sequence[Axis | Sequence[Axis] | None]
 
 
@@ -34,7 +34,7 @@ def _is_axis(value: Any) -> bool:
 
 
 def axes_of(mesh: Mesh, spec: PartitionSpec) -> list[list[str]]:
-    """The names of the axes that divide each dimension. Dynamo traces this, so it checks nothing.
+    """The names of the axes that shard each dimension. Dynamo traces this, so it checks nothing.
 
     What names no axis of the mesh stays as it is: `Sharding.check` refuses it.
     """

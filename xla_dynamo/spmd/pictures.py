@@ -1,14 +1,14 @@
-"""Draw the pieces of a tensor by matplotlib, into a file."""
+"""Draw the shards of a tensor by matplotlib, into a file."""
 
 import os
 import textwrap
 
 from xla_dynamo.errors import OptionError
-from xla_dynamo.spmd.piece_grid import PieceGrid, color_of, is_dark
+from xla_dynamo.spmd.shard_grid import ShardGrid, color_of, is_dark
 
 
-def draw(grid: PieceGrid, kind: str, title: str, path: str | os.PathLike[str]) -> None:
-    """Write a picture of pieces, each with its devices: a PNG, or what the file's ending says.
+def draw(grid: ShardGrid, kind: str, title: str, path: str | os.PathLike[str]) -> None:
+    """Write a picture of shards, each with its devices: a PNG, or what the file's ending says.
 
     Raises:
         OptionError: matplotlib is not installed.

@@ -1,7 +1,7 @@
 """Translate `torch.distributed.tensor`'s meshes and placements into ours, and back.
 
-A placement says for an axis of the mesh which dimension it divides; a partition spec says for a
-dimension which axes divide it.
+A placement says for an axis of the mesh which dimension it shards; a partition spec says for a
+dimension which axes shard it.
 """
 
 from collections.abc import Sequence
@@ -59,11 +59,11 @@ def convert_placements_to_partition_spec(
         ndim: the number of dimensions of the tensor.
 
     Returns:
-        For each dimension the number of the axis that divides it, a tuple of several, the major one
+        For each dimension the number of the axis that shards it, a tuple of several, the major one
         first, or None.
 
     Raises:
-        ShardingError: a placement is of another kind, or divides a dimension that is not there.
+        ShardingError: a placement is of another kind, or shards a dimension that is not there.
 
     >>> convert_placements_to_partition_spec([Shard(0), Replicate(), Shard(0)], 2)
     ((0, 2), None)
@@ -78,7 +78,7 @@ def convert_placements_to_partition_spec(
             )
         if not -ndim <= placement.dim < ndim:
             raise ShardingError(
-                f"{placement} of axis {axis} divides dimension {placement.dim}, and the tensor has "
+                f"{placement} of axis {axis} shards dimension {placement.dim}, and the tensor has "
                 f"{ndim} dimensions"
             )
         axes[placement.dim].append(axis)
@@ -91,7 +91,7 @@ def convert_partition_spec_to_placements(
     """The placement for each axis of a mesh that say the same as a partition spec.
 
     Raises:
-        ShardingError: the spec has unknown axes, or one twice; or several axes divide a dimension
+        ShardingError: the spec has unknown axes, or one twice; or several axes shard a dimension
             in another order than that of the mesh, which placements do not express.
     """
     sharding = Sharding(mesh, tuple(map(tuple, axes_of(mesh, partition_spec))))
@@ -99,10 +99,10 @@ def convert_partition_spec_to_placements(
     placements: list[Placement] = [Replicate() for _ in mesh.axis_names]
     for dim, names in enumerate(sharding.axes):
         numbers = [mesh.axis_names.index(name) for name in names]
-        dividing = [n for n in numbers if mesh.mesh_shape[n] > 1]
-        if dividing != sorted(dividing):
+        used = [n for n in numbers if mesh.mesh_shape[n] > 1]
+        if used != sorted(used):
             raise ShardingError(
-                f"{sharding} divides dimension {dim} by {', '.join(names)} in this order, and "
+                f"{sharding} shards dimension {dim} by {', '.join(names)} in this order, and "
                 f"placements only by the axes in the order of {mesh}: make the mesh with its axes "
                 "in that order"
             )

@@ -1,4 +1,4 @@
-"""A mesh and a partition spec in one: what loaders take to divide their batches."""
+"""A mesh and a partition spec in one: what loaders take to shard their batches."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from xla_dynamo.spmd.partition_spec import PartitionSpec, axes_of
 
 @dataclasses.dataclass(frozen=True)
 class ShardingSpec:
-    """How tensors are to be divided, as PyTorch/XLA's `ShardingSpec`.
+    """How tensors are to be sharded, as PyTorch/XLA's `ShardingSpec`.
 
     Attributes:
         mesh: the devices.
@@ -34,7 +34,7 @@ class ShardingSpec:
 
     def can_apply(self, t: torch.Tensor) -> bool:
         """Whether a tensor has as many dimensions as the spec, of sizes that are divisible."""
-        return t.dim() == len(self.partition_spec) and self.sharding().divides_evenly(t.shape)
+        return t.dim() == len(self.partition_spec) and self.sharding().shards_evenly(t.shape)
 
     def apply(self, t: torch.Tensor) -> torch.Tensor:
         """Mark a tensor; returns what `mark_sharding` returns.

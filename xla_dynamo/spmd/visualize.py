@@ -19,9 +19,9 @@ from xla_dynamo.runtime.hlo_shardings import (
 )
 from xla_dynamo.spmd.marking import sharding_of
 from xla_dynamo.spmd.pictures import draw
-from xla_dynamo.spmd.piece_grid import PieceGrid, color_of, grid_of, is_dark
+from xla_dynamo.spmd.shard_grid import ShardGrid, color_of, grid_of, is_dark
 
-_HEIGHT = 3  # lines of a terminal for a piece
+_HEIGHT = 3  # lines of a terminal for a shard
 _ASPECT = 2.5  # columns of a terminal that are as wide as one of its lines is high
 
 
@@ -33,25 +33,25 @@ def visualize_sharding(
     max_width: int = 80,
     picture: str | os.PathLike[str] | None = None,
 ) -> Table:
-    """Print a table with a cell for each piece of a tensor, which names the piece's devices.
+    """Print a table with a cell for each shard of a tensor, which names the shard's devices.
 
-    A vector is a row of pieces, a matrix a grid. Of a tensor with more dimensions, those that are
-    divided are shown, the last of them in columns.
+    A vector is a row of shards, a matrix a grid. Of a tensor with more dimensions, those that are
+    sharded are shown, the last of them in columns.
 
     Args:
         sharding: as XLA writes it (`get_sharding_text`): "{devices=[2,4]0,1,2,3,4,5,6,7}",
             "{devices=[2,1,4]<=[8] last_tile_dim_replicate}", "{replicated}".
-        use_color: whether pieces have colours, where the terminal has; else they have lines.
-        scale: the height of a piece, in units of three lines.
-        min_width: the least width of a piece, in columns of the terminal.
-        max_width: the width of the table, unless the pieces need more for the numbers in them.
+        use_color: whether shards have colours, where the terminal has; else they have lines.
+        scale: the height of a shard, in units of three lines.
+        min_width: the least width of a shard, in columns of the terminal.
+        max_width: the width of the table, unless the shards need more for the numbers in them.
         picture: a file to draw the same in, by matplotlib: a PNG or what its ending says.
 
     Returns:
         The table that was printed.
 
     Raises:
-        ShardingError: it is no sharding of one array by pieces.
+        ShardingError: it is no sharding of one array by shards.
         OptionError: matplotlib, which draws pictures, is not installed.
     """
     everywhere = [device.id for devices in topology.slices() for device in devices]
@@ -72,13 +72,13 @@ def visualize_tensor_sharding(
     A tensor of the device 'xla' without a mark has the sharding that its program gave it.
 
     Raises:
-        ShardingError: the tensor is not divided by a mark or a program.
+        ShardingError: the tensor is not sharded by a mark or a program.
         OptionError: matplotlib, which draws pictures, is not installed.
     """
     sharding = sharding_of(t)
     if sharding is None:
         raise ShardingError(
-            f"a tensor of shape {tuple(t.shape)} is not marked: divide it by mark_sharding first"
+            f"a tensor of shape {tuple(t.shape)} is not marked: shard it by mark_sharding first"
         )
     title = f"{tuple(t.shape)} {sharding_text(sharding)}"
     assignment = tile_assignment(sharding)
@@ -88,7 +88,7 @@ def visualize_tensor_sharding(
 def get_sharding_text(t: torch.Tensor) -> str:
     """The sharding of a marked tensor as XLA writes it, "" of a tensor that has none.
 
-    As in "{devices=[2,1,4]0,1,2,3,4,5,6,7 last_tile_dim_replicate}": 2 by 1 pieces, of which four
+    As in "{devices=[2,1,4]0,1,2,3,4,5,6,7 last_tile_dim_replicate}": 2 by 1 shards, of which four
     devices each have the same. Its numbers are the ids of the mesh's devices.
     """
     sharding = sharding_of(t)
@@ -120,7 +120,7 @@ def _show(
     return table
 
 
-def _table(grid: PieceGrid, kind: str, use_color: bool, width: int, height: int) -> Table:
+def _table(grid: ShardGrid, kind: str, use_color: bool, width: int, height: int) -> Table:
     table = Table(
         show_header=False,
         show_lines=not use_color,

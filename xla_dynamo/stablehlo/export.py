@@ -27,10 +27,10 @@ from xla_dynamo.options import Options
 from xla_dynamo.programs.lower_exported import lower_exported
 from xla_dynamo.programs.program import Constant, Input, NegativeZero, Program, Seed
 from xla_dynamo.programs.targets import target_of
+from xla_dynamo.stablehlo.dynamic_dimensions import DynamicDimensions
 from xla_dynamo.stablehlo.export_options import StableHLOExportOptions
 from xla_dynamo.stablehlo.graph_module import StableHLOGraphModule
 from xla_dynamo.stablehlo.modules import artifact_of, custom_calls
-from xla_dynamo.stablehlo.open_dimensions import OpenDimensions
 from xla_dynamo.stablehlo.signature import (
     INPUT,
     NEGATIVE_ZERO,
@@ -68,8 +68,8 @@ def exported_program_to_stablehlo(
     Raises:
         OptionError: an option has no such value.
         UnsupportedOperator: an operator has no rule; the message names it and its line.
-        UnsupportedError: the program has open sizes in a way that StableHLO is not written for, or
-            an input that is no tensor or constant.
+        UnsupportedError: the program has dynamic sizes in a way that StableHLO is not written for,
+            or an input that is no tensor or constant.
     """
     options = options or StableHLOExportOptions()
     if options.platform not in (None, *_PLATFORMS):
@@ -90,7 +90,7 @@ class _Export:
         self.specs: list[InputSpec] = list(self.program.graph_signature.input_specs)
         self.leaves = [i for i, s in enumerate(self.specs) if s.kind is InputKind.USER_INPUT]
         self.weights: dict[str, torch.Tensor] = {}
-        self.open: OpenDimensions | None = None
+        self.dynamic: DynamicDimensions | None = None
         self._names: dict[Any, str] = {}
 
     def _platform(self) -> str:
@@ -100,7 +100,7 @@ class _Export:
 
     def run(self) -> StableHLOGraphModule:
         """Lower the graph, and describe how it is called."""
-        self.refuse_open_numbers()
+        self.refuse_dynamic_numbers()
         prepare(self.gm)
         _drop_checks_of_metadata(self.gm)
         self.refuse_what_only_torch_runs()
@@ -109,20 +109,20 @@ class _Export:
             fallback="error", libraries=(), matmul_precision=self.options.matmul_precision
         )
         request = Request(lowering, "export", static_inputs=frozenset(static))
-        is_open = is_symbolic(self.gm)
-        # Where sizes are open, operations must be the same at all of them.
-        target = target_of(self.platform, lowering, bounded=is_open)
+        is_dynamic = is_symbolic(self.gm)
+        # Where sizes are dynamic, operations must be the same at all of them.
+        target = target_of(self.platform, lowering, bounded=is_dynamic)
         custom_ops = frozenset(self.options.custom_ops_allowed_in_graph)
-        if is_open:
-            self.open = OpenDimensions(self.gm, self.program.range_constraints)
-            program = self.open.lower(target, request, custom_ops)
+        if is_dynamic:
+            self.dynamic = DynamicDimensions(self.gm, self.program.range_constraints)
+            program = self.dynamic.lower(target, request, custom_ops)
         else:
             values = static_values(self.gm)
             program = lower_exported(self.gm, values, target, request, custom_ops)
         described = self.signature_of(program)
         return StableHLOGraphModule(described, artifact_of(program.module), self.weights)
 
-    def refuse_open_numbers(self) -> None:
+    def refuse_dynamic_numbers(self) -> None:
         """Raise UnsupportedError for an input that is no tensor and no constant."""
         for index in self.leaves:
             argument = self.specs[index].arg
@@ -151,7 +151,7 @@ class _Export:
         call = self.program.call_spec
         return Signature(
             platform=self.platform,
-            dimensions=self.open.dimensions if self.open is not None else (),
+            dimensions=self.dynamic.dimensions if self.dynamic is not None else (),
             arguments=tuple(self.arguments(program)),
             inputs=tuple(self.input(index) for index in self.leaves),
             outputs=tuple(self.outputs(program)),
@@ -216,9 +216,9 @@ class _Export:
     def spec_of(self, node: Node) -> TensorSpec:
         """The shape and the dtype of a node's tensor."""
         fake = node.meta["val"]
-        if self.open is None:
+        if self.dynamic is None:
             return _fixed(fake)
-        shape = tuple(self.open.size(node, n) for n in fake.shape)
+        shape = tuple(self.dynamic.size(node, n) for n in fake.shape)
         return TensorSpec(shape, dtype_name(fake.dtype))
 
     # --- results -------------------------------------------------------------------------------
@@ -232,8 +232,8 @@ class _Export:
             if spec.kind not in _OUTPUTS:
                 continue
             fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-            if isinstance(fake, torch.SymInt) and self.open is not None:
-                found.append(Leaf("size", size=self.open.size(node, fake)))
+            if isinstance(fake, torch.SymInt) and self.dynamic is not None:
+                found.append(Leaf("size", size=self.dynamic.size(node, fake)))
             elif output.result is None:
                 found.append(Leaf("constant", value=_constant(output.number, "an output")))
             else:

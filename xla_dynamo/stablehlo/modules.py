@@ -78,7 +78,7 @@ def module_of(artifact: bytes) -> ir.Module:
 
 
 def refined(module: ir.Module, shapes: Sequence[Sequence[int]]) -> ir.Module:
-    """The module of static sizes that a module with open ones is for arguments of these shapes.
+    """The module of static sizes that a module with dynamic ones is for arguments of these shapes.
 
     Raises:
         CompileError: some shape in it does not follow from them.
@@ -92,11 +92,11 @@ def refined(module: ir.Module, shapes: Sequence[Sequence[int]]) -> ir.Module:
             static = ir.RankedTensorType.get(list(shape), given.element_type)
             if static == given:
                 continue
-            # What reads it has open types until the shapes are refined.
+            # What reads it has dynamic types until the shapes are refined.
             argument.set_type(static)
             with ir.InsertionPoint.at_block_begin(block):
-                opened = hlo.convert(given, argument)
-            argument.replace_all_uses_except(opened, opened.owner.operation)
+                dynamic = hlo.convert(given, argument)
+            argument.replace_all_uses_except(dynamic, dynamic.owner.operation)
         types = [argument.type for argument in block.arguments]
         function = ir.FunctionType.get(types, main.type.results)
         main.attributes["function_type"] = ir.TypeAttr.get(function)

@@ -54,7 +54,8 @@ def region_of(compiled: Any) -> int | None:
 def sizes_seen_to_vary(shape_env: Any) -> set[Any]:
     """The symbols that Dynamo has met at several sizes, or was told of by `mark_dynamic`.
 
-    The others are open since `dynamic=True` opens all. Known while Dynamo compiles, else empty.
+    The others are dynamic since `dynamic=True` makes all dynamic. Known while Dynamo compiles,
+    else empty.
     """
     from torch.fx.experimental.symbolic_shapes import DimDynamic
 

@@ -107,7 +107,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "inductor_config": ("torch._inductor:config", "whether a draw that nobody reads is dead"),
     "BackendCompilerFailed": ("torch._dynamo.exc:BackendCompilerFailed", "how it tells errors"),
     "OptimizedModule": ("torch._dynamo.eval_frame:OptimizedModule", "a compiled module"),
-    "maybe_mark_dynamic": ("torch._dynamo:maybe_mark_dynamic", "lets Dynamo leave a size open"),
+    "maybe_mark_dynamic": ("torch._dynamo:maybe_mark_dynamic", "lets Dynamo leave a size dynamic"),
     "innermost_fn": ("torch._dynamo.eval_frame:innermost_fn", "what torch.compile was given"),
     "TensorifyScalarRestartAnalysis": (
         "torch._dynamo.exc:TensorifyScalarRestartAnalysis",

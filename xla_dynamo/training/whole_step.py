@@ -24,9 +24,9 @@ from xla_dynamo.options import Options
 from xla_dynamo.runtime import marks
 from xla_dynamo.torch_private import DataDependentOutputException, compile_lock
 from xla_dynamo.torch_threads import tracing_here
-from xla_dynamo.training.divided_state import mark_state
 from xla_dynamo.training.hyperparameters import hyperparameters
 from xla_dynamo.training.optimizer_trace import initialise_state
+from xla_dynamo.training.sharded_state import mark_state
 from xla_dynamo.training.step_inputs import (
     StepSettings,
     allocate_gradients,
@@ -128,7 +128,7 @@ class WholeStep:
         """Take Dynamo's graph and what makes a step of it."""
         self._gm, self._settings = gm, settings
         self._limit = Options.parse(settings.options).max_executables
-        self._open = [i for i, value in enumerate(example_inputs) if has_symbols(value)]
+        self._dynamic = [i for i, value in enumerate(example_inputs) if has_symbols(value)]
         # By sizes and by whether the optimizer acts; the latest last.
         self._steps: list[tuple[Any, CompiledStep]] = []
         self._new: set[Tensor] = set()
@@ -145,7 +145,7 @@ class WholeStep:
             prepare_recurrent_layers(self._gm)
             read_marked_values(self._gm)
         self._settings.ran = True
-        key = (self._settings.updates, *size_key([args[i] for i in self._open]))
+        key = (self._settings.updates, *size_key([args[i] for i in self._dynamic]))
         if self._settings.accumulates:
             allocate_gradients(self._used(args))
         found = self._fitting(key, args)

@@ -12,9 +12,9 @@ import torch
 
 from xla_dynamo.calls.calls import Call, replayed
 from xla_dynamo.graphs.bucket_choice import Choice
-from xla_dynamo.graphs.open_sizes import TensorSizes
+from xla_dynamo.graphs.dynamic_sizes import TensorSizes
 from xla_dynamo.memory.restriding import restrided
-from xla_dynamo.programs.lower_bounded import BoundedProgram, OpenInput, OpenResult
+from xla_dynamo.programs.lower_bounded import BoundedProgram, DynamicInput, DynamicResult
 
 # How many tuples of sizes a program knows the plans of.
 _PLANS = 4096
@@ -153,7 +153,7 @@ def _at(sizes: TensorSizes, values: Sequence[int]) -> tuple[tuple[int, ...], tup
     return tuple(e.at(values) for e in shape), tuple(e.at(values) for e in stride)
 
 
-def _cut_at(result: OpenResult, values: Sequence[int]) -> _Cut:
+def _cut_at(result: DynamicResult, values: Sequence[int]) -> _Cut:
     size, stride = _at(result.sizes, values)
     parts = [part for dim in result.atoms for part in dim]
     is_merged = any(len(dim) > 1 for dim in result.atoms)
@@ -161,7 +161,7 @@ def _cut_at(result: OpenResult, values: Sequence[int]) -> _Cut:
     return _Cut(bounds, tuple(extent.at(values) for _, extent in parts), size, stride)
 
 
-def _pad_at(given: OpenInput, values: Sequence[int]) -> _Pad | None:
+def _pad_at(given: DynamicInput, values: Sequence[int]) -> _Pad | None:
     """How an input is padded; None where its sizes are the bounds."""
     bounds = [bound for dim in given.atoms for bound, _ in dim]
     sizes = [extent.at(values) for dim in given.atoms for _, extent in dim]

@@ -1,4 +1,4 @@
-"""The calls of a graph with open sizes, by buckets: one executable for all sizes up to a bound."""
+"""Calls of a graph with dynamic sizes, by buckets: one executable for all sizes up to a bound."""
 
 import functools
 import math
@@ -8,7 +8,7 @@ from typing import Any
 
 from xla_dynamo.calls.calls import Call
 from xla_dynamo.graphs.bucket_choice import BucketChoice, Choice
-from xla_dynamo.graphs.open_sizes import NotBounded
+from xla_dynamo.graphs.dynamic_sizes import NotBounded
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.source_graph import SourceGraph
 from xla_dynamo.lowerings.target import Target
@@ -37,7 +37,7 @@ class BucketedCalls:
         tell: Callable[[Mapping[str, Any], str], None],
         meanwhile: Meanwhile,
     ) -> None:
-        """Take a graph whose facts have open sizes, and the table of its variants.
+        """Take a graph whose facts have dynamic sizes, and the table of its variants.
 
         `compile` compiles a bounded program, and `tell` is told of refusals. `meanwhile` says what
         calls do while a bucket is compiled in the background.
@@ -63,7 +63,7 @@ class BucketedCalls:
             return None
         with self._choosing:
             if only_looks():
-                self._choice.open_all_that_vary()
+                self._choice.make_all_dynamic_that_vary()
             choice = self._choice.choose(values)
         if choice is None or (len(self._refused) >= _TRIALS and not self._compiled()):
             return None

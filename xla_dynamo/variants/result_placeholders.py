@@ -45,7 +45,7 @@ def _symbols(fakes: Sequence[Any], args: Sequence[Any]) -> dict[sympy.Symbol, An
 
 
 def _zeros(fake: Any, symbols: Mapping[sympy.Symbol, Any]) -> Any:
-    """Zeros for a fake tensor, or the number that an open one is at these values of symbols."""
+    """Zeros for a fake tensor, or the number that a dynamic one is at these values of symbols."""
     if isinstance(fake, torch.Tensor):
         size, stride = ([_number(n, symbols) for n in s] for s in (fake.shape, fake.stride()))
         empty = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device)

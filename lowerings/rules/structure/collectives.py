@@ -127,10 +127,10 @@ def _gathered(
     return op.results[0]
 
 
-def _check_pieces(x: Value, dim: int, group_size: int, name: str) -> None:
+def _check_shards(x: Value, dim: int, group_size: int, name: str) -> None:
     if shape_of(x)[dim] % group_size:
         raise ShardingError(
-            f"{name} divides dimension {dim} of a tensor of shape {shape_of(x)} among "
+            f"{name} splits dimension {dim} of a tensor of shape {shape_of(x)} among "
             f"{group_size} devices, and {shape_of(x)[dim]} is not divisible by {group_size}: pad it"
         )
 
@@ -140,7 +140,7 @@ def reduce_scatter(
     ctx: Context, x: Value, reduce_op: str, dim: int, groups: list[int], group_size: int
 ) -> Value:
     _check(x, reduce_op)
-    _check_pieces(x, dim, group_size, "reduce_scatter")
+    _check_shards(x, dim, group_size, "reduce_scatter")
     if group_size == 1:
         return x
     if _is_by_hand(x, reduce_op):
@@ -164,7 +164,7 @@ def reduce_scatter(
 def all_to_all(
     ctx: Context, x: Value, split_dim: int, concat_dim: int, groups: list[int], group_size: int
 ) -> Value:
-    _check_pieces(x, split_dim, group_size, "all_to_all")
+    _check_shards(x, split_dim, group_size, "all_to_all")
     if group_size == 1:
         return x
     return _exchanged(x, split_dim, concat_dim, groups, group_size)

@@ -1,4 +1,4 @@
-"""The ends of manual regions: values that become each device's piece, and pieces that become whole.
+"""The ends of manual regions: values that become each device's shard, and shards that become whole.
 
 The rules write calls that stand for the ends, and the pass `gather_manual_regions` replaces them.
 """
@@ -41,8 +41,8 @@ def full_to_shard(
         if size % count:
             raise ShardingError(
                 f"dimension {dim} of a tensor of shape {shape_of(x)} goes into a manual region "
-                f"divided by {', '.join(names)} into {count} pieces, and {size} is not divisible "
-                f"by {count}: pad it, or divide another dimension"
+                f"split by {', '.join(names)} into {count} shards, and {size} is not divisible "
+                f"by {count}: pad it, or shard another dimension"
             )
         shape.append(size // count)
     return _end(ENTRY, x, shape, axes)

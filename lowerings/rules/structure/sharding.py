@@ -1,4 +1,4 @@
-"""Marks, which say how a value is divided, to constraints that XLA's partitioner reads."""
+"""Marks, which say how a value is sharded, to constraints that XLA's partitioner reads."""
 
 from jax.extend.mlir.dialects import sdy
 

@@ -1,4 +1,4 @@
-"""Recipes: how whole models are divided over a mesh, by marks on parameters and activations."""
+"""Recipes: how whole models are sharded over a mesh, by marks on parameters and activations."""
 
 from xla_dynamo.spmd.recipes.checkpointing import checkpoint_module
 from xla_dynamo.spmd.recipes.data_parallel import data_parallel, shard_batch

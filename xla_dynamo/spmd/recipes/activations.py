@@ -18,28 +18,28 @@ from xla_dynamo.torch_private import is_tracing_here
 def mark_activation(
     x: torch.Tensor, mesh: Mesh, spec: PartitionSpec, replicated_axes: Sequence[str] = ()
 ) -> torch.Tensor:
-    """Divide an activation and its gradient, in a compiled region; elsewhere returns it.
+    """Shard an activation and its gradient, in a compiled region; elsewhere returns it.
 
     Args:
         x: the activation.
         mesh: the devices.
         spec: as for `mark_sharding`.
-        replicated_axes: axes of the mesh that divide no dimension, as those that are UNCONSTRAINED.
+        replicated_axes: axes of the mesh that shard no dimension, as those that are UNCONSTRAINED.
     """
     if not is_tracing_here():
         return x
     return mark_in_graph(x, mesh, axes_of(mesh, spec), x.is_floating_point(), replicated_axes)
 
 
-def divide_dimension(x: torch.Tensor, mesh: Mesh, dim: int, axes: Sequence[str]) -> torch.Tensor:
-    """Divide one dimension of an activation, which may be negative; others as suits the program."""
+def shard_dimension(x: torch.Tensor, mesh: Mesh, dim: int, axes: Sequence[str]) -> torch.Tensor:
+    """Shard one dimension of an activation, which may be negative; others as suits the program."""
     spec: list[Any] = [UNCONSTRAINED] * x.dim()
     spec[dim] = tuple(axes)
     return mark_activation(x, mesh, spec)
 
 
 def replicate(x: torch.Tensor, mesh: Mesh, axis: str) -> torch.Tensor:
-    """Divide no dimension of an activation by this axis; by others as suits the program."""
+    """Shard no dimension of an activation by this axis; by others as suits the program."""
     return mark_activation(x, mesh, [UNCONSTRAINED] * x.dim(), (axis,))
 
 

@@ -1,4 +1,4 @@
-"""The mesh that a recipe divides over, and its axes by the names that the user gives."""
+"""The mesh that a recipe shards over, and its axes by the names that the user gives."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ def mesh_or_global(mesh: Mesh | None) -> Mesh:
     mesh = mesh or get_global_mesh()
     if mesh is None:
         raise ShardingError(
-            "there is no mesh to divide over: give the recipe one, or call spmd.set_global_mesh"
+            "there is no mesh to shard over: give the recipe one, or call spmd.set_global_mesh"
         )
     return mesh
 

@@ -1,7 +1,7 @@
 """Expert parallel: each device has some of the experts of a mixture, and is sent their tokens.
 
 This is GShard's algorithm (arXiv:2006.16668). A product with a mask dispatches tokens to slots of
-experts, and XLA can divide it. Two marks change what divides the slots, from the batch to the
+experts, and XLA can shard it. Two marks change what shards the slots, from the batch to the
 experts and back, and each of these changes is an all-to-all.
 """
 
@@ -19,7 +19,7 @@ from xla_dynamo.spmd.recipes.styles import ParallelStyle
 
 
 class ExpertParallel(ParallelStyle):
-    """Divide the experts of a module whose parameters stack them: [experts, ...] each.
+    """Shard the experts of a module whose parameters stack them: [experts, ...] each.
 
     For `parallelize_module`, of a module that `mixture_of_experts` calls.
     """
@@ -30,7 +30,7 @@ class ExpertParallel(ParallelStyle):
         counts = {p.shape[0] if p.dim() else None for p in parameters.values()}
         if len(counts) != 1 or None in counts:
             raise ShardingError(
-                "ExpertParallel divides the first dimension of stacked experts, and the parameters "
+                "ExpertParallel shards the first dimension of stacked experts, and the parameters "
                 f"of {name} have the shapes {[tuple(p.shape) for p in parameters.values()]}"
             )
         for key, p in parameters.items():
@@ -62,31 +62,31 @@ def mixture_of_experts(
             that is filled if all experts get as many tokens. Tokens without a slot, later ones and
             second choices first, get nothing of this expert. None gives slots for all tokens, which
             needs the most memory and time.
-        mesh: the devices; None divides nothing.
-        axis: the axis of the mesh that divides experts.
-        batch_axes: the axes that divide the batch, among them `axis`; all, unless they are given.
+        mesh: the devices; None shards nothing.
+        axis: the axis of the mesh that shards experts.
+        batch_axes: the axes that shard the batch, among them `axis`; all, unless they are given.
 
     Returns:
         [batch, sequence, features of the experts' result], of the dtype of x. The same values
-        whether they are divided or not.
+        whether they are sharded or not.
 
     Raises:
         ShardingError: the mesh has no such axes.
     """
-    divide = _Slots(mesh, axis, batch_axes)
+    shard = _Slots(mesh, axis, batch_axes)
     weights, chosen = _choose(router_logits, top_k)
     capacity = _capacity(chosen, top_k, capacity_factor)
     dispatch, combine = _masks(weights, chosen, capacity)
     # e: expert, b: batch, s: sequence, c: slot, d and f: features.
-    slots = divide.by_batch(torch.einsum("bsec,bsd->ebcd", dispatch.to(x.dtype), x))
-    slots = divide.by_expert(slots)
+    slots = shard.by_batch(torch.einsum("bsec,bsd->ebcd", dispatch.to(x.dtype), x))
+    slots = shard.by_expert(slots)
     made = experts(slots.flatten(1, 2)).unflatten(1, slots.shape[1:3])
-    made = divide.by_batch(divide.by_expert(made))
+    made = shard.by_batch(shard.by_expert(made))
     return torch.einsum("bsec,ebcf->bsf", combine.to(made.dtype), made).to(x.dtype)
 
 
 class _Slots:
-    """How the slots, [experts, batch, slots of a sequence, features], are divided."""
+    """How the slots, [experts, batch, slots of a sequence, features], are sharded."""
 
     def __init__(self, mesh: Mesh | None, axis: str, batch_axes: str | Sequence[str] | None):
         self.mesh, self.axes = mesh, (axis,)
@@ -98,12 +98,12 @@ class _Slots:
             self.rest = tuple(name for name in self.batch_axes if name != axis)
 
     def by_batch(self, x: torch.Tensor) -> torch.Tensor:
-        return self._divided(x, (None, self.batch_axes))
+        return self._sharded(x, (None, self.batch_axes))
 
     def by_expert(self, x: torch.Tensor) -> torch.Tensor:
-        return self._divided(x, (self.axes, self.rest or None))
+        return self._sharded(x, (self.axes, self.rest or None))
 
-    def _divided(self, x: torch.Tensor, spec: tuple[Any, Any]) -> torch.Tensor:
+    def _sharded(self, x: torch.Tensor, spec: tuple[Any, Any]) -> torch.Tensor:
         if self.mesh is None:
             return x
         return mark_activation(x, self.mesh, (*spec, None, UNCONSTRAINED))
@@ -112,7 +112,7 @@ class _Slots:
 def _choose(logits: torch.Tensor, top_k: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The weights of the chosen experts, [batch, sequence], and 0 or 1 for each expert.
 
-    Maxima one after another, which XLA divides; it would gather what it sorts.
+    Maxima one after another, which XLA partitions; it would gather what it sorts.
     """
     left, values, chosen = logits.float(), [], []
     numbers = torch.arange(logits.shape[-1], device=logits.device)

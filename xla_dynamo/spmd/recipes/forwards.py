@@ -1,7 +1,7 @@
 """Let code run around the forward of a module.
 
 Not hooks: `torch.compile(module)` runs the hooks of the module itself outside of the graph that it
-compiles, where marks would divide nothing.
+compiles, where marks would shard nothing.
 """
 
 import functools

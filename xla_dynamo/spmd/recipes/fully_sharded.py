@@ -12,7 +12,7 @@ from xla_dynamo.spmd.meshes import get_1d_mesh, get_global_mesh
 from xla_dynamo.spmd.operators import mark_in_graph
 from xla_dynamo.spmd.recipes.activations import map_tensors
 from xla_dynamo.spmd.recipes.axes import checked_axes
-from xla_dynamo.spmd.recipes.data_parallel import batch_divider
+from xla_dynamo.spmd.recipes.data_parallel import batch_sharder
 from xla_dynamo.spmd.recipes.parameters import shard_largest_dimension
 from xla_dynamo.torch_private import is_tracing_here, recursive_wrap
 
@@ -20,13 +20,13 @@ _WRAPPED = "_orig_module."
 
 
 class SpmdFullyShardedDataParallel(torch.nn.Module):
-    """A module whose parameters and activations are divided over one axis of a mesh.
+    """A module whose parameters and activations are sharded over one axis of a mesh.
 
     As PyTorch/XLA's class of this name. Each parameter is marked along the axis, on its largest
-    dimension that is divisible. One that has a mark, as of tensor parallel, is divided by this axis
+    dimension that is divisible. One that has a mark, as of tensor parallel, is sharded by this axis
     too, on another dimension; one without a divisible dimension stays whole. XLA gathers a layer's
     parameters where the layer is computed, and leaves each device its part of their gradients. The
-    batch, and what the module returns, are divided by the first dimension.
+    batch, and what the module returns, are sharded by the first dimension.
 
     `state_dict`, `load_state_dict` and `named_parameters` have the wrapped module's names, so that
     checkpoints go both ways. Attributes and indices that the wrapper lacks are the module's.
@@ -38,14 +38,14 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
             axis.
         shard_output: called with what the module returned and the mesh, in compiled regions. It
             marks the output by `mark_sharding`; without it, the tensors of the output whose first
-            dimension is the batch are divided by it, as `data_parallel` divides them.
+            dimension is the batch are sharded by it, as `data_parallel` shards them.
         auto_wrap_policy: says which submodules are wrapped too, as a policy of
             `torch.distributed.fsdp.wrap`, such as `transformer_auto_wrap_policy`.
         auto_wrapper_callable: wraps these submodules: this class unless it is given. One that
             checkpoints them too is
             `lambda m, **kwargs: SpmdFullyShardedDataParallel(checkpoint_module(m), **kwargs)`.
-        extra_data_axis: an axis that divides the batch and no parameter, the major one.
-        axis: the axis that divides parameters.
+        extra_data_axis: an axis that shards the batch and no parameter, the major one.
+        axis: the axis that shards parameters.
 
     Raises:
         ShardingError: the mesh has no such axis, or the module is wrapped already or has no forward
@@ -96,18 +96,18 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
         return self._orig_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns, divided in compiled regions."""
+        """What the module returns, sharded in compiled regions."""
         if not is_tracing_here():
             return self._orig_module(*args, **kwargs)
         for name, p in self._own_parameters().items():
             axes = self._shardings.get(name, [])
             if any(self._axis in names for names in axes):
                 _gather_where_read(p, self._mesh, axes, self._axis)
-        divide = batch_divider(self._mesh, self._batch_axes, (args, kwargs))
-        args, kwargs = map_tensors(divide, (args, kwargs))
+        shard = batch_sharder(self._mesh, self._batch_axes, (args, kwargs))
+        args, kwargs = map_tensors(shard, (args, kwargs))
         output = self._orig_module(*args, **kwargs)
         if self._shard_output is None:
-            return map_tensors(divide, output, in_place=True)
+            return map_tensors(shard, output, in_place=True)
         marked = self._shard_output(output, self._mesh)
         return output if marked is None else marked
 
@@ -149,7 +149,7 @@ def _axes_of(parameter: torch.Tensor) -> list[list[str]]:
 
 
 def _gather_where_read(p: torch.Tensor, mesh: Mesh, axes: list[list[str]], axis: str) -> None:
-    """Have a compiled region read a parameter whole along an axis, and divide its gradient by it.
+    """Have a compiled region read a parameter whole along an axis, and shard its gradient by it.
 
     The marks are statements: what the region does with the parameter from here on is after them.
     """
@@ -164,7 +164,7 @@ def _check_wrappable(module: torch.nn.Module) -> None:
         raise ShardingError(f"this {type(module.module).__name__} is fully sharded already")
     if getattr(type(module), "forward", None) in (None, torch.nn.Module.forward):
         raise ShardingError(
-            f"{name} has no forward of its own, which is where its output would be divided: wrap "
+            f"{name} has no forward of its own, which is where its output would be sharded: wrap "
             "the modules in it, or the module that holds it"
         )
 

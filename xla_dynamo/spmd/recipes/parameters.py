@@ -13,7 +13,7 @@ from xla_dynamo.spmd.marking import mark_sharding
 def shard_parameter(
     parameter: torch.Tensor, mesh: Mesh, axis: str, dim: int, name: str
 ) -> torch.Tensor:
-    """Divide a dimension of a parameter by an axis, and the others as they are marked already.
+    """Shard a dimension of a parameter by an axis, and the others as they are marked already.
 
     Args:
         parameter: of any shape.
@@ -26,7 +26,7 @@ def shard_parameter(
         The parameter.
 
     Raises:
-        ShardingError: the dimension is not divisible, the axis divides another dimension already,
+        ShardingError: the dimension is not divisible, the axis shards another dimension already,
             or the parameter is marked for another mesh.
     """
     before = sharding_before(parameter, mesh, name)
@@ -36,14 +36,14 @@ def shard_parameter(
     shape = tuple(parameter.shape)
     if any(axis in names for names in before.axes):
         raise ShardingError(
-            f"the axis {axis!r} would divide dimension {dim} of {name}, of shape {shape}, and "
-            f"divides another one already by {before}: clear_sharding takes that mark off"
+            f"the axis {axis!r} would shard dimension {dim} of {name}, of shape {shape}, and "
+            f"shards another one already by {before}: clear_sharding takes that mark off"
         )
     wanted = Sharding(mesh, (*before.axes[:dim], (*entry, axis), *before.axes[dim + 1 :]))
-    if shape[dim] % (pieces := wanted.counts()[dim]):
+    if shape[dim] % (shards := wanted.counts()[dim]):
         raise ShardingError(
-            f"dimension {dim} of {name}, of shape {shape}, is not divisible by {pieces}, the "
-            f"number of pieces that {', '.join(wanted.axes[dim])} of {mesh} would make of it: use "
+            f"dimension {dim} of {name}, of shape {shape}, is not divisible by {shards}, the "
+            f"number of shards that {', '.join(wanted.axes[dim])} of {mesh} would make of it: use "
             "a mesh with fewer devices along this axis, or leave the module out of the plan"
         )
     return mark_sharding(parameter, mesh, wanted.axes)
@@ -52,9 +52,9 @@ def shard_parameter(
 def shard_largest_dimension(
     parameter: torch.Tensor, mesh: Mesh, axis: str, name: str
 ) -> torch.Tensor:
-    """Divide the largest of a parameter's dimensions that are divisible by an axis and unmarked.
+    """Shard the largest of a parameter's dimensions that are divisible by an axis and unmarked.
 
-    A parameter without such a dimension stays as it is, and so does one that the axis divides.
+    A parameter without such a dimension stays as it is, and so does one that the axis shards.
 
     Raises:
         ShardingError: the parameter is marked for another mesh.
@@ -62,8 +62,8 @@ def shard_largest_dimension(
     before = sharding_before(parameter, mesh, name)
     if any(axis in names for names in before.axes):
         return parameter
-    size, pieces = parameter.shape, mesh.shape()[axis]
-    free = [d for d, names in enumerate(before.axes) if not names and size[d] % pieces == 0]
+    size, shards = parameter.shape, mesh.shape()[axis]
+    free = [d for d, names in enumerate(before.axes) if not names and size[d] % shards == 0]
     if not free:
         return parameter
     largest: Callable[[int], int] = size.__getitem__
@@ -80,6 +80,6 @@ def sharding_before(parameter: torch.Tensor, mesh: Mesh, name: str) -> Sharding:
     if before.mesh != mesh:
         raise ShardingError(
             f"{name}, of shape {tuple(parameter.shape)}, is marked for {before.mesh} and would be "
-            f"divided over {mesh}: use one mesh, of as many axes as both need"
+            f"sharded over {mesh}: use one mesh, of as many axes as both need"
         )
     return before

@@ -50,11 +50,11 @@ def plan_of(model: torch.nn.Module, devices: int) -> dict[str, ParallelStyle]:
 
     Args:
         model: a model with the plan of transformers (Llama and most decoders), or GPT-2 or BERT.
-        devices: over how many its layers are divided. Heads stay whole: keys and values of grouped
+        devices: over how many its layers are sharded. Heads stay whole: keys and values of grouped
             attention whose heads are not divisible are computed on each device.
 
     Returns:
-        A style for each layer that is divided, by name.
+        A style for each layer that is sharded, by name.
 
     Raises:
         ShardingError: there is no plan, it has styles that are unknown here, or the heads of the

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
-from xla_dynamo.spmd.recipes.activations import divide_dimension, map_tensors, replicate
+from xla_dynamo.spmd.recipes.activations import map_tensors, replicate, shard_dimension
 from xla_dynamo.spmd.recipes.axes import checked_axes, mesh_or_global
 from xla_dynamo.spmd.recipes.forwards import map_inputs, map_output, wrap_forward
 from xla_dynamo.spmd.recipes.plans import check_heads, heads_of, modules_ending_in
@@ -36,8 +36,8 @@ class SequenceToHeads(ParallelStyle):
         uneven = self.heads is not None and self.heads % mesh.shape()[axis]
 
         def mark(x: torch.Tensor) -> torch.Tensor:
-            x = divide_dimension(x, mesh, self.sequence_dim, (axis,))
-            return replicate(x, mesh, axis) if uneven else divide_dimension(x, mesh, -1, (axis,))
+            x = shard_dimension(x, mesh, self.sequence_dim, (axis,))
+            return replicate(x, mesh, axis) if uneven else shard_dimension(x, mesh, -1, (axis,))
 
         map_output(module, lambda output: map_tensors(mark, output))
 
@@ -56,8 +56,8 @@ class HeadsToSequence(ParallelStyle):
         """Have the module's forward mark what it takes; its parameters stay as they are."""
 
         def mark(x: torch.Tensor) -> torch.Tensor:
-            x = divide_dimension(x, mesh, -1, (axis,))
-            return divide_dimension(x, mesh, self.sequence_dim, (axis,))
+            x = shard_dimension(x, mesh, -1, (axis,))
+            return shard_dimension(x, mesh, self.sequence_dim, (axis,))
 
         map_inputs(module, lambda given: map_tensors(mark, given))
 
@@ -70,7 +70,7 @@ def sequence_parallel(
     axis: str = "sequence",
     sequence_dim: int = 1,
 ) -> torch.nn.Module:
-    """Divide sequences where a module is called and where it returns, and heads in attention.
+    """Shard sequences where a module is called and where it returns, and heads in attention.
 
     Args:
         module: its parameters stay whole on each device, unless they are marked. The first tensor
@@ -81,8 +81,8 @@ def sequence_parallel(
             `parallelize_module` reads names. Unless it is given, the projections are those named
             `q_proj`, `k_proj`, `v_proj` and `o_proj` or `out_proj`, or as in BERT. An empty one is
             for a module that calls `sequence_parallel_attention` itself.
-        axis: the axis of the mesh that divides sequences. `data_parallel`, on the same module, may
-            divide the batch by another.
+        axis: the axis of the mesh that shards sequences. `data_parallel`, on the same module, may
+            shard the batch by another.
         sequence_dim: the dimension of the sequence.
 
     Returns:
@@ -100,9 +100,9 @@ def sequence_parallel(
     parallelize_module(module, mesh, attention_plan, axis=axis)
 
     def around(forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        divide = _sequence_divider(mesh, axis, sequence_dim, (args, kwargs))
-        args, kwargs = map_tensors(divide, (args, kwargs))
-        return map_tensors(divide, forward(*args, **kwargs), in_place=True)
+        shard = _sequence_sharder(mesh, axis, sequence_dim, (args, kwargs))
+        args, kwargs = map_tensors(shard, (args, kwargs))
+        return map_tensors(shard, forward(*args, **kwargs), in_place=True)
 
     wrap_forward(module, around)
     return module
@@ -117,35 +117,35 @@ def sequence_parallel_attention(
     axis: str = "sequence",
     **kwargs: Any,
 ) -> torch.Tensor:
-    """`scaled_dot_product_attention`, divided by heads, of tensors that are divided by sequence.
+    """`scaled_dot_product_attention`, sharded by heads, of tensors that are sharded by sequence.
 
     Args:
         query: [..., heads, queries, features].
-        key: [..., heads, keys, features]. If its heads are fewer and cannot be divided, it is
+        key: [..., heads, keys, features]. If its heads are fewer and cannot be sharded, it is
             gathered.
         value: as the key.
         *args: as for `torch.nn.functional.scaled_dot_product_attention`.
         mesh: the devices.
-        axis: the axis of the mesh that divides sequences, and heads inside.
+        axis: the axis of the mesh that shards sequences, and heads inside.
         **kwargs: as for `torch.nn.functional.scaled_dot_product_attention`.
 
     Returns:
-        [..., heads, queries, features], divided by queries. Outside of compiled regions nothing is
-        divided.
+        [..., heads, queries, features], sharded by queries. Outside of compiled regions nothing is
+        sharded.
     """
     devices = mesh.shape()[axis]
 
     def by_heads(x: torch.Tensor) -> torch.Tensor:
-        x = divide_dimension(x, mesh, -2, (axis,))
+        x = shard_dimension(x, mesh, -2, (axis,))
         if x.dim() < 3 or x.shape[-3] % devices:
             return replicate(x, mesh, axis)
-        return divide_dimension(x, mesh, -3, (axis,))
+        return shard_dimension(x, mesh, -3, (axis,))
 
     query, key, value = by_heads(query), by_heads(key), by_heads(value)
     result = scaled_dot_product_attention(query, key, value, *args, **kwargs)
     if result.dim() > 2 and result.shape[-3] % devices == 0:
-        result = divide_dimension(result, mesh, -3, (axis,))
-    return divide_dimension(result, mesh, -2, (axis,))
+        result = shard_dimension(result, mesh, -3, (axis,))
+    return shard_dimension(result, mesh, -2, (axis,))
 
 
 def _plan_of(module: torch.nn.Module, sequence_dim: int) -> dict[str, ParallelStyle]:
@@ -168,10 +168,10 @@ def _plan_of(module: torch.nn.Module, sequence_dim: int) -> dict[str, ParallelSt
     return plan
 
 
-def _sequence_divider(
+def _sequence_sharder(
     mesh: Mesh, axis: str, dim: int, call: Any
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """A function that divides the tensors which have the sequence of a call in its dimension."""
+    """A function that shards the tensors which have the sequence of a call in its dimension."""
     lengths: list[int] = []
 
     def note(t: torch.Tensor) -> torch.Tensor:
@@ -181,8 +181,8 @@ def _sequence_divider(
 
     map_tensors(note, call)
 
-    def divide(t: torch.Tensor) -> torch.Tensor:
+    def shard(t: torch.Tensor) -> torch.Tensor:
         is_sequence = bool(lengths) and t.dim() > dim and t.shape[dim] == lengths[0]
-        return divide_dimension(t, mesh, dim, (axis,)) if is_sequence else t
+        return shard_dimension(t, mesh, dim, (axis,)) if is_sequence else t
 
-    return divide
+    return shard

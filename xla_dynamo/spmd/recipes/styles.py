@@ -1,7 +1,7 @@
 """Styles of tensor parallel: how a module's parameters and activations lie over one axis.
 
 The names and layouts are those of `torch.distributed.tensor.parallel`. A layout says how one axis
-of the mesh divides a tensor: `Shard(dim)` or `Replicate()` of `torch.distributed.tensor`. It leaves
+of the mesh shards a tensor: `Shard(dim)` or `Replicate()` of `torch.distributed.tensor`. It leaves
 the other axes to the partitioner.
 """
 
@@ -13,7 +13,7 @@ import torch
 
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime.mesh import Mesh
-from xla_dynamo.spmd.recipes.activations import divide_dimension, map_tensors, replicate
+from xla_dynamo.spmd.recipes.activations import map_tensors, replicate, shard_dimension
 from xla_dynamo.spmd.recipes.forwards import map_inputs, map_output
 from xla_dynamo.spmd.recipes.parameters import shard_parameter
 
@@ -22,34 +22,34 @@ class Layout(Protocol):
     """What the placements of torch.distributed.tensor say of themselves."""
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """Whether it divides a dimension, its attribute `dim`."""
+        """Whether it shards a dimension, its attribute `dim`."""
 
     def is_replicate(self) -> bool:
         """Whether it leaves the tensor whole."""
 
 
 class ParallelStyle(abc.ABC):
-    """How one module is divided over one axis of a mesh."""
+    """How one module is sharded over one axis of a mesh."""
 
     @abc.abstractmethod
     def apply(self, module: torch.nn.Module, name: str, mesh: Mesh, axis: str) -> None:
         """Mark a module's parameters, and have its forward mark activations.
 
         Raises:
-            ShardingError: a parameter cannot be divided so, or the module is of no kind that the
+            ShardingError: a parameter cannot be sharded so, or the module is of no kind that the
                 style is for.
         """
 
 
 class ColwiseParallel(ParallelStyle):
-    """Divide what a layer makes: each device computes some of its features.
+    """Shard what a layer makes: each device computes some of its features.
 
-    For `Linear`, `Embedding` and transformers' `Conv1D`. The output is divided by its last
+    For `Linear`, `Embedding` and transformers' `Conv1D`. The output is sharded by its last
     dimension and gathered nowhere, unless a layout asks for it.
 
     Args:
         input_layouts: for the names' sake: whatever it is, the input becomes whole along the axis.
-        output_layouts: how the output is divided: by the last dimension, unless it is given.
+        output_layouts: how the output is sharded: by the last dimension, unless it is given.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class ColwiseParallel(ParallelStyle):
 
 
 class RowwiseParallel(ParallelStyle):
-    """Divide what a layer reads: each device has some of the terms, and the devices add them up.
+    """Shard what a layer reads: each device has some of the terms, and the devices add them up.
 
-    For `Linear`, `Embedding` (divided by its vocabulary) and transformers' `Conv1D`.
+    For `Linear`, `Embedding` (sharded by its vocabulary) and transformers' `Conv1D`.
 
     Args:
-        input_layouts: for the names' sake: whatever it is, the input becomes divided by its last
+        input_layouts: for the names' sake: whatever it is, the input becomes sharded by its last
             dimension.
-        output_layouts: how the sum is divided: it is whole, unless this is given. `Shard(1)` leaves
+        output_layouts: how the sum is sharded: it is whole, unless this is given. `Shard(1)` leaves
             each device a part of the sequence.
     """
 
@@ -90,18 +90,18 @@ class RowwiseParallel(ParallelStyle):
         terms, _ = _weight_dims(module, name, "RowwiseParallel")
         shard_parameter(_weight(module), mesh, axis, terms, f"{name}.weight")
         if isinstance(module, torch.nn.Embedding):
-            # The rows that a device lacks are zeros, to be added up. If the first mark divided the
+            # The rows that a device lacks are zeros, to be added up. If the first mark sharded the
             # sequence, the partitioner would rather gather the weight.
             _mark_outputs(module, lambda x: replicate(x, mesh, axis))
         else:
-            _mark_inputs(module, lambda x: divide_dimension(x, mesh, -1, (axis,)))
+            _mark_inputs(module, lambda x: shard_dimension(x, mesh, -1, (axis,)))
         _mark_outputs(module, _marker(self.output_layouts, None, mesh, axis))
 
 
 class SequenceParallel(ParallelStyle):
-    """Divide the sequence where a module computes element by element: a norm, or dropout.
+    """Shard the sequence where a module computes element by element: a norm, or dropout.
 
-    Its parameters stay whole. Between two such modules the layers gather the sequence and divide
+    Its parameters stay whole. Between two such modules the layers gather the sequence and shard
     features in its place, so that together they hold no activation whole.
 
     Args:
@@ -114,11 +114,11 @@ class SequenceParallel(ParallelStyle):
     def apply(self, module: torch.nn.Module, name: str, mesh: Mesh, axis: str) -> None:
         """Have the module's forward mark what it takes and returns."""
 
-        def divide(x: torch.Tensor) -> torch.Tensor:
-            return divide_dimension(x, mesh, self.sequence_dim, (axis,))
+        def shard(x: torch.Tensor) -> torch.Tensor:
+            return shard_dimension(x, mesh, self.sequence_dim, (axis,))
 
-        _mark_inputs(module, divide)
-        _mark_outputs(module, divide)
+        _mark_inputs(module, shard)
+        _mark_outputs(module, shard)
 
 
 def _marker(
@@ -132,7 +132,7 @@ def _marker(
         dim = layout.dim if layout.is_shard() else None  # type: ignore[attr-defined]
 
     def mark(x: torch.Tensor) -> torch.Tensor:
-        return replicate(x, mesh, axis) if dim is None else divide_dimension(x, mesh, dim, (axis,))
+        return replicate(x, mesh, axis) if dim is None else shard_dimension(x, mesh, dim, (axis,))
 
     return mark
 
@@ -156,6 +156,6 @@ def _weight_dims(module: torch.nn.Module, name: str, style: str) -> tuple[int, i
     if isinstance(module, torch.nn.Embedding) or type(module).__name__ == "Conv1D":
         return 0, 1
     raise ShardingError(
-        f"{style} divides Linear, Embedding and Conv1D, and {name} is a {type(module).__name__}: "
+        f"{style} shards Linear, Embedding and Conv1D, and {name} is a {type(module).__name__}: "
         "name the layers in it in the plan, or write a ParallelStyle for it"
     )

@@ -1,4 +1,4 @@
-"""Tensor parallel: the layers of a model divided over one axis of a mesh, by a plan of names."""
+"""Tensor parallel: the layers of a model sharded over one axis of a mesh, by a plan of names."""
 
 import fnmatch
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ def parallelize_module(
     *,
     axis: str = "model",
 ) -> torch.nn.Module:
-    """Divide the layers of a module over one axis, as `torch.distributed.tensor.parallel` does.
+    """Shard the layers of a module over one axis, as `torch.distributed.tensor.parallel` does.
 
         parallelize_module(model, mesh, {
             "layers.*.attention.q_proj": ColwiseParallel(),
@@ -33,7 +33,7 @@ def parallelize_module(
         parallelize_plan: a style for the module itself, or styles by the names of its submodules.
             In a name, `*` stands for one part between dots, or some of its letters. Without a plan
             it is that of `plan_of(module, ...)`, which knows transformers' models.
-        axis: the axis of the mesh that divides the layers. The others are free for the batch, or
+        axis: the axis of the mesh that shards the layers. The others are free for the batch, or
             for `SpmdFullyShardedDataParallel` around the result.
 
     Returns:
@@ -53,7 +53,7 @@ def parallelize_module(
         return module
     found = [(name, each, style) for pattern, style in plan.items()
              for name, each in _matching(module, pattern)]  # fmt: skip
-    for name, each, style in found:  # only when all names are known, so that none is half divided
+    for name, each, style in found:  # only when all names are known, so that none is half sharded
         style.apply(each, name, mesh, axis)
     return module
 

@@ -1,4 +1,4 @@
-"""Lay the pieces of a tensor out in rows and columns, with the devices of each, and colours."""
+"""Lay the shards of a tensor out in rows and columns, with the devices of each, and colours."""
 
 import colorsys
 import dataclasses
@@ -9,11 +9,11 @@ from xla_dynamo.runtime.hlo_shardings import TileAssignment
 
 
 @dataclasses.dataclass(frozen=True)
-class PieceGrid:
+class ShardGrid:
     """What is shown of a sharding.
 
     Attributes:
-        devices: for each row and column, the ids of the devices that have this piece.
+        devices: for each row and column, the ids of the devices that have this shard.
         caption: which dimensions are in rows and columns, where that is not plain.
     """
 
@@ -22,14 +22,14 @@ class PieceGrid:
 
     @property
     def size(self) -> int:
-        """The number of pieces."""
+        """The number of shards."""
         return len(self.devices) * len(self.devices[0])
 
 
-def grid_of(assignment: TileAssignment) -> PieceGrid:
-    """The pieces of a vector in a row, those of a matrix in rows and columns.
+def grid_of(assignment: TileAssignment) -> ShardGrid:
+    """The shards of a vector in a row, those of a matrix in rows and columns.
 
-    Of an array with more dimensions only those are there that are divided: the last one in columns,
+    Of an array with more dimensions only those are there that are sharded: the last one in columns,
     the others in rows.
     """
     counts, rank = assignment.counts, len(assignment.counts)
@@ -37,22 +37,22 @@ def grid_of(assignment: TileAssignment) -> PieceGrid:
     alone_before_last = len(shown) == 1 and shown[0] != rank - 1
     rows, columns = (shown, []) if alone_before_last else (shown[:-1], shown[-1:])
     devices = [
-        [assignment.devices[_piece(rank, rows, r, columns, c)] for c in _places(counts, columns)]
+        [assignment.devices[_shard(rank, rows, r, columns, c)] for c in _places(counts, columns)]
         for r in _places(counts, rows)
     ]
     sides = {"rows": rows, "columns": columns}
     told = [f"{side}: {_named(dims)}" for side, dims in sides.items() if dims]
-    return PieceGrid(devices, f"{'; '.join(told)}; of {rank}" if rank > 2 and told else "")
+    return ShardGrid(devices, f"{'; '.join(told)}; of {rank}" if rank > 2 and told else "")
 
 
 def _places(counts: tuple[int, ...], dims: list[int]) -> list[tuple[int, ...]]:
     return list(np.ndindex(*(counts[dim] for dim in dims)))
 
 
-def _piece(
+def _shard(
     rank: int, rows: list[int], row: tuple[int, ...], columns: list[int], column: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The numbers of a piece, from those of a row and a column."""
+    """The numbers of a shard, from those of a row and a column."""
     at = dict(zip([*rows, *columns], [*row, *column], strict=True))
     return tuple(at.get(dim, 0) for dim in range(rank))
 
@@ -62,7 +62,7 @@ def _named(dims: list[int]) -> str:
 
 
 def color_of(number: int, count: int) -> str:
-    """A colour for each of so many pieces, as `#rrggbb`: neighbours differ in hue and in light."""
+    """A colour for each of so many shards, as `#rrggbb`: neighbours differ in hue and in light."""
     hue, light = number / max(count, 1), 0.42 if number % 2 else 0.62
     red, green, blue = colorsys.hls_to_rgb(hue, light, 0.65)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"

@@ -1,4 +1,4 @@
-"""An ATen FX graph of open sizes to one program for all sizes, of types as `tensor<?x8xf32>`."""
+"""An ATen FX graph of dynamic sizes to one program for all sizes, of types as `tensor<?x8xf32>`."""
 
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
@@ -8,14 +8,14 @@ from jax.extend.mlir import ir
 from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.graphs.call_sizes import TensorSizes
-from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
+from xla_dynamo.graphs.dynamic_sizes import DynamicSizes, NotBounded
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.passes.composites import outline_composites
 from xla_dynamo.lowerings.passes.contraction_barriers import insert_barriers
 from xla_dynamo.lowerings.passes.notes import Notes
-from xla_dynamo.lowerings.symbolic.open_module import open_sizes
+from xla_dynamo.lowerings.symbolic.dynamic_module import make_dynamic
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower_bounded import check_bindings, line_of
 from xla_dynamo.programs.lower_exported import ExportedLowering
@@ -25,8 +25,8 @@ from xla_dynamo.programs.program import Input, Program
 Node: TypeAlias = torch.fx.Node
 
 
-class OpenLowering(ExportedLowering):
-    """A graph on its way into a program of open sizes.
+class DynamicLowering(ExportedLowering):
+    """A graph on its way into a program of dynamic sizes.
 
     The passes know sizes, and so do not run; the barriers stand already.
 
@@ -37,14 +37,14 @@ class OpenLowering(ExportedLowering):
     notes = Notes()
 
     def run_passes(self) -> Notes:
-        """None are for open sizes; make the marked regions composites."""
+        """None are for dynamic sizes; make the marked regions composites."""
         outline_composites(self.builder.module)
         return self.notes
 
 
-def lower_open(
+def lower_dynamic(
     gm: torch.fx.GraphModule,
-    sizes: OpenSizes,
+    sizes: DynamicSizes,
     at: Sequence[Sequence[int]],
     ends: Sequence[tuple[int, int | None]],
     target: Target,
@@ -76,7 +76,7 @@ def lower_open(
             raise NotBounded("it draws random numbers, as many as the sizes say")
         check_bindings([main, *variants], sizes)
         try:
-            open_sizes(
+            make_dynamic(
                 main.builder.main,
                 [variant.builder.main for variant in variants],
                 Symbols(list(zip(*at, strict=True)), [low for low, _ in ends], sizes.extents()),
@@ -90,22 +90,22 @@ def lower_open(
 
 def _lowered(
     gm: torch.fx.GraphModule,
-    sizes: OpenSizes,
+    sizes: DynamicSizes,
     values: Sequence[int],
     builder: ModuleBuilder,
     custom_ops: Collection[str],
-) -> OpenLowering:
-    lowering = OpenLowering(gm, sizes.fake_values(gm, values), builder, custom_ops)
+) -> DynamicLowering:
+    lowering = DynamicLowering(gm, sizes.fake_values(gm, values), builder, custom_ops)
     lowering.write()
     lowering.notes = insert_barriers(builder.module, builder.target) or Notes()
     return lowering
 
 
-def _extents(lowering: OpenLowering, sizes: OpenSizes) -> list[Sequence[Extent] | None]:
+def _extents(lowering: DynamicLowering, sizes: DynamicSizes) -> list[Sequence[Extent] | None]:
     """The extents of the dimensions of each argument of the program."""
     found: list[Sequence[Extent] | None] = []
     for slot in lowering.builder.arguments:
         known = sizes.inputs[slot.index] if isinstance(slot, Input) else None
-        found.append(known.shape if isinstance(known, TensorSizes) and known.is_open else None)
+        found.append(known.shape if isinstance(known, TensorSizes) and known.is_dynamic else None)
     arguments = len(lowering.builder.block.arguments)  # behind the slots, that of the barriers
     return found + [None] * (arguments - len(found))

@@ -1,4 +1,4 @@
-"""Graphs of open sizes in the disk cache, which a later process calls without a trace of them.
+"""Graphs of dynamic sizes in the disk cache, which a later process calls without a trace of them.
 
 An entry has what calls need to know of the graph, and the graph itself, which is read when a call
 needs a program that is not saved. The programs have entries of their own (`saved_programs`).
@@ -14,7 +14,7 @@ from xla_dynamo.errors import StorageError
 from xla_dynamo.events import CompilationRecord, log_event
 from xla_dynamo.execution.compiled_graph import CompiledGraph
 from xla_dynamo.execution.saved_programs import SavedPrograms
-from xla_dynamo.graphs.open_sizes import NotBounded
+from xla_dynamo.graphs.dynamic_sizes import NotBounded
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.source_graph import GraphFacts, SourceGraph
 from xla_dynamo.options import Options
@@ -28,13 +28,13 @@ KIND = "graph"
 
 
 def save(folder: CacheFolder, key: str, graph: CompiledGraph, guards: str) -> None:
-    """Write a graph of inference as AOTAutograd made it, and the guards on its open sizes.
+    """Write a graph of inference as AOTAutograd made it, and the guards on its dynamic dimensions.
 
     Args:
         folder: the disk cache.
         key: that of Dynamo's graph.
         graph: the graph.
-        guards: those that its trace put on open sizes.
+        guards: those that its trace put on dynamic sizes.
     """
     source = graph.source
     facts = {f.name: getattr(source.facts, f.name) for f in dataclasses.fields(source.facts)}
@@ -62,8 +62,8 @@ def load(
         folder: the disk cache.
         key: that of Dynamo's graph.
         options: those of the key.
-        fakes: the fake values of the graph's inputs, of open sizes.
-        keeps: puts guards on open sizes, and says whether the present ones keep them.
+        fakes: the fake values of the graph's inputs, of dynamic sizes.
+        keeps: puts guards on dynamic sizes, and says whether the present ones keep them.
         passes: as for `SavedPrograms`.
     """
     data = folder.read(KIND, key)

@@ -6,11 +6,11 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.errors import UnsupportedError
-from xla_dynamo.graphs.open_sizes import NotBounded, OpenSizes
+from xla_dynamo.graphs.dynamic_sizes import DynamicSizes, NotBounded
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.lowerings.bounded.extents import Extent
 from xla_dynamo.lowerings.target import Target
-from xla_dynamo.programs.lower_open import lower_open
+from xla_dynamo.programs.lower_dynamic import lower_dynamic
 from xla_dynamo.programs.program import Program
 from xla_dynamo.stablehlo.signature import Dimension, Size
 
@@ -21,7 +21,7 @@ _SAMPLES = (37, 11, 64, 1031, 5, 7, 3, 13, 17, 2, 19, 4, 6, 8)
 _VARIANTS = 5
 
 
-class OpenDimensions:
+class DynamicDimensions:
     """The symbols of a graph as named dimensions.
 
     Attributes:
@@ -36,7 +36,7 @@ class OpenDimensions:
         """
         self._gm = gm
         try:
-            self._sizes = OpenSizes(gm)
+            self._sizes = DynamicSizes(gm)
         except NotBounded as refusal:
             raise _unsupported(refusal) from refusal
         self.dimensions = tuple(
@@ -68,7 +68,7 @@ class OpenDimensions:
     ) -> Program:
         ends = [(d.low, d.high) for d in self.dimensions]
         at = _variants(self.dimensions, least)
-        return lower_open(self._gm, self._sizes, at, ends, target, request, custom_ops)
+        return lower_dynamic(self._gm, self._sizes, at, ends, target, request, custom_ops)
 
     def size(self, node: Node, size: Any) -> Size:
         """A size of a node's fake value."""
@@ -77,7 +77,7 @@ class OpenDimensions:
         return Size(tuple((tuple(names[i] for i in key), n) for key, n in extent.terms))
 
 
-def _names(gm: torch.fx.GraphModule, sizes: OpenSizes) -> list[str]:
+def _names(gm: torch.fx.GraphModule, sizes: DynamicSizes) -> list[str]:
     """The names given to `torch.export.Dim`, else those of the sizes in the model's call."""
     given: dict[str, str] = {}
     sources: dict[Any, Any] = {}
@@ -137,6 +137,6 @@ def _variants(dimensions: Sequence[Dimension], least: Sequence[int]) -> list[tup
 
 def _unsupported(refusal: NotBounded) -> UnsupportedError:
     return UnsupportedError(
-        f"the program cannot be exported with open sizes: {refusal}\n  export it with fixed sizes "
-        "(without dynamic_shapes), or leave fewer dimensions open"
+        f"the program cannot be exported with dynamic sizes: {refusal}\n  export it with fixed "
+        "sizes (without dynamic_shapes), or leave fewer dimensions dynamic"
     )

@@ -1,4 +1,4 @@
-"""The symbols of a graph with open sizes: where a call has their values, what they may be."""
+"""The symbols of a graph with dynamic sizes: where a call has their values, what they may be."""
 
 import copy
 import dataclasses
@@ -42,7 +42,7 @@ class _Symbol:
     source: tuple[int, int | None]
 
 
-class OpenSizes:
+class DynamicSizes:
     """The symbols of a graph.
 
     Attributes:
@@ -65,12 +65,12 @@ class OpenSizes:
         for index, node in enumerate(self._placeholders):
             self._find_symbols(index, node.meta.get("val"))
         if not self._symbols:
-            raise NotBounded("none of its inputs has an open size of its own")
+            raise NotBounded("none of its inputs has a dynamic size of its own")
         self.inputs = [self.of_input(node) for node in self._placeholders]
         told = (
             (index, known)
             for index, known in enumerate(self.inputs)
-            if isinstance(known, Extent) or (known is not None and known.is_open)
+            if isinstance(known, Extent) or (known is not None and known.is_dynamic)
         )
         read = self._symbols_read
         self.calls = CallSizes(
@@ -111,7 +111,7 @@ class OpenSizes:
                     read.dim = dim
                 read.is_batch |= dim == 0 and fake.dim() > 1
 
-    def where(self, extents: Sequence[Extent]) -> "OpenSizes":
+    def where(self, extents: Sequence[Extent]) -> "DynamicSizes":
         """The sizes with extents of other symbols in place of the symbols, one for each."""
         made = copy.copy(self)
         made._extents, made._known = extents, {}
@@ -126,7 +126,7 @@ class OpenSizes:
         if isinstance(fake, torch.SymInt):
             return self.extent(node, fake)
         if isinstance(fake, torch.SymFloat | torch.SymBool):
-            raise NotBounded(f"a number that is no size was left open{describe(node)}")
+            raise NotBounded(f"a number that is no size was left dynamic{describe(node)}")
         return None
 
     def of_tensor(self, node: Node, fake: torch.Tensor) -> TensorSizes:
@@ -172,7 +172,7 @@ class OpenSizes:
         return None
 
     def _check(self, node: Node) -> None:
-        """Raise NotBounded if a value of a node is open in a way that is not followed."""
+        """Raise NotBounded if a value of a node is dynamic in a way that is not followed."""
         fakes = node.meta.get("val")
         for fake in fakes if isinstance(fakes, list | tuple) else [fakes]:
             if isinstance(fake, torch.SymFloat | torch.SymBool):

@@ -1,4 +1,4 @@
-"""The pieces of a marked tensor, as chunks of `torch.distributed.checkpoint`."""
+"""The shards of a marked tensor, as chunks of `torch.distributed.checkpoint`."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ from typing_extensions import TypeIs
 from xla_dynamo.spmd import sharding_of
 
 
-def pieces_of(value: Any) -> list[ChunkStorageMetadata]:
-    """The different pieces that the devices hold of a tensor that is divided.
+def shards_of(value: Any) -> list[ChunkStorageMetadata]:
+    """The different shards that the devices hold of a tensor that is sharded.
 
-    Devices that hold the same piece count once, and empty pieces do not. Any other value has none.
+    Devices that hold the same shard count once, and empty shards do not. Any other value has none.
     """
     sharding = sharding_of(value) if is_plain(value) else None
     if sharding is None or sharding.tiling().is_whole:
         return []
     boxes = {
-        tuple((place.start, place.stop - place.start) for place in piece): None
-        for piece in sharding.tiling().slices(value.shape)
+        tuple((place.start, place.stop - place.start) for place in shard): None
+        for shard in sharding.tiling().slices(value.shape)
     }
     return [
         ChunkStorageMetadata(
@@ -36,7 +36,7 @@ def is_plain(value: Any) -> TypeIs[torch.Tensor]:
     return type(value) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-def part_of(tensor: torch.Tensor, piece: ChunkStorageMetadata) -> torch.Tensor:
-    """A view of a piece of a tensor, without gradients."""
-    places = zip(piece.offsets, piece.sizes, strict=True)
+def part_of(tensor: torch.Tensor, shard: ChunkStorageMetadata) -> torch.Tensor:
+    """A view of a shard of a tensor, without gradients."""
+    places = zip(shard.offsets, shard.sizes, strict=True)
     return tensor.detach()[tuple(slice(start, start + size) for start, size in places)]

@@ -1,4 +1,4 @@
-"""The optimizer's state is divided over a mesh as its parameters are."""
+"""The optimizer's state is sharded over a mesh as its parameters are."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What the tests of divided programs share: meshes, reports of what was compiled, pieces."""
+"""What the tests of partitioned programs share: meshes, reports of what was compiled, shards."""
 
 import collections
 import re
@@ -6,8 +6,8 @@ import re
 import torch
 
 import xla_dynamo
-from xla_dynamo.memory import divided_tensors
-from xla_dynamo.runtime.jaxlib_private import pieces_of
+from xla_dynamo.memory import sharded_tensors
+from xla_dynamo.runtime.jaxlib_private import shards_of
 from xla_dynamo.spmd import Mesh
 
 ONE_AXIS = Mesh(range(8), (8,), ("x",))
@@ -21,18 +21,18 @@ def collectives(executable):
     return collections.Counter(re.findall(names, executable.hlo))
 
 
-def divided(fn, *args, **kwargs):
+def sharded(fn, *args, **kwargs):
     """What a function returns when it is compiled, and its one executable."""
     report = xla_dynamo.explain(fn)(*args, **kwargs)
     (executable,) = report.executables
     return report.result, executable
 
 
-def kept_pieces(tensor):
-    """The shapes of the pieces of a tensor that the devices keep between calls."""
-    known = divided_tensors._table.values.items()
+def kept_shards(tensor):
+    """The shapes of the shards of a tensor that the devices keep between calls."""
+    known = sharded_tensors._table.values.items()
     owned = [buffer for key, (_, buffer) in known if key[0] == id(tensor)]
-    return [[tuple(p.shape) for p in pieces_of(buffer)] for buffer in owned]
+    return [[tuple(p.shape) for p in shards_of(buffer)] for buffer in owned]
 
 
 def mlp(sizes=(32, 64, 24)):

@@ -1,4 +1,4 @@
-"""Write and read the files of a checkpoint, with a checksum for each piece in them."""
+"""Write and read the files of a checkpoint, with a checksum for each shard in them."""
 
 import io
 import json
@@ -24,7 +24,7 @@ _PART = 1 << 24  # bytes that are read at once
 
 
 class CheckpointWriter(FileSystemWriter):
-    """`FileSystemWriter`, and a file of checksums beside the pieces.
+    """`FileSystemWriter`, and a file of checksums beside the shards.
 
     The file of metadata is written last: a folder without it is no checkpoint.
     """
@@ -51,7 +51,7 @@ class CheckpointWriter(FileSystemWriter):
 class CheckpointReader(FileSystemReader):
     """`FileSystemReader` that checks all it reads before it changes anything.
 
-    Checkpoints without a file of checksums are read, too. A piece is read once, however many pieces
+    Checkpoints without a file of checksums are read, too. A shard is read once, however many shards
     of the destination take a part of it.
     """
 
@@ -77,7 +77,7 @@ class CheckpointReader(FileSystemReader):
         """Read what the items of a plan need.
 
         Raises:
-            CheckpointError: a piece is missing or damaged; nothing was changed then.
+            CheckpointError: a shard is missing or damaged; nothing was changed then.
         """
         wanted: dict[MetadataIndex, list[ReadItem]] = {}
         for item in plan.items:
@@ -113,7 +113,7 @@ class CheckpointReader(FileSystemReader):
 
 
 def _deliver(data: bytes, items: Iterable[ReadItem], planner: LoadPlanner) -> None:
-    """Hand a piece that was read to the items that need parts of it."""
+    """Hand a shard that was read to the items that need parts of it."""
     tensor: Any = None
     for item in items:
         if item.type == LoadItemType.BYTE_IO:
@@ -132,7 +132,7 @@ def _deliver(data: bytes, items: Iterable[ReadItem], planner: LoadPlanner) -> No
 
 
 def _checksum(folder: Any, where: Any, index: MetadataIndex) -> int:
-    """The CRC-32 of a piece's bytes in its file."""
+    """The CRC-32 of a shard's bytes in its file."""
     value = 0
     for part in _parts(folder, where, index):
         value = zlib.crc32(part, value)
@@ -140,7 +140,7 @@ def _checksum(folder: Any, where: Any, index: MetadataIndex) -> int:
 
 
 def _parts(folder: Any, where: Any, index: MetadataIndex) -> Iterator[bytes]:
-    """The bytes of a piece, as `torch.save` wrote them, a part after the other."""
+    """The bytes of a shard, as `torch.save` wrote them, a part after the other."""
     path, left = pathlib.Path(folder) / where.relative_path, where.length
     try:
         with open(path, "rb") as file:
@@ -170,7 +170,7 @@ def _read_checksums(path: pathlib.Path) -> Checksums | None:
 
 def _name(index: MetadataIndex) -> str:
     at = "" if index.offset is None else f" at {tuple(index.offset)}"
-    return f"the piece{at} of {index.fqn!r}" if any(index.offset or ()) else f"{index.fqn!r}"
+    return f"the shard{at} of {index.fqn!r}" if any(index.offset or ()) else f"{index.fqn!r}"
 
 
 def _place(folder: Any, where: Any) -> str:

@@ -1,4 +1,4 @@
-"""A graph that was lowered at several sizes to one program of open sizes."""
+"""A graph that was lowered at several sizes to one program of dynamic sizes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,16 +7,16 @@ from jax.extend.mlir.dialects import func
 
 from xla_dynamo.lowerings.bounded.alignment import Alignment, Row, inline_calls, sizes_of
 from xla_dynamo.lowerings.bounded.context import allow
-from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols, is_open
+from xla_dynamo.lowerings.bounded.extents import Extent, Refused, Symbols, is_dynamic
 from xla_dynamo.lowerings.builders.functions import has_uses, update_type
 from xla_dynamo.lowerings.builders.operation_names import named
 from xla_dynamo.lowerings.symbolic import rules, windows
-from xla_dynamo.lowerings.symbolic.context import RULES, DimensionSizes, OpenContext
+from xla_dynamo.lowerings.symbolic.context import RULES, DimensionSizes, DynamicContext
 
 assert rules, windows  # they register the rules
 
 
-def open_sizes(
+def make_dynamic(
     main: func.FuncOp,
     variants: Sequence[func.FuncOp],
     symbols: Symbols,
@@ -31,7 +31,7 @@ def open_sizes(
     Args:
         main: the function to change.
         variants: the graph's lowerings, as many as `Symbols.sizes` has numbers.
-        symbols: its open sizes.
+        symbols: its dynamic dimensions.
         highs: the largest number of each symbol; None for no end.
         arguments: the extents of each argument's dimensions; None for one of static sizes.
 
@@ -42,9 +42,9 @@ def open_sizes(
         inline_calls(function)
     aligned = Alignment([main, *variants])
     sources = _sources(main, symbols, arguments)
-    ctx = OpenContext(symbols, highs, DimensionSizes(sources, main.entry_block), aligned)
-    _open_arguments(ctx, main, variants, arguments)
-    _open_all(ctx, aligned, aligned.rows())
+    ctx = DynamicContext(symbols, highs, DimensionSizes(sources, main.entry_block), aligned)
+    _make_arguments_dynamic(ctx, main, variants, arguments)
+    _make_all_dynamic(ctx, aligned, aligned.rows())
     for op in reversed(ctx.replaced):
         assert not has_uses(op)
         op.erase()
@@ -62,12 +62,12 @@ def _sources(
                 if extent == Extent.of({(number,): 1}):
                     found.setdefault(number, (argument, dimension))
     if len(found) < len(symbols.sizes):
-        raise Refused("an open size is that of no tensor that the program reads")
+        raise Refused("a dynamic size is that of no tensor that the program reads")
     return found
 
 
-def _open_arguments(
-    ctx: OpenContext,
+def _make_arguments_dynamic(
+    ctx: DynamicContext,
     main: func.FuncOp,
     variants: Sequence[func.FuncOp],
     arguments: Sequence[Sequence[Extent] | None],
@@ -76,13 +76,13 @@ def _open_arguments(
     for argument, values, extents in zip(main.entry_block.arguments, rows, arguments, strict=True):
         sizes = list(zip(*(v.type.shape for v in values), strict=True))
         if extents is None:
-            if any(map(is_open, sizes)):
-                raise Refused("an argument has an open size that is not known")
+            if any(map(is_dynamic, sizes)):
+                raise Refused("an argument has a dynamic size that is not known")
             continue
         argument.set_type(ctx.type(sizes, argument.type.element_type))
 
 
-def _open_all(ctx: OpenContext, aligned: Alignment, rows: Iterator[Row]) -> None:
+def _make_all_dynamic(ctx: DynamicContext, aligned: Alignment, rows: Iterator[Row]) -> None:
     for both in rows:
         op, row = both.op, Row(both.ops[1:])
         if row.name in ("func.return", "stablehlo.return"):
@@ -90,10 +90,10 @@ def _open_all(ctx: OpenContext, aligned: Alignment, rows: Iterator[Row]) -> None
         try:
             with ir.InsertionPoint(op), op.location:
                 if row.name in _BRANCHES:
-                    _open_branches(ctx, aligned, both)
+                    _make_branches_dynamic(ctx, aligned, both)
                 else:
                     aligned.check_regions(both)
-                    _open(ctx, op, row)
+                    _make_op_dynamic(ctx, op, row)
         except Refused as refusal:
             if refusal.place:
                 raise  # of an operation in a region
@@ -103,8 +103,8 @@ def _open_all(ctx: OpenContext, aligned: Alignment, rows: Iterator[Row]) -> None
 _BRANCHES = named("case if while")
 
 
-def _open_branches(ctx: OpenContext, aligned: Alignment, both: Row) -> None:
-    """Give a branch or a loop, and what is in it, open sizes."""
+def _make_branches_dynamic(ctx: DynamicContext, aligned: Alignment, both: Row) -> None:
+    """Give a branch or a loop, and what is in it, dynamic sizes."""
     op, row = both.op, Row(both.ops[1:])
     allow(row)
     for blocks in aligned.blocks(both):
@@ -113,18 +113,18 @@ def _open_branches(ctx: OpenContext, aligned: Alignment, both: Row) -> None:
             sizes = sizes_of([block.arguments[number] for block in blocks[1:]])
             argument.set_type(ctx.type(sizes, argument.type.element_type))
         with ctx.inside():
-            _open_all(ctx, aligned, inner)
+            _make_all_dynamic(ctx, aligned, inner)
     ctx.set_types(op, row)
 
 
-def _open(ctx: OpenContext, op: ir.Operation, row: Row) -> None:
-    """Give an operation open sizes, by its rule if it has one."""
+def _make_op_dynamic(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
+    """Give an operation dynamic sizes, by its rule if it has one."""
     operands = [row.operand(i) for i in range(len(op.operands))]
     results = [row.result(i) for i in range(len(op.results))]
-    varies = any(is_open(n) for shape in (*operands, *results) for n in shape)
+    varies = any(is_dynamic(n) for shape in (*operands, *results) for n in shape)
     if not varies and not row.differing():
         return
     rule = RULES.get(row.name)
     if rule is None:
-        raise Refused("it is not known how it treats open sizes")
+        raise Refused("it is not known how it treats dynamic dimensions")
     rule(ctx, op, row)
