@@ -31,7 +31,8 @@ def test_eight_threads_call_the_handler_a_hundred_thousand_times(monkeypatch):
     monkeypatch.setattr(convolution_parts, "FEWEST_DIVIDED", 0)
     layers = [torch.nn.Sequential(convolution(padding=1), torch.nn.ReLU()) for _ in range(25)]
     model = torch.nn.Sequential(*layers).eval()
-    run, built = watched(model, fullgraph=True, freeze=True)
+    # Not fullgraph: torch counts the frames of all threads in one number then.
+    run, built = watched(model, freeze=True)
     inputs = [torch.randn(2, 8, 4, 4) for _ in range(8)]
     for x in inputs[::2]:
         x[0, 0, 0, 0] = float("nan")
