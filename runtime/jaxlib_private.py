@@ -129,11 +129,11 @@ def _tiling(sharding: Any, loaded: LoadedExecutable) -> Tiling:
     counts = hlo.tile_assignment_dimensions()
     # Behind those of the array's dimensions come dimensions over which the shards repeat.
     behind = len(hlo.subgroup_types()) + hlo.replicate_on_last_tile_dim()
-    places = np.empty(devices, dtype=object)
+    tiles = np.empty(devices, dtype=object)
     order = hlo.tile_assignment_devices()
-    for place, device in zip(np.ndindex(*counts), order, strict=True):
-        places[device] = place[: len(counts) - behind]
-    return Tiling(tuple(counts[: len(counts) - behind]), tuple(places))
+    for tile, device in zip(np.ndindex(*counts), order, strict=True):
+        tiles[device] = tile[: len(counts) - behind]
+    return Tiling(tuple(counts[: len(counts) - behind]), tuple(tiles))
 
 
 def array_over(

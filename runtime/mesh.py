@@ -223,8 +223,8 @@ def _sharding_of(tiling: Tiling, mesh: Mesh) -> Sharding | None:
 def _tiling_of(sharding: Sharding) -> Tiling:
     mesh, counts = sharding.mesh, sharding.counts()
     shards = []
-    for place in np.ndindex(*mesh.mesh_shape):
-        at = dict(zip(mesh.axis_names, place, strict=True))
+    for coordinates in np.ndindex(*mesh.mesh_shape):
+        at = dict(zip(mesh.axis_names, coordinates, strict=True))
         shard = []
         for names in sharding.axes:
             number = 0

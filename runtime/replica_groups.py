@@ -1,4 +1,4 @@
-"""Groups of devices: along axes of a mesh, or as the user lists them, to places in the mesh.
+"""Groups of devices: along axes of a mesh, or as the user lists them, to indices in the mesh.
 
 Dynamo traces these functions, so they are plain loops.
 """

@@ -45,7 +45,7 @@ class BoundedContext:
         return made if dtype is torch.int64 else hlo.convert(tensor_type((), dtype), made)
 
     def count(self, dim: Dim) -> Extent:
-        """How many places of a dimension of one atom have elements of the graph."""
+        """How many positions of a dimension of one atom have elements of the graph."""
         if len(dim) != 1:
             raise Refused("it takes a part of dynamic dimensions that were merged")
         return self.masks.extent(dim[0])

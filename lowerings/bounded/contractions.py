@@ -1,4 +1,4 @@
-"""Rules of bounded programs: operations that combine or choose places, behind masks."""
+"""Rules of bounded programs: operations that combine or choose elements, behind masks."""
 
 import torch
 from jax.extend.mlir import ir
@@ -205,7 +205,7 @@ def sort(ctx: BoundedContext, row: Row) -> None:
 
 @bounds("stablehlo.reduce_window")
 def reduce_window(ctx: BoundedContext, row: Row) -> None:
-    """Windows over static dimensions, and those that end at each place of a dynamic one."""
+    """Windows over static dimensions, and those that end at each element of a dynamic one."""
     allow(row, "window_dimensions", "padding")
     if len(row.op.results) != 1:
         raise Refused("it reduces windows of several values")
@@ -220,7 +220,7 @@ def reduce_window(ctx: BoundedContext, row: Row) -> None:
                 raise Refused("its windows depend on a dynamic size")
             found.append(static_dim(after))
             continue
-        # Each place sees those before it, and the padding behind is never read.
+        # Each element sees those before it, and the padding behind is never read.
         causal = all(n - 1 == pad for n, pad in zip(window, low, strict=True)) and not any(high)
         if before != after or not causal or not _is_plain(row, d):
             raise Refused("its windows reach behind the end of a dynamic dimension")
@@ -239,7 +239,7 @@ def paddings_of(op: ir.Operation) -> list[list[int]]:
 
 
 def _is_plain(row: Row, dim: int) -> bool:
-    """Whether windows move by one place, and have no gaps."""
+    """Whether windows move by one element, and have no gaps."""
     names = ("window_strides", "base_dilations", "window_dilations")
     given = [row.op.attributes[name] for name in names if name in row.op.attributes]
     return all(list(ir.DenseI64ArrayAttr(one))[dim] == 1 for one in given)

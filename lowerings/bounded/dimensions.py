@@ -1,9 +1,9 @@
 """What is known of a value's dimensions in a bounded program: which elements are the graph's.
 
 A dimension is made of *atoms*, in row-major order: [batch, sequence] reshaped to one dimension
-has the two atoms. An atom is static; or dynamic, and then only its first `extent` places have
+has the two atoms. An atom is static; or dynamic, and then only its first `extent` positions have
 elements of the graph, and what stands in the others is arbitrary; or uniform, as made by a
-broadcast: all places have the same elements, so that it agrees with any atoms of its size.
+broadcast: all positions have the same elements, so that it agrees with any atoms of its size.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ class Atom:
 
     Attributes:
         sizes: its size in each variant.
-        extent: how many of its places have elements of the graph; None for a static or uniform one.
-        uniform: whether all places have the same elements.
+        extent: how many positions have elements of the graph; None for a static or uniform one.
+        uniform: whether all positions have the same elements.
     """
 
     sizes: Sizes
@@ -75,10 +75,10 @@ def simplified(atoms: Sequence[Atom]) -> Dim:
 
 
 def joined(dims: Sequence[Dim]) -> Dim:
-    """The dimension of a result that is computed place by place.
+    """The dimension of a result that is computed element by element.
 
     Raises:
-        Refused: the operands' elements of the graph stand in different places.
+        Refused: the operands' elements of the graph stand at different positions.
     """
     shaped = [d for d in dims if not (len(d) == 1 and d[0].uniform)]
     if not shaped:

@@ -27,12 +27,12 @@ class Refused(Exception):
     """A program cannot be bounded: what it computes depends on sizes in another way.
 
     Attributes:
-        place: the location of the operation in the program.
+        location: the location of the operation in the program.
     """
 
-    def __init__(self, reason: str, place: str = "") -> None:
+    def __init__(self, reason: str, location: str = "") -> None:
         super().__init__(reason)
-        self.place = place
+        self.location = location
 
 
 def is_dynamic(sizes: Sizes) -> bool:

@@ -1,4 +1,4 @@
-"""Masks over the places of dynamic dimensions that have elements of the graph."""
+"""Masks over the positions of dynamic dimensions that have elements of the graph."""
 
 import torch
 from jax.extend.mlir import ir
@@ -28,20 +28,20 @@ class Masks:
         return hlo.select(mask, x, build.broadcast_in_dim(neutral, shape, []))
 
     def extent(self, atom: Atom) -> Extent:
-        """How many places of a dynamic atom count."""
+        """How many positions of a dynamic atom count."""
         return self._symbols.wanted(atom.sizes) if atom.extent is None else atom.extent
 
     def _of_dim(self, dim: Dim) -> ir.Value:
-        """Which places of a dimension have elements of the graph, i1[size]."""
+        """Which positions of a dimension have elements of the graph, i1[size]."""
         shape, mask = [atom.sizes[0] for atom in dim], None
         for number, atom in enumerate(dim):
             if atom.is_dynamic:
                 bound = hlo.convert(
                     tensor_type((), torch.int32), self._run_time.value(self.extent(atom))
                 )
-                place = build.iota([atom.sizes[0]], 0, torch.int32)
+                position = build.iota([atom.sizes[0]], 0, torch.int32)
                 inside = build.compare(
-                    place, build.broadcast_in_dim(bound, [atom.sizes[0]], []), "LT"
+                    position, build.broadcast_in_dim(bound, [atom.sizes[0]], []), "LT"
                 )
                 inside = build.broadcast_in_dim(inside, shape, [number])
                 mask = inside if mask is None else hlo.and_(mask, inside)

@@ -23,7 +23,7 @@ def scatter(ctx: BoundedContext, row: Row) -> None:
     indices, vector = list(ctx.operand(row, count)), numbers.index_vector_dim
     if vector < len(indices):
         refuse_dynamic((indices[vector],), "the number of its indices is dynamic")
-    places = [d for d in range(len(indices)) if d != vector]
+    index_dims = [d for d in range(len(indices)) if d != vector]
     batching = dict(
         zip(numbers.input_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     )
@@ -32,10 +32,10 @@ def scatter(ctx: BoundedContext, row: Row) -> None:
     for i in range(count):
         dims, updates = ctx.operand(row, i), ctx.operand(row, count + 1 + i)
         scattered = [d for d in range(len(updates)) if d not in windows]
-        for place, d in zip(places, scattered, strict=True):
-            whole[place] = joined([whole.get(place, indices[place]), updates[d]])
-        for d, place in batching.items():
-            whole[place] = joined([whole[place], dims[d]])
+        for index_dim, d in zip(index_dims, scattered, strict=True):
+            whole[index_dim] = joined([whole.get(index_dim, indices[index_dim]), updates[d]])
+        for d, index_dim in batching.items():
+            whole[index_dim] = joined([whole[index_dim], dims[d]])
         found, rest = list(dims), iter(windows)
         for d in range(len(dims)):
             if d in numbers.inserted_window_dims or d in batching:
@@ -46,13 +46,11 @@ def scatter(ctx: BoundedContext, row: Row) -> None:
             elif is_free(dims[d]) or is_free(updates[window]):
                 raise Refused("it writes a part of a dynamic dimension")
         ctx.dims[row.op.results[i]] = tuple(found)
-    dynamic_places = {place: dim for place, dim in whole.items() if is_free(dim)}
-    if dynamic_places:
+    dynamic_dims = {d: dim for d, dim in whole.items() if is_free(dim)}
+    if dynamic_dims:
         given = row.op.operands[count]
         dtype = build.dtype_of(given)
         outside = -1 if dtype.is_signed else torch.iinfo(dtype).max
-        row.op.operands[count] = ctx.masks.masked(
-            given, dynamic_places, build.scalar(outside, dtype)
-        )
+        row.op.operands[count] = ctx.masks.masked(given, dynamic_dims, build.scalar(outside, dtype))
         for name in ("indices_are_sorted", "unique_indices"):
             row.op.attributes[name] = ir.BoolAttr.get(False)

@@ -105,9 +105,9 @@ def bitcast(x: Value, dtype: torch.dtype) -> Value:
     return hlo.bitcast_convert(tensor_type(shape_of(x), dtype), x)
 
 
-def overlay(x: Value, part: Value, places: Sequence[tuple[int, int, int]]) -> Value:
+def overlay(x: Value, part: Value, padding: Sequence[tuple[int, int, int]]) -> Value:
     """Write part over x where padding it with (low, high, interior) a dimension puts it."""
-    low, high, interior = zip(*places, strict=True)
+    low, high, interior = zip(*padding, strict=True)
     written = pad(full(shape_of(part), True, torch.bool), False, low, high, interior)
     return where(written, pad(part, 0, low, high, interior), x)
 

@@ -28,7 +28,7 @@ def reshape(x: Value, shape: Sequence[int]) -> Value:
 
 
 def expand_dims(x: Value, *dims: int) -> Value:
-    """Insert dimensions of size 1 at these (non-negative, ascending) places of the result."""
+    """Insert dimensions of size 1, which become these (non-negative, ascending) of the result."""
     shape = list(shape_of(x))
     for dim in dims:
         shape.insert(dim, 1)
@@ -94,7 +94,7 @@ def slice_dim(x: Value, dim: int, start: int, stop: int, step: int = 1) -> Value
 
 
 def slice_at(x: Value, dim: int, index: int | Value) -> Value:
-    """The slice of size 1 at a place of a dimension; computed ones (int64) clamp into bounds."""
+    """The slice of size 1 at an index of a dimension; computed ones (int64) clamp into bounds."""
     if not is_value(index):
         return slice_dim(x, dim, index, index + 1)
     sizes = [1 if d == dim else n for d, n in enumerate(shape_of(x))]

@@ -106,8 +106,8 @@ def _outline(main: func.FuncOp, region: _Region) -> None:
     outputs = [region.outputs[pos] for pos in sorted(region.outputs)]
     order = {op: number for number, op in enumerate(operations_of(main))}
     inside = _inside(inputs, outputs, order)
-    place = min(order[op] for op in outputs)
-    late = [op for op in inside if order[op] > place]
+    first_output = min(order[op] for op in outputs)
+    late = [op for op in inside if order[op] > first_output]
     if late:
         raise UnsupportedError(
             f"an output of the region {region.name!r} is used before all are marked: mark them by "
@@ -121,7 +121,7 @@ def _outline(main: func.FuncOp, region: _Region) -> None:
     operands = [op.operands[0] for op in inputs] + captured
     results = [op.operands[0] for op in outputs]
     name = _decomposition(main, region.name, [*marked, *captured], inside, results)
-    first = next(op for op in outputs if order[op] == place)
+    first = next(op for op in outputs if order[op] == first_output)
     with ir.InsertionPoint(first), first.location:
         composite = hlo.CompositeOp(
             [v.type for v in results],

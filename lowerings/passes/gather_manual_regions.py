@@ -163,7 +163,7 @@ class _Regions:
                     op.erase()
 
     def _compute(self, level: int) -> None:
-        """Write the computation of a level, and have its results in the places of the exits."""
+        """Write the computation of a level, and replace the exits by its results."""
         assert self.last is not None
         inside, exits, later = self.inside[level], self.exits[level], [*self._later[level]]
         own = {result for op in inside for result in op.results}

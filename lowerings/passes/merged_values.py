@@ -92,12 +92,12 @@ class MergedValues:
     def _broadcast(self, op: ir.Operation, split: Split) -> Value:
         """A broadcast to a split shape: what is stretched there is not split."""
         (x,), dims = op.operands, integers(op, "broadcast_dimensions")
-        result, places = shape_of(op.results[0]), split_dimensions(split)
+        result, parts = shape_of(op.results[0]), split_dimensions(split)
         inner = [
             split[d] if n == result[d] else (n,) for n, d in zip(shape_of(x), dims, strict=True)
         ]
         # A dimension of size 1 that is stretched is stretched along the last of several.
-        into = [places[d][-len(s) :] for s, d in zip(inner, dims, strict=True)]
+        into = [parts[d][-len(s) :] for s, d in zip(inner, dims, strict=True)]
         type_ = with_shape(op.results[0].type, split_shape(split))
         flat = integer_array([d for several in into for d in several])
         return hlo.broadcast_in_dim(type_, self.split(x, tuple(inner)), flat)

@@ -12,8 +12,9 @@ from xla_dynamo.lowerings.target import Target
 from xla_dynamo.process_state import kept
 
 Rewrite = Callable[[ir.Module, Target], Any]
-Place = tuple[Literal["before", "after"], str]
-_LAST: Place = ("before", "gather_manual_regions")  # which has to see all that computes with shards
+Position = tuple[Literal["before", "after"], str]
+# The last pass has to see all that computes with shards.
+_LAST: Position = ("before", "gather_manual_regions")
 
 _lock = threading.Lock()
 
@@ -39,13 +40,13 @@ class RegisteredPass:
         rewrite: the function that rewrites a module in place for a target.
         identity: the text that stands for the code of the pass; None if there is none.
         platforms: the PJRT platforms that it is for; None for all.
-        place: before or after which pass of the table it runs.
+        position: before or after which pass of the table it runs.
     """
 
     rewrite: Rewrite
     identity: str | None
     platforms: frozenset[str] | None
-    place: Place
+    position: Position
 
     @property
     def name(self) -> str:
@@ -103,7 +104,7 @@ def register_pass(
             written to it while the pass is registered. Executables are known by their module.
         platforms: the PJRT platforms that it is for, such as "cpu" and "cuda"; None for all.
         before: the name of the pass of the table (docs/how-it-works.md) before which it runs. Of
-            several with one place, those registered first run first. By default a pass runs after
+            several at one position, those registered first run first. By default a pass runs after
             all others that optimize, as `before="gather_manual_regions"`.
         after: the name of the pass after which it runs.
 
@@ -123,7 +124,7 @@ def register_pass(
     if isinstance(platforms, str):
         raise TypeError(f"platforms must be a list of names, as [{platforms!r}]")
     only = None if platforms is None else frozenset(platforms)
-    made = RegisteredPass(rewrite, identity, only, _place(before, after))
+    made = RegisteredPass(rewrite, identity, only, _position(before, after))
     with _lock:
         if identity is not None and any(other.identity == identity for other in _users.passes):
             raise ValueError(
@@ -135,7 +136,7 @@ def register_pass(
     return made
 
 
-def _place(before: str | None, after: str | None) -> Place:
+def _position(before: str | None, after: str | None) -> Position:
     if before is not None and after is not None:
         raise ValueError("a pass runs either before or after another one: give one of them")
     name = before if after is None else after
@@ -162,7 +163,7 @@ def passes_for(target: Target) -> list[table.Pass | RegisteredPass]:
     users = _users.passes
     ordered: list[table.Pass | RegisteredPass] = []
     for ours in table.PASSES:
-        ordered += [given for given in users if given.place == ("before", ours.name)]
+        ordered += [given for given in users if given.position == ("before", ours.name)]
         ordered.append(ours)
-        ordered += [given for given in users if given.place == ("after", ours.name)]
+        ordered += [given for given in users if given.position == ("after", ours.name)]
     return [each for each in ordered if each.is_for(target)]

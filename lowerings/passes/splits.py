@@ -126,11 +126,11 @@ class ProductDimensions:
 
     def split_numbers(self, splits: tuple[Split, Split]) -> ir.Attribute:
         """The numbers of a product of split factors: pairs become pairs in the same sequence."""
-        places = [split_dimensions(split) for split in splits]
+        parts = [split_dimensions(split) for split in splits]
         flat = [
-            [place for dim in dims for place in of_factor[dim]]
+            [part for dim in dims for part in of_factor[dim]]
             for both in (self.batch, self.contracting)
-            for of_factor, dims in zip(places, both, strict=True)
+            for of_factor, dims in zip(parts, both, strict=True)
         ]
         return hlo.DotDimensionNumbers.get(*flat)
 

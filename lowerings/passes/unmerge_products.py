@@ -167,8 +167,8 @@ class _Rewriter:
     def _transpose(self, op: ir.Operation) -> None:
         split = self.values.split_of(op.operands[0])
         if is_merged(split):
-            places, permutation = split_dimensions(split), integers(op, "permutation")
-            turned = integer_array([place for dim in permutation for place in places[dim]])
+            parts, permutation = split_dimensions(split), integers(op, "permutation")
+            turned = integer_array([part for dim in permutation for part in parts[dim]])
             result = tuple(split[dim] for dim in permutation)
             self._clone(op, [(op.operands[0], split)], result, {"permutation": turned})
 
@@ -177,8 +177,8 @@ class _Rewriter:
         x, start = op.operands
         split = self.values.split_of(x)
         if is_merged(split):
-            places, dims = split_dimensions(split), integers(op, "dimensions")
-            over = integer_array([place for dim in sorted(dims) for place in places[dim]])
+            parts, dims = split_dimensions(split), integers(op, "dimensions")
+            over = integer_array([part for dim in sorted(dims) for part in parts[dim]])
             result = tuple(sizes for dim, sizes in enumerate(split) if dim not in dims)
             self._clone(op, [(x, split), (start, ())], result, {"dimensions": over})
 
@@ -199,8 +199,8 @@ class _Rewriter:
         wishes = [common_split(of_one) for of_one in zip(*given, strict=True)]
         wishes[dim] = None
         if is_merged(wishes):
-            place = split_dimensions(decided(wishes, shape_of(result)))[dim][0]
-            number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), place)
+            part = split_dimensions(decided(wishes, shape_of(result)))[dim][0]
+            number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), part)
             operands = [(v, decided(wishes, shape_of(v))) for v in op.operands]
             self._clone(op, operands, decided(wishes, shape_of(result)), {"dimension": number})
 

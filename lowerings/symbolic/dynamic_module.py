@@ -36,7 +36,7 @@ def make_dynamic(
         arguments: the extents of each argument's dimensions; None for one of static sizes.
 
     Raises:
-        Refused: some operation is not known at other sizes. Its `place` tells the node.
+        Refused: some operation is not known at other sizes. Its `location` tells the node.
     """
     for function in (main, *variants):
         inline_calls(function)
@@ -95,7 +95,7 @@ def _make_all_dynamic(ctx: DynamicContext, aligned: Alignment, rows: Iterator[Ro
                     aligned.check_regions(both)
                     _make_op_dynamic(ctx, op, row)
         except Refused as refusal:
-            if refusal.place:
+            if refusal.location:
                 raise  # of an operation in a region
             raise Refused(f"{row.name}: {refusal}", str(op.location)) from refusal
 

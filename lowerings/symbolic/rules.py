@@ -36,22 +36,22 @@ def same(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
 def broadcast(ctx: DynamicContext, op: ir.Operation, row: Row) -> None:
     """dynamic_broadcast_in_dim."""
     allow(row)
-    places = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
-    for place, before in zip(places, row.operand(0), strict=True):
-        if before != row.result()[place] and set(before) != {1}:
+    result_dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    for result_dim, before in zip(result_dims, row.operand(0), strict=True):
+        if before != row.result()[result_dim] and set(before) != {1}:
             raise Refused("it repeats a dynamic dimension")
     if not any(map(is_dynamic, row.result())):
         return
     type_ = ctx.type(row.result(), op.results[0].type.element_type)
     shape = ctx.vector(row.result())
-    stretched = [i for i, n in enumerate(row.operand(0)) if row.result()[places[i]] != n]
+    stretched = [i for i, n in enumerate(row.operand(0)) if row.result()[result_dims[i]] != n]
     made = hlo.dynamic_broadcast_in_dim(
         type_,
         op.operands[0],
         shape,
-        places,
+        result_dims,
         known_expanding_dimensions=stretched,
-        known_nonexpanding_dimensions=[i for i in range(len(places)) if i not in stretched],
+        known_nonexpanding_dimensions=[i for i in range(len(result_dims)) if i not in stretched],
     )
     ctx.replace(op, made)
 

@@ -45,17 +45,17 @@ def take_effects(gm: torch.fx.GraphModule) -> list[Effect]:
     number = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
     output = gm.graph.output_node()
     results = list(output.args[0])  # type: ignore[arg-type]
-    places: dict[Node, Output] = {}
+    added: dict[Node, Output] = {}
 
     def given(value: Any) -> Output:
         if not isinstance(value, torch.fx.Node):
             return Output(number=value)
         if value in number:
             return Output(input=number[value])
-        if value not in places:
-            places[value] = Output(len(results))
+        if value not in added:
+            added[value] = Output(len(results))
             results.append(value)
-        return places[value]
+        return added[value]
 
     effects = [
         Effect(n.args[1], tuple(map(given, n.args[2:])), {k: given(a) for k, a in n.kwargs.items()})

@@ -43,7 +43,7 @@ class _Known:
 
     state: list[Any]
     results: list[Buffer | None]  # None: nobody reads it any more
-    others: Sequence[torch.Tensor]  # no other object gets their place as long as they are held
+    others: Sequence[torch.Tensor]  # no other object gets their ids while they are held
     memory: list[torch.Tensor]  # and nobody else the addresses
     watched: list[Any]
     bits: list[bytes]
@@ -113,7 +113,7 @@ def _bits(arrays: list[Any]) -> list[bytes]:
     return [array.tobytes() for array in arrays]
 
 
-Place: TypeAlias = tuple[FrozenProgram, int]
+ValueIndex: TypeAlias = tuple[FrozenProgram, int]
 
 
 class FrozenValues:
@@ -135,26 +135,26 @@ class FrozenValues:
 
     def of(self, slots: Sequence[FrozenValue | Handles], placement: Placement) -> Supply:
         """A function that gives the buffers of a program's frozen values and handles."""
-        places = [self.keys[slot.key] for slot in slots if isinstance(slot, FrozenValue)]
+        indices = [self.keys[slot.key] for slot in slots if isinstance(slot, FrozenValue)]
         for slot in slots:
             if isinstance(slot, Handles):
                 assert slot is slots[-1], "handles stand behind the frozen values"
-                return self._with_handles(places, slot.calls, placement)
-        wanted = _by_program(places)
+                return self._with_handles(indices, slot.calls, placement)
+        wanted = _by_program(indices)
 
         def buffers(args: Sequence[Any], stream: int | None) -> list[Buffer]:
             found = {p: p.values(args, stream, numbers)[0] for p, numbers in wanted.items()}
-            return [found[program][index] for program, index in places]
+            return [found[program][index] for program, index in indices]
 
         return buffers
 
     def _with_handles(
-        self, places: Sequence[Place], packed: tuple[Packed, ...], placement: Placement
+        self, indices: Sequence[ValueIndex], packed: tuple[Packed, ...], placement: Placement
     ) -> Supply:
         """The same for a program that reads some of the values by handles."""
         reads = [[self.keys[key] for key in one.keys] for one in packed]
         sources = list(dict.fromkeys(itertools.chain(*reads)))
-        wanted, every = _by_program(places), _by_program([*places, *sources])
+        wanted, every = _by_program(indices), _by_program([*indices, *sources])
         programs = list(every)
 
         def buffers(args: Sequence[Any], stream: int | None) -> list[Buffer]:
@@ -168,16 +168,16 @@ class FrozenValues:
                 values = [[found[program][0][index] for program, index in read] for read in reads]
                 known = others, pack(packed, values, placement), [found[p][1] for p in programs]
                 found[programs[0]][1][packed] = known
-                for program, index in set(sources) - set(places):
+                for program, index in set(sources) - set(indices):
                     found[program][0][index] = None  # only its packed form is read
-            return [*(found[program][0][index] for program, index in places), known[1]]
+            return [*(found[program][0][index] for program, index in indices), known[1]]
 
         return buffers
 
 
-def _by_program(places: Iterable[Place]) -> dict[FrozenProgram, list[int]]:
+def _by_program(indices: Iterable[ValueIndex]) -> dict[FrozenProgram, list[int]]:
     """The numbers of values, by the programs that compute them."""
     found: dict[FrozenProgram, list[int]] = {}
-    for program, number in places:
+    for program, number in indices:
         found.setdefault(program, []).append(number)
     return found

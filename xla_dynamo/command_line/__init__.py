@@ -31,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="torch.compile(model, backend='openxla') on any device with a PJRT plugin.",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, place in COMMANDS.items():
-        _add(commands, name, importlib.import_module(place))
+    for name, module in COMMANDS.items():
+        _add(commands, name, importlib.import_module(module))
     parsed = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

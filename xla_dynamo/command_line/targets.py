@@ -148,22 +148,22 @@ def options_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _look_up(target: str) -> Callable[..., Any]:
-    place, colon, name = target.partition(":")
-    if not (place and colon and name):
+    module, colon, name = target.partition(":")
+    if not (module and colon and name):
         raise CommandFailure(f"{target!r} is no target: write module:name", status=2)
     if os.getcwd() not in sys.path:  # a script's path has its own folder alone
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(place)
+        found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # from within it
         raise CommandFailure(
-            f"there is no module {place!r} here or on PYTHONPATH ({error})", status=2
+            f"there is no module {module!r} here or on PYTHONPATH ({error})", status=2
         ) from error
     for part in name.split("."):
         if not hasattr(found, part):
-            raise CommandFailure(f"{place} has no {name!r}", status=2)
+            raise CommandFailure(f"{module} has no {name!r}", status=2)
         found = getattr(found, part)
     if not callable(found):
         raise CommandFailure(f"{target} is a {type(found).__name__}: it cannot be called", status=2)

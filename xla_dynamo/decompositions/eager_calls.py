@@ -246,8 +246,9 @@ def _with_other_dtypes(flat: list[Any]) -> Iterator[list[Any]]:
     tensors = {i: x.dtype for i, x in enumerate(flat) if isinstance(x, _Small)}
     count = len(tensors)
     counts = range(count, 0, -1) if count <= _MOST_APART else [count]
-    for places in itertools.chain.from_iterable(itertools.combinations(tensors, n) for n in counts):
-        yield _converted(flat, dict.fromkeys(places, torch.float32))
+    subsets = (itertools.combinations(tensors, n) for n in counts)
+    for several in itertools.chain.from_iterable(subsets):
+        yield _converted(flat, dict.fromkeys(several, torch.float32))
     yield _converted(flat, {i: _USUAL.get(dtype, dtype) for i, dtype in tensors.items()})
     yield _converted(flat, dict.fromkeys(tensors, torch.int64))
 
@@ -263,7 +264,7 @@ _USUAL = {
 
 
 def _converted(flat: list[Any], dtypes: Mapping[int, torch.dtype]) -> list[Any]:
-    """Tensors in the dtypes at their places, real numbers, and float32 for other dtypes given."""
+    """Tensors in the dtypes at their indices, real numbers, and float32 for other dtypes given."""
     made = list(flat)
     for i, x in enumerate(flat):
         if i in dtypes:

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 _SLICES = "slices, which move blocks, where torch's pieces gather or scatter elements"
 
-_TAPS = "one table of places and weights a dimension, shared with the gradient"
+_TAPS = "one table of indices and weights a dimension, shared with the gradient"
 
 _ENDS = "torch's pieces keep the fractions of integers' ends, and count in float32"
 

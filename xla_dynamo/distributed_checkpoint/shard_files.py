@@ -107,8 +107,8 @@ class CheckpointReader(FileSystemReader):
             return
         if checksums.get((where.relative_path, where.offset, where.length)) != value:
             raise CheckpointError(
-                f"{_name(index)} is damaged in {_place(self.path, where)}: its checksum is not the "
-                f"one in {CHECKSUMS}"
+                f"{_name(index)} is damaged in {_file_of(self.path, where)}: its checksum is not "
+                f"the one in {CHECKSUMS}"
             )
 
 
@@ -152,7 +152,7 @@ def _parts(folder: Any, where: Any, index: MetadataIndex) -> Iterator[bytes]:
         raise CheckpointError(f"{_name(index)} cannot be read from {path}: {error}") from error
     if left:
         raise CheckpointError(
-            f"{_name(index)} is incomplete in {_place(folder, where)}: the file ends after "
+            f"{_name(index)} is incomplete in {_file_of(folder, where)}: the file ends after "
             f"{where.length - left} of {where.length} bytes"
         )
 
@@ -173,5 +173,5 @@ def _name(index: MetadataIndex) -> str:
     return f"the shard{at} of {index.fqn!r}" if any(index.offset or ()) else f"{index.fqn!r}"
 
 
-def _place(folder: Any, where: Any) -> str:
+def _file_of(folder: Any, where: Any) -> str:
     return f"{pathlib.Path(folder) / where.relative_path}, at byte {where.offset}"

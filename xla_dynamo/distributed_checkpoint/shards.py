@@ -18,7 +18,7 @@ def shards_of(value: Any) -> list[ChunkStorageMetadata]:
     if sharding is None or sharding.tiling().is_whole:
         return []
     boxes = {
-        tuple((place.start, place.stop - place.start) for place in shard): None
+        tuple((part.start, part.stop - part.start) for part in shard): None
         for shard in sharding.tiling().slices(value.shape)
     }
     return [
@@ -38,5 +38,5 @@ def is_plain(value: Any) -> TypeIs[torch.Tensor]:
 
 def part_of(tensor: torch.Tensor, shard: ChunkStorageMetadata) -> torch.Tensor:
     """A view of a shard of a tensor, without gradients."""
-    places = zip(shard.offsets, shard.sizes, strict=True)
-    return tensor.detach()[tuple(slice(start, start + size) for start, size in places)]
+    ranges = zip(shard.offsets, shard.sizes, strict=True)
+    return tensor.detach()[tuple(slice(start, start + size) for start, size in ranges)]

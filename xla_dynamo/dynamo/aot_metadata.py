@@ -68,8 +68,8 @@ def adds_nothing() -> bool:
 
 def results_for_backward(gm: torch.fx.GraphModule) -> frozenset[int]:
     """Which results of the forward graph that AOTAutograd is compiling its backward alone reads."""
-    places = getattr(_metadata(), "tensors_saved_for_backwards_slice", slice(0))
-    return frozenset(range(_number_of_results(gm))[places])
+    saved = getattr(_metadata(), "tensors_saved_for_backwards_slice", slice(0))
+    return frozenset(range(_number_of_results(gm))[saved])
 
 
 def report_strides(gm: torch.fx.GraphModule, chosen: Strides) -> None:

@@ -23,7 +23,7 @@ _FIXED = "xla_dynamo_fixed"
 def fixed_inputs(joint: GraphModule, static: Collection[int]) -> list[Node]:
     """Find the parameters and buffers among the inputs of a joint graph that it does not change.
 
-    They are marked, for `fixed_places`. `static` has the numbers of all parameters and buffers.
+    They are marked, for `fixed_indices`. `static` has the numbers of all parameters and buffers.
     """
     written = {
         node.args[0] for node in joint.graph.nodes if writes_input(node) or replaces_input(node)
@@ -45,8 +45,8 @@ def save_parameters(joint: GraphModule, parameters: Collection[Node], last: Node
     """
     graph = joint.graph
     nodes = list(graph.nodes)
-    place = nodes.index(last) + 1
-    forward, behind = nodes[:place], nodes[place]
+    index = nodes.index(last) + 1
+    forward, behind = nodes[:index], nodes[index]
     before = set(forward)
     # By each parameter, and each view of one, what the backward reads in its place.
     own = {node: node for node in parameters}
@@ -77,7 +77,7 @@ def _can_be_made_again(node: Node, own: Collection[Node]) -> bool:
     return len(node.all_input_nodes) == 1 and node.args[0] in own
 
 
-def fixed_places(backward: GraphModule) -> frozenset[int]:
+def fixed_indices(backward: GraphModule) -> frozenset[int]:
     """Which inputs of a backward graph are `fixed_inputs` of the joint graph that it is from."""
     inputs: Sequence[Node] = backward.graph.find_nodes(op="placeholder")
     return frozenset(i for i, node in enumerate(inputs) if _FIXED in node.meta)

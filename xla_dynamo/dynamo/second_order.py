@@ -147,7 +147,7 @@ class _Recorder:
             for i, example in enumerate(examples)
             if i in checked or i in static or not _has_fixed_geometry(example)
         ]
-        self._places = held
+        self._held_indices = held
         self._hold = _picker(held)
         self._check = _picker(checked)
         self._names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
@@ -198,7 +198,7 @@ class _Recorder:
         del saved
         held, checked, versions, old, state = noted
         _check_versions(checked, versions)
-        known = dict(zip(self._places, held, strict=True))
+        known = dict(zip(self._held_indices, held, strict=True))
         known |= zip(self.copied, old, strict=True)
         wants = ctx.needs_input_grad
         leaves = [self._leaf(i, known, wants[i]) for i in range(len(wants))]
@@ -218,17 +218,17 @@ class _Recorder:
             for y, t in zip(self._function_results(given, results), tangents, strict=True)
             if isinstance(y, torch.Tensor) and y.requires_grad and t is not None
         ]
-        places = [i for i, wanted in enumerate(wants) if wanted]
+        indices = [i for i, wanted in enumerate(wants) if wanted]
         gradients: list[Any] = [None] * len(wants)
         if pairs:
             found = torch.autograd.grad(
                 [y for y, _ in pairs],
-                [leaves[i] for i in places],
+                [leaves[i] for i in indices],
                 [t for _, t in pairs],
                 create_graph=True,
                 allow_unused=True,
             )
-            for i, gradient in zip(places, found, strict=True):
+            for i, gradient in zip(indices, found, strict=True):
                 gradients[i] = gradient
         return tuple(gradients)
 
@@ -304,14 +304,14 @@ def _new_function(values: Iterable[Any], earlier: Collection[Any]) -> Any:
     return None
 
 
-def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """A function of a sequence: its items at some places, as a tuple."""
-    if not places:
+def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function of a sequence: its items at some indices, as a tuple."""
+    if not indices:
         return lambda _: ()
-    if len(places) == 1:
-        (place,) = places
-        return lambda items: (items[place],)
-    return operator.itemgetter(*places)
+    if len(indices) == 1:
+        (index,) = indices
+        return lambda items: (items[index],)
+    return operator.itemgetter(*indices)
 
 
 def _is_small(example: Any) -> bool:

@@ -37,13 +37,13 @@ def in_eager_if_overlapping(
         changed: the inputs that the graph changes, by number.
         examples: what it was compiled for.
     """
-    places = [i for i, example in enumerate(examples) if isinstance(example, torch.Tensor)]
-    if not changed or len(places) < 2:
+    indices = [i for i, example in enumerate(examples) if isinstance(example, torch.Tensor)]
+    if not changed or len(indices) < 2:
         return compiled
-    wrapped = any(is_traceable_wrapper_subclass(examples[i]) for i in places)
-    elsewhere = any(examples[i].device.type == "xla" for i in places)
-    fixed = all(type(n) is int for i in places for n in geometry_of(examples[i]))
-    pick = operator.itemgetter(*places)
+    wrapped = any(is_traceable_wrapper_subclass(examples[i]) for i in indices)
+    elsewhere = any(examples[i].device.type == "xla" for i in indices)
+    fixed = all(type(n) is int for i in indices for n in geometry_of(examples[i]))
+    pick = operator.itemgetter(*indices)
     known: list[Any] = []
 
     def call(*args: Any) -> Any:
@@ -54,7 +54,7 @@ def in_eager_if_overlapping(
         else:
             key = list(map(_address_of, tensors))
         if key != known:
-            if not is_ahead() and not _are_apart(args, changed, places):
+            if not is_ahead() and not _are_apart(args, changed, indices):
                 metrics.increment("EagerOverlappingInputs")
                 log.info(
                     "a call runs in eager torch: inputs share memory, and the graph changes one"
@@ -67,7 +67,7 @@ def in_eager_if_overlapping(
     return call
 
 
-def _are_apart(args: Sequence[Any], changed: Collection[int], places: Sequence[int]) -> bool:
-    written = [t for i in places if i in changed for t in plain_tensors(args[i])]
-    read = [t for i in places if i not in changed for t in plain_tensors(args[i])]
+def _are_apart(args: Sequence[Any], changed: Collection[int], indices: Sequence[int]) -> bool:
+    written = [t for i in indices if i in changed for t in plain_tensors(args[i])]
+    read = [t for i in indices if i not in changed for t in plain_tensors(args[i])]
     return are_apart(written, read)

@@ -144,12 +144,12 @@ def _like(example: torch.Tensor) -> torch.Tensor:
 
 def _leave_dynamic(calls: Sequence[Sequence[Any]]) -> None:
     """Mark the sizes that differ between calls, for Dynamo to leave dynamic from the first on."""
-    by_place: dict[Any, list[torch.Tensor]] = collections.defaultdict(list)
+    by_index: dict[Any, list[torch.Tensor]] = collections.defaultdict(list)
     for leaves in calls:
-        for place, leaf in enumerate(leaves):
+        for index, leaf in enumerate(leaves):
             if isinstance(leaf, torch.Tensor):
-                by_place[len(leaves), place, leaf.dim()].append(leaf)
-    for tensors in by_place.values():
+                by_index[len(leaves), index, leaf.dim()].append(leaf)
+    for tensors in by_index.values():
         sizes = zip(*(tensor.shape for tensor in tensors), strict=True)
         dims = [dim for dim, given in enumerate(sizes) if len(set(given)) > 1]
         for tensor in tensors if dims else ():

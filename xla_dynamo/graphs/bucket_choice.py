@@ -175,10 +175,10 @@ class BucketChoice:
         if self._buckets != "auto":
             return choice
         buckets = list(choice.buckets)
-        for place, (number, bucket) in enumerate(zip(choice.shown, choice.buckets, strict=True)):
+        for index, (number, bucket) in enumerate(zip(choice.shown, choice.buckets, strict=True)):
             if not where_steady or self._alike[number] + 1 >= _STEADY:
                 ends = bucket.low, bucket.high
-                buckets[place] = bucket_of(values[number], "auto", ends, is_batch=True) or bucket
+                buckets[index] = bucket_of(values[number], "auto", ends, is_batch=True) or bucket
         return dataclasses.replace(choice, buckets=tuple(buckets))
 
     def _range(self, alike: tuple[int, int], values: Sequence[int]) -> tuple[int, int]:

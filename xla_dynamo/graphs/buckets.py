@@ -49,11 +49,11 @@ def bucket_of(
             between = high * 3 // 4
             high, low = (between, low) if size <= between else (high, between + 1)
     else:
-        place = bisect.bisect_left(buckets, size)
-        if place == len(buckets):
+        index = bisect.bisect_left(buckets, size)
+        if index == len(buckets):
             return None
-        high = buckets[place]
-        low = buckets[place - 1] + 1 if place else least
+        high = buckets[index]
+        low = buckets[index - 1] + 1 if index else least
     high = min(high, most)
     # Three sizes at least, at which the program is lowered.
     low = max(min(low, high - 2), least)
@@ -70,7 +70,7 @@ def variants_of(buckets: Sequence[Bucket]) -> list[tuple[int, ...]]:
     highs = tuple(b.high for b in buckets)
     alone = [(*highs[:i], b.low, *highs[i + 1 :]) for i, b in enumerate(buckets)]
     middles = []
-    for place, bucket in enumerate(buckets):
-        before = [b for b in buckets[:place] if b.low <= bucket.high and bucket.low <= b.high]
+    for index, bucket in enumerate(buckets):
+        before = [b for b in buckets[:index] if b.low <= bucket.high and bucket.low <= b.high]
         middles.append(bucket.middle(len(before)))
     return [highs, *alone, tuple(middles)]

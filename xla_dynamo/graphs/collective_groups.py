@@ -1,4 +1,4 @@
-"""torch's functional collectives in manual regions to ours: group names become places in the mesh.
+"""torch's functional collectives in manual regions to ours: group names become device indices.
 
 A group is named by axes of the mesh, as "data" or "data,model", or is a process group of torch's,
 as far as its ranks lie along axes. Collectives outside of manual regions stay as they are: torch
@@ -126,7 +126,7 @@ def _group(name: Any, mesh: Mesh, node: Node) -> Group:
                 return groups, size
     raise ShardingError(
         f"the ranks {ranks} of the group {name!r} are not devices along axes of {mesh}: in a "
-        f"manual region the rank is the device's place in the mesh{describe(node)}"
+        f"manual region the rank is the device's index in the mesh{describe(node)}"
     )
 
 

@@ -85,18 +85,18 @@ def _check_collective(node: Node, mesh: Mesh | None) -> None:
             f"{name_of(node)} is outside of a manual region, where no device has a shard of its "
             f"own: use it in spmd.shard_map{describe(node)}"
         )
-    places = range(mesh.size())
+    indices = range(mesh.size())
     if name_of(node) == PERMUTE:
         pairs: list[int] = node.args[1]  # type: ignore[assignment]
         for ends in (pairs[::2], pairs[1::2]):
-            if len(set(ends)) != len(ends) or not set(ends) <= set(places):
+            if len(set(ends)) != len(ends) or not set(ends) <= set(indices):
                 raise ShardingError(
-                    "collective_permute takes pairs of places along an axis, or of devices of "
+                    "collective_permute takes pairs of indices along an axis, or of devices of "
                     f"{mesh}, in which each sends once and gets once at most{describe(node)}"
                 )
         return
     groups: list[int] = node.args[-2]  # type: ignore[assignment]
-    if sorted(groups) != list(places):
+    if sorted(groups) != list(indices):
         raise ShardingError(
             f"{name_of(node)} goes along axes of its mesh, {mesh.axis_names}, each once, or has "
             f"groups of one size, with each of the devices {mesh.device_ids} in one{describe(node)}"

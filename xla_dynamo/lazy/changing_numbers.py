@@ -162,11 +162,11 @@ def form_of(op: OpOverload) -> Callable[..., Any]:
         count = len(xs)
         bound = dict(zip(names[1:], args, strict=False)) | kwargs
         columns = [v if isinstance(v, list | tuple) else [v] * count for v in bound.values()]
-        places = [_SINGULAR.get(n, n) for n in bound]
+        singular = [_SINGULAR.get(n, n) for n in bound]
         results = []
         for x, dtype, *row in zip(xs, out, *columns, strict=True):
-            named = {n: v for n, v in zip(places, row, strict=True) if n == "alpha"}
-            rest = [v for n, v in zip(places, row, strict=True) if n != "alpha"]
+            named = {n: v for n, v in zip(singular, row, strict=True) if n == "alpha"}
+            rest = [v for n, v in zip(singular, row, strict=True) if n != "alpha"]
             results.append(_finished(x, single(x, *rest, out=dtype, **named), dtype, in_place))
         return None if in_place else results
 

@@ -32,13 +32,13 @@ class LazyTensors:
         elif pending:
             compute(pending)
         buffers = [_buffer(a) for a in args]
-        for place in given:
-            taken, tensor = buffers[place], args[place]
-            others = [b for i, b in enumerate(buffers) if i != place]
+        for index in given:
+            taken, tensor = buffers[index], args[index]
+            others = [b for i, b in enumerate(buffers) if i != index]
             read = left_pending() or any(taken is b for b in others)
             if read or not _may_change(tensor):
                 with tensors_behind([tensor]) as (elements,):
-                    buffers[place] = memory.copy_of(elements)
+                    buffers[index] = memory.copy_of(elements)
         return buffers
 
     def sharding_of(self, tensor: torch.Tensor) -> Sharding | None:

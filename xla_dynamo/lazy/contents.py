@@ -106,7 +106,7 @@ class Cell:
         known = self.views.get(geometry)
         # Torch makes most views by as_strided; the operator that called it comes after it.
         if known is None or known.op is aten.as_strided.default:
-            if len(self.views) >= _MOST_VIEWS:  # those forgotten are read by their places
+            if len(self.views) >= _MOST_VIEWS:  # those forgotten are read by their offsets
                 self.views.clear()
             self.views[geometry] = view
 

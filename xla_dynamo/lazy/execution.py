@@ -79,9 +79,9 @@ class CompiledSlice:
         known = set(map(storage_id, tensors))
         results = iter(self._call(*tensors, *self._numbers_and_keys(part)))
         outputs = []
-        for value, place in zip(part.outputs, part.replaced, strict=True):
-            tensor = next(results) if place < 0 else tensors[place]
-            if place < 0 and (storage_id(tensor) in known or tensor.storage_offset()):
+        for value, index in zip(part.outputs, part.replaced, strict=True):
+            tensor = next(results) if index < 0 else tensors[index]
+            if index < 0 and (storage_id(tensor) in known or tensor.storage_offset()):
                 tensor = tensor.clone()
             known.add(storage_id(tensor))
             outputs.append(memory.buffer_of(tensor, *value.geometry[1:3]))

@@ -20,7 +20,7 @@ def writes_lists(signature: Signature) -> bool:
 
     With `out=`, eager too computes all before it writes any.
     """
-    written = [schema(signature.op).arguments[place] for place, _ in signature.written]
+    written = [schema(signature.op).arguments[position] for position, _ in signature.written]
     return any("List[Tensor]" in str(a.type) and not a.is_out for a in written)
 
 
@@ -58,25 +58,25 @@ def _is_read_elsewhere(bound: dict[str, Any], written: set[str], count: int) -> 
     """Whether memory that is written for one tensor of a list is read or written for another."""
     ranges: dict[int, list[tuple[int, int, int, bool]]] = {}
     for name, value in bound.items():
-        for place, tensor in _places(value, count):
+        for index, tensor in _indexed(value, count):
             start = tensor.storage_offset() * tensor.itemsize
             end = start + span(tensor.size(), tensor.stride()) * tensor.itemsize
-            ranges.setdefault(storage_id(tensor), []).append((start, end, place, name in written))
+            ranges.setdefault(storage_id(tensor), []).append((start, end, index, name in written))
     return any(_meet(of_one) for of_one in ranges.values() if len(of_one) > 1)
 
 
 def _meet(ranges: list[tuple[int, int, int, bool]]) -> bool:
-    open_ones: list[tuple[int, int, int, bool]] = []
-    for start, end, place, is_written in sorted(ranges):
-        open_ones = [other for other in open_ones if other[1] > start]
-        if any(other[2] != place and (is_written or other[3]) for other in open_ones):
+    active: list[tuple[int, int, int, bool]] = []
+    for start, end, index, is_written in sorted(ranges):
+        active = [other for other in active if other[1] > start]
+        if any(other[2] != index and (is_written or other[3]) for other in active):
             return True
-        open_ones.append((start, end, place, is_written))
+        active.append((start, end, index, is_written))
     return False
 
 
-def _places(value: Any, count: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """The tensors of an argument, each with its place in the lists; -1 for all places."""
+def _indexed(value: Any, count: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """The tensors of an argument, each with its index in the lists; -1 for all."""
     if isinstance(value, torch.Tensor):
         yield -1, value
     elif isinstance(value, Sequence) and not isinstance(value, str) and len(value) == count:

@@ -76,8 +76,8 @@ def tensor_of(value: Value) -> torch.Tensor:
     if layout.is_dense:  # strides of dimensions of size 1 differ
         return elements.as_strided(size, stride)
     storage = array.new_empty(span(size, stride))
-    places = torch.arange(len(storage), device=storage.device).as_strided(size, stride)
-    storage[places.flatten()] = elements.flatten()  # copy_ refuses elements of one place
+    offsets = torch.arange(len(storage), device=storage.device).as_strided(size, stride)
+    storage[offsets.flatten()] = elements.flatten()  # copy_ refuses elements at one offset
     return storage.as_strided(size, stride)
 
 

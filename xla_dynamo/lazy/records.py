@@ -65,14 +65,14 @@ class Number:
     """A number among a record's arguments that may be another one next time.
 
     Attributes:
-        place: where it is in the record's `numbers`.
+        index: its index in the record's `numbers`.
         dtype: float64, or int64 for a whole number.
     """
 
-    __slots__ = ("dtype", "place")
+    __slots__ = ("dtype", "index")
 
-    def __init__(self, place: int, dtype: torch.dtype) -> None:
-        self.place, self.dtype = place, dtype
+    def __init__(self, index: int, dtype: torch.dtype) -> None:
+        self.index, self.dtype = index, dtype
 
 
 class Record:
@@ -128,7 +128,7 @@ class _Call:
         key: list[Any] = [signature.op, torch.get_default_dtype()]
         changing = changing_numbers_of(signature.op) or ()
         self.args = [
-            self._take(signature, a, key, place in changing) for place, a in enumerate(args)
+            self._take(signature, a, key, index in changing) for index, a in enumerate(args)
         ]
         self.kwargs: dict[str, Any] = {}
         for name, a in kwargs.items():
@@ -244,8 +244,8 @@ def _written_cells(
     """The cells that a call writes, each once; its arguments are told which is theirs."""
     cells: list[Cell] = []
     known = {id(arg): cell for arg, cell in zip(call.inputs, call.cells, strict=True)}
-    for place, name in recipe.signature.written:
-        taken = call.args[place] if place < len(call.args) else call.kwargs.get(name)
+    for position, name in recipe.signature.written:
+        taken = call.args[position] if position < len(call.args) else call.kwargs.get(name)
         for arg in taken if isinstance(taken, list) else [taken]:
             if arg is None:
                 continue

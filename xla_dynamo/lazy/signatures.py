@@ -39,7 +39,7 @@ class Signature:
         arguments, returns = schema(op).arguments, schema(op).returns
         aliases = {a.name: a.alias_info for a in arguments if a.alias_info is not None}
         self.op, self.name = op, schema(op).name
-        self.positions = {a.name: place for place, a in enumerate(arguments)}
+        self.positions = {a.name: position for position, a in enumerate(arguments)}
         self.written = [(self.positions[n], n) for n, info in aliases.items() if info.is_write]
         self.changes_sizes = torch.Tag.inplace_view in op.tags
         returns_alias = any(r.alias_info is not None for r in returns)
@@ -59,8 +59,8 @@ class Signature:
 
     def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a call has for an argument; None if it leaves it out."""
-        place = self.positions[name]
-        return args[place] if place < len(args) else kwargs.get(name)
+        position = self.positions[name]
+        return args[position] if position < len(args) else kwargs.get(name)
 
 
 @functools.cache

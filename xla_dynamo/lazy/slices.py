@@ -41,7 +41,7 @@ class Slice:
         outputs: values that somebody may still read.
         numbers: the changing numbers of all records.
         keys: what the records draw from that are random.
-        places: of the result `index` of a record, `places[record.order] + index` is its number.
+        firsts: of the result `index` of a record, `firsts[record.order] + index` is its number.
         replaced: of each output, the number of the input whose cell and memory it takes, or -1.
         division: how the program is partitioned over a mesh; None for a program of one device.
         key: equal for programs that are alike.
@@ -52,7 +52,7 @@ class Slice:
     outputs: list[Value]
     numbers: list[float]
     keys: list[int]
-    places: dict[int, int]
+    firsts: dict[int, int]
     replaced: list[int]
     division: Division | None
     key: Any
@@ -69,7 +69,7 @@ def cut(roots: Iterable[Value] | None) -> Slice | None:
     records = _behind([v for v in wanted if v.record is not None])
     if not records:
         return None
-    places = _numbered(records)
+    firsts = _numbered(records)
     inputs: list[Value] = []
     known: dict[int, int] = {}
     program: list[int] = []
@@ -79,15 +79,15 @@ def cut(roots: Iterable[Value] | None) -> Slice | None:
         for arg in record.inputs:
             value = arg.value
             if value.record is not None:
-                program.append(places[value.record.order] + value.index)
+                program.append(firsts[value.record.order] + value.index)
                 continue
-            place = known.get(id(value))
-            if place is None:
-                place = known[id(value)] = len(inputs)
+            number = known.get(id(value))
+            if number is None:
+                number = known[id(value)] = len(inputs)
                 inputs.append(value)
-            program.append(-1 - place)
+            program.append(-1 - number)
         numbers += record.numbers
-    outputs = [v for v in live.values() if v.record is not None and v.record.order in places]
+    outputs = [v for v in live.values() if v.record is not None and v.record.order in firsts]
     if not everything:
         outputs += _others(wanted, records, outputs)
     replaced = _replaced(outputs, known, live) if everything else [-1] * len(outputs)
@@ -95,12 +95,12 @@ def cut(roots: Iterable[Value] | None) -> Slice | None:
     key = (
         tuple(program),
         tuple([(v.geometry[0], v.geometry[1], v.geometry[2]) for v in inputs]),
-        tuple([places[v.record.order] + v.index for v in outputs if v.record is not None]),
+        tuple([firsts[v.record.order] + v.index for v in outputs if v.record is not None]),
         tuple(replaced),
         division,
     )
     keys = [r.key for r in records if r.key is not None]
-    return Slice(records, inputs, outputs, numbers, keys, places, replaced, division, key)
+    return Slice(records, inputs, outputs, numbers, keys, firsts, replaced, division, key)
 
 
 def _division(
@@ -140,11 +140,11 @@ def _behind(values: Sequence[Value]) -> list[Record]:
 
 
 def _numbered(records: Sequence[Record]) -> dict[int, int]:
-    places, results = {}, 0
+    firsts, results = {}, 0
     for record in records:
-        places[record.order] = results
+        firsts[record.order] = results
         results += record.count
-    return places
+    return firsts
 
 
 def _others(
@@ -169,14 +169,14 @@ def _replaced(
     taken: set[int] = set()
     found = []
     for output in outputs:
-        place = -1
+        number = -1
         value = output
         while value.record is not None and value.index < len(value.record.overwritten):
             value = value.record.overwritten[value.index]
         if value.record is None and value is not output and id(value) in inputs:
-            place = inputs[id(value)]
-            if id(value) in live or value.geometry != output.geometry or place in taken:
-                place = -1
-        taken.add(place)
-        found.append(place)
+            number = inputs[id(value)]
+            if id(value) in live or value.geometry != output.geometry or number in taken:
+                number = -1
+        taken.add(number)
+        found.append(number)
     return found

@@ -52,7 +52,7 @@ class _Trace:
         self._views: dict[tuple[Node, Geometry], Node] = {}
         # What the present record writes through bits: the elements, a copy, and the bits.
         self._behind_bits: list[tuple[Node, Node, Sequence[Any]]] = []
-        # What it writes as elements of another dtype: the base, the places, and a copy.
+        # What it writes as elements of another dtype: the base, the offsets, and a copy.
         self._behind_dtypes: list[tuple[Node, Geometry, Node]] = []
 
     def graph_module(self) -> torch.fx.GraphModule:
@@ -64,7 +64,7 @@ class _Trace:
             self._cut.outputs, self._cut.replaced, self._asked(), strict=True
         ):
             if asked is not None:
-                self._results[self._place(value)] = self._marked(value, asked)
+                self._results[self._number_of(value)] = self._marked(value, asked)
             if replaced < 0:
                 # A copy is no view of anything, so AOTAutograd has nothing to do with it; to XLA it
                 # is nothing at all.
@@ -84,11 +84,11 @@ class _Trace:
     def _base(self, value: Value) -> Node:
         if value.record is None:
             return self._inputs[id(value)]
-        return self._results[self._place(value)]
+        return self._results[self._number_of(value)]
 
-    def _place(self, value: Value) -> int:
+    def _number_of(self, value: Value) -> int:
         assert value.record is not None
-        return self._cut.places[value.record.order] + value.index
+        return self._cut.firsts[value.record.order] + value.index
 
     def _asked(self) -> Sequence[Sharding | None]:
         """The shardings that the outputs are asked to have."""
@@ -108,7 +108,7 @@ class _Trace:
         )
 
     def _record(self, record: Record) -> None:
-        first = self._cut.places[record.order]
+        first = self._cut.firsts[record.order]
         for index, value in enumerate(record.overwritten):
             self._results[first + index] = self._call(_copied, self._base(value), value.geometry)
         args = [self._argument(record, a) for a in record.args]
@@ -130,27 +130,27 @@ class _Trace:
             self._call(aten.copy_.default, shown, self._call(_read_through, copy, bits[::-1]))
         self._behind_bits.clear()
         for base, geometry, copy in self._behind_dtypes:
-            self._call(_put_by_place, base, geometry, copy)
+            self._call(_put_by_offset, base, geometry, copy)
             self._views = {key: v for key, v in self._views.items() if key[0] is not base}
         self._behind_dtypes.clear()
-        place = first + len(record.overwritten)
+        number = first + len(record.overwritten)
         for index, result in enumerate(recipe.results):
             if result is None:
                 continue
             one = self._call(operator.getitem, call, index) if len(recipe.results) > 1 else call
             if isinstance(result, list):
                 for element in range(len(result)):
-                    self._results[place] = self._call(operator.getitem, one, element)
-                    place += 1
+                    self._results[number] = self._call(operator.getitem, one, element)
+                    number += 1
             else:
-                self._results[place] = one
-                place += 1
+                self._results[number] = one
+                number += 1
 
     def _argument(self, record: Record, a: Any) -> Any:
         if isinstance(a, Arg):
             base = self._base(a.value)
             if a.written >= 0:
-                base = self._results[self._cut.places[record.order] + a.written]
+                base = self._results[self._cut.firsts[record.order] + a.written]
             shown = self._view(base, a.value, a.geometry, a.view)
             if a.bits and a.written >= 0:
                 copy = self._call(_read_through, shown, a.bits)
@@ -165,8 +165,8 @@ class _Trace:
             return shown
         if isinstance(a, Number):
             assert self._numbers is not None
-            place = self._first_number + a.place
-            number = self._call(aten.select.int, self._numbers, 0, place)
+            index = self._first_number + a.index
+            number = self._call(aten.select.int, self._numbers, 0, index)
             return self._call(aten.to.dtype, number, a.dtype)
         if isinstance(a, list):
             return [self._argument(record, x) for x in a]
@@ -181,7 +181,7 @@ class _Trace:
             if _replays(view):
                 known = self._replay(laid_out, _chain(view))
             else:
-                known = self._call(_by_place, laid_out, geometry)
+                known = self._call(_by_offset, laid_out, geometry)
             self._views[base, geometry] = known
         return known
 
@@ -205,7 +205,7 @@ def _chain(view: View | None) -> list[View]:
 
 
 def _replays(view: View | None) -> bool:
-    """Whether a view is made by its operators, and not by its places.
+    """Whether a view is made by its operators, and not by its offsets.
 
     AOTAutograd refuses writes through as_strided of a view and views of it.
     """
@@ -250,15 +250,15 @@ def _laid_out(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
     return base if base.stride() == stride else base.new_empty_strided(size, stride).copy_(base)
 
 
-def _by_place(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
-    """The elements at given places of a value's memory."""
+def _by_offset(base: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """The elements at given offsets in a value's memory."""
     dtype, size, stride, offset = geometry
     base = base if base.dtype == dtype else as_dtype(base, dtype)
     return base.as_strided(size, stride, offset)
 
 
-def _put_by_place(base: torch.Tensor, geometry: Geometry, elements: torch.Tensor) -> None:
-    """Write elements at given places of a value's memory, as elements of another dtype."""
+def _put_by_offset(base: torch.Tensor, geometry: Geometry, elements: torch.Tensor) -> None:
+    """Write elements at given offsets in a value's memory, as elements of another dtype."""
     dtype, size, stride, offset = geometry
     new = as_dtype(base, dtype).as_strided_scatter(elements, size, stride, offset)
     base.copy_(new.view(base.dtype).as_strided(base.size(), base.stride(), 0))

@@ -147,8 +147,8 @@ def _foreach_with_numbers(signature: Signature, *args: Any) -> Any:
 @_special(aten._embedding_bag_backward.default)
 def _bag_gradient(signature: Signature, *args: Any) -> Tensor:
     """The gradient of a bag with `sparse=True` is dense here: see `sparse_gradients`."""
-    place = signature.positions["sparse"]
-    return record(signature, (*args[:place], False, *args[place + 1 :]), {}, _never)
+    position = signature.positions["sparse"]
+    return record(signature, (*args[:position], False, *args[position + 1 :]), {}, _never)
 
 
 @_special(aten.polygamma_.default)
@@ -177,7 +177,7 @@ def _batch_norm(
 
 @_special(aten.empty_strided.default, aten.new_empty_strided.default)
 def _empty_strided(signature: Signature, *args: Any, **kwargs: Any) -> Tensor:
-    """Where strides let elements share a place, a view of memory in which each has its own."""
+    """Where strides let elements share an offset, a view of memory in which each has its own."""
     like, (size, stride) = args[:-2], args[-2:]
     if not overlaps(size, stride) or 0 in size:
         return record(signature, args, kwargs, _never)
@@ -198,7 +198,7 @@ def _item(signature: Signature, x: Tensor) -> Any:
 
 @_special(aten.resize_.default)
 def _resize(signature: Signature, x: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
-    """Elements keep their places in memory; more memory comes behind."""
+    """Elements keep their offsets in memory; more memory comes behind."""
     if memory_format is None and list(size) == list(x.size()):
         return x  # whatever its strides are
     form = torch.contiguous_format if memory_format is None else memory_format

@@ -35,18 +35,18 @@ class DonatedInputs:
     ) -> None:
         """Take the donations, the indices of the inputs that are only read, and the constants."""
         self._placement, self._constants = placement, constants
-        self._places = [(slot.index, preparation(slot.layout)) for slot in donations]
+        self._slots = [(slot.index, preparation(slot.layout)) for slot in donations]
         self._read = list(read)
         self._apart: list[int] = []
 
     def buffers(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:
         """The buffers of the tensors that a call will change."""
-        tensors = [args[index] for index, _ in self._places]
+        tensors = [args[index] for index, _ in self._slots]
         # Eager refuses to change inference tensors elsewhere, and so does copying back.
         foreign = not torch.is_inference_mode_enabled() and any(map(_is_inference, tensors))
         give = import_tensor if foreign or not self._are_apart(tensors, args) else import_donated
         found = []
-        for tensor, (_, prepare) in zip(tensors, self._places, strict=True):
+        for tensor, (_, prepare) in zip(tensors, self._slots, strict=True):
             given = ready(tensor, _address_of(tensor), prepare)
             found.append(give(given, self._placement, stream))
         return found

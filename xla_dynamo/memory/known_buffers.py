@@ -25,8 +25,8 @@ Prepare = Callable[[torch.Tensor], torch.Tensor] | None
 class KnownBuffers:
     """The buffers that one argument of a program has had, by address.
 
-    Several modules may share one program (the layers of a stack do), so a parameter's place sees
-    several parameters.
+    Several modules may share one program (the layers of a stack do), so one argument sees several
+    parameters.
     """
 
     __slots__ = ("_keeps", "_last", "_placement", "_prepare", "_table", "by_address")
@@ -103,7 +103,7 @@ class StaticInputs:
         """Take the inputs' indices and the functions that ready them for import."""
         # With two indices or more, itemgetter returns a tuple.
         self._pick = operator.itemgetter(*indices, indices[-1])
-        self._places = [KnownBuffers(placement, p, changed=self._forget_sets) for p in prepare]
+        self._slots = [KnownBuffers(placement, p, changed=self._forget_sets) for p in prepare]
         self._sets: dict[int, tuple[list[int], list[Buffer]]] = {}
 
     def buffers(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:
@@ -114,11 +114,11 @@ class StaticInputs:
         if known is not None and known[0] == addresses:
             return known[1]
         found, lasting = [], True
-        for place, address, tensor in zip(self._places, addresses, tensors, strict=False):
-            buffer = place.by_address.get(address)
+        for slot, address, tensor in zip(self._slots, addresses, tensors, strict=False):
+            buffer = slot.by_address.get(address)
             if buffer is None:
-                buffer = place.load(tensor, address, stream)
-                lasting &= address in place.by_address
+                buffer = slot.load(tensor, address, stream)
+                lasting &= address in slot.by_address
             found.append(buffer)
         if lasting:
             self._sets[addresses[0]] = (addresses, found)

@@ -45,7 +45,7 @@ class OneDevice:
 
     def _fresh_inputs(self, slots: Sequence[Input]) -> Supply:
         """One function without calls of others, since every µs counts here."""
-        places = [
+        taken = [
             (
                 slot.index,
                 KnownBuffers(self.placement, preparation(slot.layout), keeps=self._keeps),
@@ -56,7 +56,7 @@ class OneDevice:
 
         def supply(args: Sequence[Any], stream: int | None) -> list[Buffer]:
             buffers: list[Buffer] = []
-            for index, known in places:
+            for index, known in taken:
                 tensor = args[index]
                 if on_gpu and tensor.device != device:  # a 0-d CPU tensor among others
                     tensor = tensor.to(device)

@@ -23,9 +23,9 @@ def are_apart(
 
     With `gaps_count`, what lies in another's gaps is not apart from it.
     """
-    places = len(changed)
+    count = len(changed)
     spans = sorted(
-        ((*_span(t), place < places, t) for place, t in enumerate((*changed, *others))),
+        ((*_span(t), index < count, t) for index, t in enumerate((*changed, *others))),
         key=operator.itemgetter(0, 1, 2),
     )
     spans = [span for span in spans if span[0] != span[1]]
@@ -73,10 +73,10 @@ def _share_elements(a: Tensor, b: Tensor) -> bool:
     if b.itemsize != size or not aligned or length > _MOST:
         return True
     numbers = torch.arange(length, device="cpu")
-    places = [
+    elements = [
         numbers.as_strided(t.shape, t.stride(), offset).reshape(-1)
         for t, offset in zip((a, b), offsets, strict=True)
     ]
     taken = torch.zeros(length, dtype=torch.bool, device="cpu")
-    taken[places[0]] = True
-    return bool(taken[places[1]].any())
+    taken[elements[0]] = True
+    return bool(taken[elements[1]].any())

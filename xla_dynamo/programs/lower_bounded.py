@@ -149,7 +149,7 @@ def _lower(
                 first.env,
             )
         except Refused as refusal:
-            raise NotBounded(f"{refusal}{line_of(gm, refusal.place)}") from refusal
+            raise NotBounded(f"{refusal}{line_of(gm, refusal.location)}") from refusal
         cut, numbers = _outputs(first, dynamic_sizes, symbols, dims_of)
         program = first.finish(None)
     padded = {}
@@ -189,10 +189,10 @@ def _views(
     return found
 
 
-def line_of(gm: torch.fx.GraphModule, place: str) -> str:
+def line_of(gm: torch.fx.GraphModule, location: str) -> str:
     """The user's line behind an operation, whose location begins with the name of its node."""
     by_name = {node.name: node for node in gm.graph.nodes}
-    name = place.removeprefix('loc("').partition('"')[0]
+    name = location.removeprefix('loc("').partition('"')[0]
     return describe(by_name[name]) if name in by_name else ""
 
 

@@ -84,7 +84,7 @@ def lower_dynamic(
                 _extents(main, sizes),
             )
         except Refused as refusal:
-            raise NotBounded(f"{refusal}{line_of(gm, refusal.place)}") from refusal
+            raise NotBounded(f"{refusal}{line_of(gm, refusal.location)}") from refusal
         return main.finish(None)
 
 

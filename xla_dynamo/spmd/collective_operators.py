@@ -1,7 +1,7 @@
 """The collectives of a graph and their gradients: `torch.ops.xla.all_reduce` and others.
 
-Groups are places of devices in the mesh: one group of `group_size` after another. A gradient is the
-one of the whole computation, in which every device's result may count.
+Groups are indices of devices in the mesh: one group of `group_size` after another. A gradient is
+the one of the whole computation, in which every device's result may count.
 """
 
 from collections.abc import Callable, Sequence
@@ -149,13 +149,13 @@ def _gradient_of_broadcast(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     source, groups, size = ctx.args
     total = torch.ops.xla.all_reduce(gradient, "sum", groups, size)
     # The others get zeros.
-    pairs = [place for place in groups[source::size] for _ in range(2)]
+    pairs = [index for index in groups[source::size] for _ in range(2)]
     return torch.ops.xla.collective_permute(total, pairs), None, None, None
 
 
 def _gradient_of_permute(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     (pairs,) = ctx.args
-    back = [place for i in range(0, len(pairs), 2) for place in (pairs[i + 1], pairs[i])]
+    back = [index for i in range(0, len(pairs), 2) for index in (pairs[i + 1], pairs[i])]
     return torch.ops.xla.collective_permute(gradient, back), None
 
 

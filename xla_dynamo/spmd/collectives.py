@@ -123,18 +123,18 @@ def collective_permute(
 
     Args:
         x: the device's shard, in a manual region.
-        pairs: from where and to where, each place once: places along `axis` (`axis_index`), or
+        pairs: from where and to where, each index once: indices along `axis` (`axis_index`), or
             device ids if it is not given.
         axis: as for `all_reduce`.
         mesh: as for `all_reduce`.
 
     Raises:
-        ShardingError: a place is none, or sends or gets twice; or as `all_reduce`.
+        ShardingError: a number is no index, or sends or gets twice; or as `all_reduce`.
     """
     mesh = mesh_or_current(mesh)
     rows, size = list(range(mesh.size())), mesh.size()
     if axis is None:
-        pairs = [(_place(mesh, source), _place(mesh, target)) for source, target in pairs]
+        pairs = [(_index(mesh, source), _index(mesh, target)) for source, target in pairs]
     else:
         rows, size = _groups(mesh, axis, None)
     flat = []
@@ -145,7 +145,7 @@ def collective_permute(
 
 
 def axis_index(axis: AxisNames, *, mesh: Mesh | None = None) -> torch.Tensor:
-    """The device's place along an axis or several, the major one first: int64, of no dimension."""
+    """The device's index along an axis or several, the major one first: int64, of no dimension."""
     mesh = mesh_or_current(mesh)
     _, size = _groups(mesh, axis, None)
     spec = [(axis,) if isinstance(axis, str | int) else tuple(axis)]
@@ -165,7 +165,7 @@ def _dim_of(x: torch.Tensor, dim: int) -> int:
 def _groups(
     mesh: Mesh | None, axis: AxisNames | None, groups: Groups | None
 ) -> tuple[list[int], int]:
-    """The places in the mesh of each group's devices, and the size of a group.
+    """The indices in the mesh of each group's devices, and the size of a group.
 
     What is none is checked where the graph is compiled, with the user's line.
     """
@@ -174,8 +174,8 @@ def _groups(
         if axis is not None:
             raise ShardingError("a collective takes an axis or groups, and not both")
         sizes = {len(group) for group in groups}
-        places = [_place(mesh, device) for group in groups for device in group]
-        return places if len(sizes) == 1 else [], max(*sizes, 1)
+        indices = [_index(mesh, device) for group in groups for device in group]
+        return indices if len(sizes) == 1 else [], max(*sizes, 1)
     axes = list(mesh.axis_names) if axis is None else axes_of(mesh, [axis])[0]
     for name in axes:
         if name not in mesh.axis_names or axes.count(name) > 1:
@@ -183,5 +183,5 @@ def _groups(
     return groups_along(mesh.mesh_shape, mesh.axis_names, axes)
 
 
-def _place(mesh: Mesh, device: int) -> int:
+def _index(mesh: Mesh, device: int) -> int:
     return mesh.device_ids.index(device) if device in mesh.device_ids else NOWHERE

@@ -37,15 +37,18 @@ def grid_of(assignment: TileAssignment) -> ShardGrid:
     alone_before_last = len(shown) == 1 and shown[0] != rank - 1
     rows, columns = (shown, []) if alone_before_last else (shown[:-1], shown[-1:])
     devices = [
-        [assignment.devices[_shard(rank, rows, r, columns, c)] for c in _places(counts, columns)]
-        for r in _places(counts, rows)
+        [
+            assignment.devices[_shard(rank, rows, r, columns, c)]
+            for c in _coordinates(counts, columns)
+        ]
+        for r in _coordinates(counts, rows)
     ]
     sides = {"rows": rows, "columns": columns}
     told = [f"{side}: {_named(dims)}" for side, dims in sides.items() if dims]
     return ShardGrid(devices, f"{'; '.join(told)}; of {rank}" if rank > 2 and told else "")
 
 
-def _places(counts: tuple[int, ...], dims: list[int]) -> list[tuple[int, ...]]:
+def _coordinates(counts: tuple[int, ...], dims: list[int]) -> list[tuple[int, ...]]:
     return list(np.ndindex(*(counts[dim] for dim in dims)))
 
 

@@ -30,14 +30,13 @@ def leaves_of_call(
             # By their text: a NaN is itself, and -0.0 is not 0.0.
             if type(given) is not type(leaf.value) or repr(given) != repr(leaf.value):
                 raise ValueError(
-                    f"{signature.input_tree.place(number)} is {given!r}, and the program was "
+                    f"{signature.input_tree.path(number)} is {given!r}, and the program was "
                     f"exported for {leaf.value!r} there"
                 )
         elif (dtype := dtype_of(given)) != leaf.spec.dtype:
             shown = type(given).__name__ if dtype is None else f"of dtype {dtype}"
             raise TypeError(
-                f"{signature.input_tree.place(number)} is {shown}, and the program takes "
-                f"{leaf.spec}"
+                f"{signature.input_tree.path(number)} is {shown}, and the program takes {leaf.spec}"
             )
     return leaves
 

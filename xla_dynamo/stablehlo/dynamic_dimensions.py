@@ -109,14 +109,14 @@ def _dimension(name: str, symbol: Any, ranges: Mapping[Any, Any]) -> Dimension:
 def _variants(dimensions: Sequence[Dimension], least: Sequence[int]) -> list[tuple[int, ...]]:
     """The values of the symbols at which a graph is lowered: others for each symbol."""
     columns = []
-    for place, (dimension, low) in enumerate(zip(dimensions, least, strict=True)):
+    for index, (dimension, low) in enumerate(zip(dimensions, least, strict=True)):
         high = dimension.high if dimension.high is not None else max(_SAMPLES) + low
         fit = [n for n in _SAMPLES if low < n <= high]
         fit += [n for n in range(low + 1, min(high, low + 8) + 1) if n not in fit]
-        turned = fit[place % len(fit) :] + fit[: place % len(fit)] if fit else []
+        turned = fit[index % len(fit) :] + fit[: index % len(fit)] if fit else []
         column = turned[: _VARIANTS - 1]
         # Each symbol has its low in another variant, so that it is not always the least.
-        column.insert(len(column) - place % (len(column) + 1), low)
+        column.insert(len(column) - index % (len(column) + 1), low)
         columns.append(column)
     count = min(map(len, columns))
     if count < 3:
@@ -128,8 +128,8 @@ def _variants(dimensions: Sequence[Dimension], least: Sequence[int]) -> list[tup
     first, *others = zip(*(column[:count] for column in columns), strict=True)
     # Few variants agree on polynomials of other symbols: so in one more each changes alone.
     alone = [
-        (*first[:place], column[1], *first[place + 1 :])
-        for place, column in enumerate(columns)
+        (*first[:index], column[1], *first[index + 1 :])
+        for index, column in enumerate(columns)
         if len(columns) > 1 and count < _VARIANTS
     ]
     return [first, *alone, *others]

@@ -95,7 +95,7 @@ class NumpyGraphModule:
             given = leaves[int(change.name)]
             if not isinstance(given, np.ndarray) or not given.flags.writeable:
                 raise ValueError(
-                    f"{self.signature.input_tree.place(int(change.name))} cannot be written into, "
+                    f"{self.signature.input_tree.path(int(change.name))} cannot be written into, "
                     "and the program changes it: pass an array of your own (array.copy())"
                 )
 

@@ -270,7 +270,7 @@ def sizes_of_call(signature: Signature, shapes: Sequence[tuple[int, ...] | None]
         if shape != wanted:
             at = ", ".join(f"{name} = {n}" for name, n in found.items())
             raise ValueError(
-                f"{signature.input_tree.place(number)} has shape {list(shape)}, and the program "
+                f"{signature.input_tree.path(number)} has shape {list(shape)}, and the program "
                 f"takes {leaf.spec}" + (f" with {at}" if at else "")
             )
     for dimension in signature.dimensions:

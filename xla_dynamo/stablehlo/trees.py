@@ -29,7 +29,7 @@ class Tree:
         """How many leaves it has."""
         return 1 if self.kind == "leaf" else sum(item.leaves() for item in self.items)
 
-    def flatten(self, given: Any, place: str) -> list[Any]:
+    def flatten(self, given: Any, path: str) -> list[Any]:
         """The leaves of a value of this form.
 
         Raises:
@@ -37,10 +37,10 @@ class Tree:
         """
         if self.kind == "leaf":
             return [given]
-        parts = self._parts(given, place)
+        parts = self._parts(given, path)
         return [
             leaf
-            for (at, item), part in zip(self._labeled(place), parts, strict=True)
+            for (at, item), part in zip(self._labeled(path), parts, strict=True)
             for leaf in item.flatten(part, at)
         ]
 
@@ -58,12 +58,12 @@ class Tree:
         positional, named = self.items
         return positional.flatten(tuple(args), "args") + named.flatten(dict(kwargs), "kwargs")
 
-    def place(self, number: int) -> str:
+    def path(self, number: int) -> str:
         """The words for a leaf of the pair of positional and keyword arguments, by its number."""
-        places: list[str] = []
+        paths: list[str] = []
         for item, label in zip(self.items, ("args", "kwargs"), strict=True):
-            item._collect(places, label)
-        return places[number]
+            item._collect(paths, label)
+        return paths[number]
 
     @classmethod
     def from_json(cls, given: Any) -> "Tree":
@@ -84,18 +84,18 @@ class Tree:
             raise TypeError("the fields of a namedtuple have no names")
         return cls(kind, items, keys, name)
 
-    def _parts(self, given: Any, place: str) -> list[Any]:
+    def _parts(self, given: Any, path: str) -> list[Any]:
         if self.kind in ("tuple", "list", "namedtuple"):
             wanted = list if self.kind == "list" else tuple
             if not isinstance(given, wanted) or len(given) != len(self.items):
-                raise TypeError(f"{place} must be {self._words()}, not {_words(given)}")
+                raise TypeError(f"{path} must be {self._words()}, not {_words(given)}")
             return list(given)
         if self.kind == "object" and not isinstance(given, Mapping):
             if not all(hasattr(given, str(key)) for key in self.keys):
-                raise TypeError(f"{place} must be {self._words()}, not {_words(given)}")
+                raise TypeError(f"{path} must be {self._words()}, not {_words(given)}")
             return [getattr(given, str(key)) for key in self.keys]
         if not isinstance(given, Mapping) or set(given) != set(self.keys):
-            raise TypeError(f"{place} must be {self._words()}, not {_words(given)}")
+            raise TypeError(f"{path} must be {self._words()}, not {_words(given)}")
         return [given[key] for key in self.keys]
 
     def _words(self) -> str:
@@ -103,16 +103,16 @@ class Tree:
             return f"a {self.kind} of {len(self.items)}"
         return f"a dict with the keys {list(self.keys)}"
 
-    def _labeled(self, place: str) -> Iterator[tuple[str, "Tree"]]:
+    def _labeled(self, path: str) -> Iterator[tuple[str, "Tree"]]:
         labels = self.keys or range(len(self.items))
         for label, item in zip(labels, self.items, strict=True):
-            yield f"{place}[{label!r}]", item
+            yield f"{path}[{label!r}]", item
 
-    def _collect(self, places: list[str], place: str) -> None:
+    def _collect(self, paths: list[str], path: str) -> None:
         if self.kind == "leaf":
-            places.append(place)
-        for at, item in self._labeled(place):
-            item._collect(places, at)
+            paths.append(path)
+        for at, item in self._labeled(path):
+            item._collect(paths, at)
 
     def _built(self, leaves: Iterator[Any]) -> Any:
         if self.kind == "leaf":

@@ -48,10 +48,10 @@ def public_name(function: Callable[..., Any]) -> str | None:
     module = getattr(function, "__module__", None) or "torch"
     if not module.startswith(("torch", "_operator")):
         return None
-    for place in _PUBLIC:
-        owner: Any = torch._C if place.startswith("torch._C") else sys.modules.get(place)
-        if place.startswith("torch._C"):
-            owner = getattr(owner, place.rpartition(".")[2], None)
+    for path in _PUBLIC:
+        owner: Any = torch._C if path.startswith("torch._C") else sys.modules.get(path)
+        if path.startswith("torch._C"):
+            owner = getattr(owner, path.rpartition(".")[2], None)
         if owner is not None and getattr(owner, name, None) is function:
-            return f"{place}.{name}"
+            return f"{path}.{name}"
     return None

@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 Tensor: TypeAlias = torch.Tensor
-# The group's index, the hyperparameter's name, and its place where it is one of several (betas).
+# The group's index, the hyperparameter's name, and its position where it is one of several (betas).
 Name: TypeAlias = tuple[int, str, int | None]
 
 _COMPARISONS = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
@@ -25,7 +25,7 @@ def hyperparameters(optimizer: torch.optim.Optimizer) -> dict[Name, Any]:
     for index, group in enumerate(optimizer.param_groups):
         for name, value in group.items():
             if isinstance(value, tuple | list) and name != "params":
-                found |= {(index, name, place): v for place, v in enumerate(value)}
+                found |= {(index, name, position): v for position, v in enumerate(value)}
             elif name != "params":
                 found[index, name, None] = value
     return found
@@ -34,11 +34,11 @@ def hyperparameters(optimizer: torch.optim.Optimizer) -> dict[Name, Any]:
 def with_values(index: int, group: dict[str, Any], values: Mapping[Name, Any]) -> dict[str, Any]:
     """A copy of the `index`-th group with other values of some hyperparameters."""
     group = dict(group)
-    for (owner, name, place), value in values.items():
-        if owner == index and place is None:
+    for (owner, name, position), value in values.items():
+        if owner == index and position is None:
             group[name] = value
-        elif owner == index and place is not None:
-            entries = [*group[name][:place], value, *group[name][place + 1 :]]
+        elif owner == index and position is not None:
+            entries = [*group[name][:position], value, *group[name][position + 1 :]]
             group[name] = type(group[name])(entries)
     return group
 

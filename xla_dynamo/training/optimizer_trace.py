@@ -28,7 +28,7 @@ from xla_dynamo.training.hyperparameters import Name, NumbersAsTensors, with_val
 Optimizer: TypeAlias = torch.optim.Optimizer
 Tensor: TypeAlias = torch.Tensor
 # Where a tensor of the state is: the position of its parameter, and its name.
-Place: TypeAlias = tuple[int, str]
+StateKey: TypeAlias = tuple[int, str]
 
 _IN_EAGER = (
     "call loss.backward() on a model compiled with torch.compile(model, backend='openxla'), and "
@@ -127,11 +127,11 @@ def _initialise_momentum(optimizer: Optimizer, group: dict[str, Any]) -> None:
 def trace_optimizer(
     optimizer: Optimizer,
     params: Mapping[Tensor, Tensor],
-    state: Mapping[Place, Tensor],
+    state: Mapping[StateKey, Tensor],
     numbers: Mapping[Name, Tensor],
     attributes: Mapping[str, Tensor],
     mode: NumbersAsTensors,
-) -> dict[Place, Tensor]:
+) -> dict[StateKey, Tensor]:
     """Run `optimizer.step()` on traced tensors, which have their gradients in `.grad`.
 
     Args:
@@ -213,7 +213,7 @@ def _same(a: Any, b: Any) -> bool:
 
 def _write_state(
     optimizer: Optimizer, params: Sequence[Tensor], before: Any, after: Any
-) -> dict[Place, Tensor]:
+) -> dict[StateKey, Tensor]:
     """Give the state its new values, in place; returns those that have no place yet."""
     created, changed = {}, []
     for index, p in enumerate(params):

@@ -58,12 +58,12 @@ def step_parameters(settings: StepSettings, args: Sequence[Any]) -> dict[Tensor,
     Those are the ones that the forward uses, and at the end of an accumulation those that have
     gradients from earlier forwards.
     """
-    places = {id(a): i for i, a in enumerate(args) if isinstance(a, torch.Tensor)}
+    numbers = {id(a): i for i, a in enumerate(args) if isinstance(a, torch.Tensor)}
     found: dict[Tensor, int | None] = {}
     for p in owned_parameters(settings.optimizer):
-        used = id(p) in places and p.requires_grad
+        used = id(p) in numbers and p.requires_grad
         if used or (settings.accumulates and settings.updates and p.grad is not None):
-            found[p] = places.get(id(p))
+            found[p] = numbers.get(id(p))
     return found
 
 
@@ -72,8 +72,8 @@ def tensors_beside(
 ) -> dict[Key, Tensor]:
     """The tensors that a step reads or writes beside the inputs of its forward."""
     found: dict[Key, Tensor] = {}
-    for index, (p, place) in enumerate(params.items()):
-        if place is None:
+    for index, (p, number) in enumerate(params.items()):
+        if number is None:
             found["parameter", index] = p
         if settings.accumulates and p.grad is not None:
             found["gradient", index] = p.grad

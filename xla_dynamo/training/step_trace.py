@@ -23,7 +23,7 @@ from xla_dynamo.torch_private import (
 )
 from xla_dynamo.training.hyperparameters import Name, NumbersAsTensors, hyperparameters
 from xla_dynamo.training.loss_scaling import adapt_scale, keep_where, unscale
-from xla_dynamo.training.optimizer_trace import Place, trace_optimizer
+from xla_dynamo.training.optimizer_trace import StateKey, trace_optimizer
 from xla_dynamo.training.step_inputs import Key, StepSettings
 from xla_dynamo.training.weight_averaging import average_weights, averaged_tensors
 
@@ -101,7 +101,7 @@ class StepTrace:
         self._hyperparameters = hyperparameters(settings.optimizer)
         self.numbers = [n for n in self._hyperparameters if n in settings.varying]
         self._loss = index_of_loss(forward)
-        self.created: list[Place] = []
+        self.created: list[StateKey] = []
         self.guards: list[tuple[Name, Callable[[Any], bool], bool]] = []
         self.without_gradient: list[Tensor] = []
         if any(isinstance(a, torch.Tensor) and a.is_nested for a in args):
@@ -121,8 +121,8 @@ class StepTrace:
         args, rest, vector = flat[: self._count], flat[self._count : -1], flat[-1]
         beside = dict(zip(self._keys, rest, strict=True))
         params = []
-        for index, (real, place) in enumerate(self._params.items()):
-            params.append(beside["parameter", index] if place is None else args[place])
+        for index, (real, number) in enumerate(self._params.items()):
+            params.append(beside["parameter", index] if number is None else args[number])
             params[-1].__dict__.update(real.__dict__)  # marks that an optimizer may look for
         with torch.enable_grad():
             # Checkpointed regions as if they were not: XLA keeps or recomputes what it likes.
@@ -143,8 +143,8 @@ class StepTrace:
                 loss = loss * scale
             if self._settings.accumulates:
                 loss = loss / self._settings.accumulation_steps
-            places = enumerate(self._params.values())
-            used = [i for i, place in places if place is not None and params[i].requires_grad]
+            inputs = enumerate(self._params.values())
+            used = [i for i, number in inputs if number is not None and params[i].requires_grad]
             if not used:
                 raise UnsupportedError(
                     "the optimizer has none of the parameters that the loss is made of"
@@ -211,7 +211,7 @@ class StepTrace:
     def _optimize(
         self,
         params: list[Tensor],
-        state: Mapping[Place, Tensor],
+        state: Mapping[StateKey, Tensor],
         beside: Mapping[Key, Tensor],
         vector: Tensor,
     ) -> list[Tensor]:

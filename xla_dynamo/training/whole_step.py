@@ -48,7 +48,7 @@ class CompiledStep:
         """Trace and compile the step that `forward` is part of, for these inputs."""
         self._settings = settings
         params = step_parameters(settings, args)
-        self._params, self._places = list(params), list(params.values())
+        self._params, self._input_numbers = list(params), list(params.values())
         beside = tensors_beside(settings, params, args)
         self._keys, self._geometry = list(beside), list(map(geometry, beside.values()))
         self._seen: list[Tensor] = []
@@ -77,7 +77,7 @@ class CompiledStep:
         """What to run it with; or why it is not for the present state of things."""
         settings = self._settings
         params = step_parameters(settings, args)
-        if list(params.values()) != self._places or not all(
+        if list(params.values()) != self._input_numbers or not all(
             map(operator.is_, params, self._params)
         ):
             return "it acts on other parameters"
@@ -164,12 +164,12 @@ class WholeStep:
     def _fitting(self, key: Any, args: Sequence[Any]) -> tuple[CompiledStep, list[Any]] | str:
         """The step for these inputs and the present state, and its inputs; or why there is none."""
         why = ""
-        for place in reversed(range(len(self._steps))):
-            known, step = self._steps[place]
+        for index in reversed(range(len(self._steps))):
+            known, step = self._steps[index]
             if known == key:
                 inputs = step.inputs(args)
                 if not isinstance(inputs, str):
-                    self._steps.append(self._steps.pop(place))
+                    self._steps.append(self._steps.pop(index))
                     return step, inputs
                 why = why or inputs
         return why or "it has other sizes, or adds up gradients where others update"
@@ -189,7 +189,7 @@ class WholeStep:
 
     def _used(self, args: Sequence[Any]) -> list[Tensor]:
         params = step_parameters(self._settings, args).items()
-        return [p for p, place in params if place is not None and p not in self._idle]
+        return [p for p, number in params if number is not None and p not in self._idle]
 
     def _prepare(self, args: Sequence[Any]) -> None:
         """Make the state that the step will change, where there is none."""

@@ -56,8 +56,8 @@ class _Plan(NamedTuple):
 
     Attributes:
         symbols: the symbols' values, as the program takes them.
-        padding: which part of the computation is for places behind the elements of the graph, if
-            its time grows with each size.
+        padding: which part of the computation is for the padding, if its time grows with each
+            size.
         pads: the inputs, by number, that are padded.
         views: the outputs, by number, that are views of an input: size, stride, offset.
         cuts: the outputs, by number, that are cut.
@@ -204,7 +204,7 @@ def _apply(whole: torch.Tensor, how: _Cut) -> torch.Tensor:
     front = _front(whole if how.bounds is None else whole.reshape(how.bounds), how.taken)
     if how.bounds is None and _fits(front, how.stride):
         return front.as_strided(how.size, how.stride).detach()
-    # Of a dimension that is expanded, one place is copied.
+    # Of a dimension that is expanded, one element is copied.
     size = [1 if stride == 0 else n for n, stride in zip(how.size, how.stride, strict=True)]
     made = torch.empty_strided(size, how.stride, dtype=whole.dtype, device=whole.device)
     return made.copy_(_front(front.reshape(how.size), size)).expand(how.size)

@@ -25,7 +25,7 @@ def scale_of(query: Value, scale: float | None) -> float:
 def attention_scores(
     ctx: Context, query: Value, key: Value, is_causal: bool, mask: Value | None, scale: float | None
 ) -> Value:
-    """Scaled query @ key.mT with masked places at -inf, in the dtype of the computation.
+    """Scaled query @ key.mT with masked elements at -inf, in the dtype of the computation.
 
     A boolean mask says where to attend, another one is added. Causal means that query i sees the
     keys 0 to i, also where there are more keys than queries.

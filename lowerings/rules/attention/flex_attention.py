@@ -18,15 +18,15 @@ def flex_attention(ctx: Context, *args: Any) -> Any:
     """(out, logsumexp, maxima); the functions come as graphs."""
     leaves, spec = pytree.tree_flatten(args)
     fakes = pytree.tree_leaves(ctx.operands, is_leaf=lambda x: x is None)
-    places = [i for i, leaf in enumerate(leaves) if is_value(leaf)]
+    indices = [i for i, leaf in enumerate(leaves) if is_value(leaf)]
 
     def run(*tensors: torch.Tensor) -> Any:
         filled = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            filled[place] = tensor
+        for index, tensor in zip(indices, tensors, strict=True):
+            filled[index] = tensor
         return dense_form()(*pytree.tree_unflatten(filled, spec))
 
-    return ctx.inline(run, [leaves[i] for i in places], [fakes[i] for i in places])
+    return ctx.inline(run, [leaves[i] for i in indices], [fakes[i] for i in indices])
 
 
 def dense_form() -> Any:

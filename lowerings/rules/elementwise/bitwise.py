@@ -16,11 +16,11 @@ for _packet, _build in {
     lowers(_packet.Tensor, _packet.Scalar, _packet.Scalar_Tensor)(pointwise(_build))
 
 
-def shift_right(x: Value, places: Value) -> Value:
-    """X >> places; by a negative number or the whole width or more, only the sign is left."""
+def shift_right(x: Value, bits: Value) -> Value:
+    """X >> bits; by a negative number or the whole width or more, only the sign is left."""
     if dtype_of(x).is_signed:
-        return hlo.shift_right_arithmetic(x, places)
-    return hlo.shift_right_logical(x, places)
+        return hlo.shift_right_arithmetic(x, bits)
+    return hlo.shift_right_logical(x, bits)
 
 
 for _shift, _dunder, _build in (

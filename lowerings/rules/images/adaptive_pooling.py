@@ -1,4 +1,4 @@
-"""Pooling to a given output size: windows of unequal sizes, or at random places."""
+"""Pooling to a given output size: windows of unequal sizes, or at random positions."""
 
 import dataclasses
 import math
@@ -32,26 +32,26 @@ class AdaptiveWindows:
     def ends(self) -> np.ndarray:
         return -(-np.arange(1, self.out + 1) * self.n // max(self.out, 1))
 
-    def places(self) -> np.ndarray:
+    def indices(self) -> np.ndarray:
         """Where element i of window o lies, as [o, i]; n past the window's end."""
         starts, ends = self.starts()[:, None], self.ends()[:, None]
-        places = starts + np.arange((ends - starts).max(initial=0))
-        return np.where(places < ends, places, self.n)
+        indices = starts + np.arange((ends - starts).max(initial=0))
+        return np.where(indices < ends, indices, self.n)
 
     def shifted(self, x: Value, dim: int, fill: Number) -> list[Value]:
         """Element i of every window, for each i; the fill past a window's end."""
-        return [_picked(x, dim, column, fill) for column in self.places().T]
+        return [_picked(x, dim, column, fill) for column in self.indices().T]
 
 
-def _picked(x: Value, dim: int, places: np.ndarray, fill: Number) -> Value:
-    """The elements of x at places (of any shape) along dim; the fill for places past its end."""
+def _picked(x: Value, dim: int, indices: np.ndarray, fill: Number) -> Value:
+    """The elements of x at indices (of any shape) along dim; the fill for indices past its end."""
     n = build.shape_of(x)[dim]
-    index = build.array(np.minimum(places, n - 1), torch.int64)
-    picked = gather_rows(x, [dim], [index], dim)
-    if (places < n).all():
+    known = build.array(np.minimum(indices, n - 1), torch.int64)
+    picked = gather_rows(x, [dim], [known], dim)
+    if (indices < n).all():
         return picked
-    inside = build.array(places < n, torch.bool)
-    dims = range(dim, dim + places.ndim)
+    inside = build.array(indices < n, torch.bool)
+    dims = range(dim, dim + indices.ndim)
     inside = build.broadcast_in_dim(inside, build.shape_of(picked), dims)
     return build.where(inside, picked, build.full_like(picked, fill))
 
@@ -76,7 +76,7 @@ def _adaptive_avg_pool(ctx: Context, x: Value, output_size: list[int]) -> Value:
             split = [*shape[:dim], size, n // size, *shape[dim + 1 :]]
             members = build.reshape(total, split)
         else:
-            members = _picked(total, dim, AdaptiveWindows(n, size).places(), 0)
+            members = _picked(total, dim, AdaptiveWindows(n, size).indices(), 0)
         total = build.reduce(members, [dim + 1], "sum")
     counts = _window_sizes(total, build.shape_of(x)[-rank:])
     return build.cast(build.divide(total, counts), ctx.out.dtype)
@@ -108,8 +108,8 @@ def _covering(n: int, out: int) -> np.ndarray:
     w, h = AdaptiveWindows(n, out), np.arange(n)[:, None]
     first = (w.ends()[None, :] <= h).sum(axis=1)
     last = (w.starts()[None, :] <= h).sum(axis=1)
-    places = first[:, None] + np.arange((last - first).max(initial=0))
-    return np.where(places < last[:, None], places, out)
+    covering = first[:, None] + np.arange((last - first).max(initial=0))
+    return np.where(covering < last[:, None], covering, out)
 
 
 @lowers(aten._adaptive_avg_pool2d_backward.default)
@@ -141,7 +141,7 @@ def fractional_max_pool(
 def _fractional_max_pool(
     x: jax.Array, samples: jax.Array, kernel: tuple[int, ...], out: tuple[int, ...]
 ) -> tuple[jax.Array, jax.Array]:
-    """Maxima over windows whose places depend on a sample for each (image, channel, dim)."""
+    """Maxima over windows whose positions depend on a sample for each (image, channel, dim)."""
     rank = len(kernel)
     sizes = x.shape[-rank:]
     planes = x.reshape(-1, *sizes)
@@ -149,14 +149,14 @@ def _fractional_max_pool(
     samples = samples.reshape(-1, rank)[: planes.shape[0]]
     if rank == 2:
         samples = samples[:, ::-1]  # torch takes the width's first in two dimensions only
-    places = [
+    indices = [
         _starts(samples[:, d], sizes[d], kernel[d], out[d])[:, :, None] + jnp.arange(kernel[d])
         for d in range(rank)
     ]
     # One axis for the plane, then (window, element) for each dimension.
     spread = [
         p.reshape(-1, *[1] * 2 * d, *p.shape[1:], *[1] * 2 * (rank - 1 - d))
-        for d, p in enumerate(places)
+        for d, p in enumerate(indices)
     ]
     plane = jnp.arange(planes.shape[0]).reshape(-1, *[1] * 2 * rank)
     order = [0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2)]

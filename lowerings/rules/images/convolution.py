@@ -74,7 +74,7 @@ def convolution_backward(
         form = forward if transposed else input_gradient
         grads[0] = form(ctx, grad, weight, None, build.shape_of(x), dtype, window, groups)
     if output_mask[1]:
-        # In a transposed convolution image and gradient change places.
+        # In a transposed convolution image and gradient are exchanged.
         image, seen = (grad, x) if transposed else (x, grad)
         grads[1] = weight_gradient(ctx, image, seen, build.shape_of(weight), window, groups)
     if output_mask[2]:

@@ -1,4 +1,4 @@
-"""Sampling of images at the places of a grid (`grid_sample`), in JAX; its gradients by JAX's."""
+"""Sampling of images at the positions of a grid (`grid_sample`), in JAX; its gradients by JAX's."""
 
 import functools
 import itertools
@@ -61,29 +61,29 @@ def _grid_sample_gradients(
 def _grid_sample(x: jax.Array, grid: jax.Array, mode: int, padding: int, align: bool) -> jax.Array:
     """x[n, c, *sizes] at grid[n, *out, rank], whose last dim counts x's dims from the last."""
     sizes = x.shape[2:]
-    places = [
+    positions = [
         _unnormalized(grid[..., len(sizes) - 1 - d], size, align) for d, size in enumerate(sizes)
     ]
     if mode == _CUBIC:
-        return _sample_cubic(x, places, padding, align)
-    places = [_padded(p, n, padding, align) for p, n in zip(places, sizes, strict=True)]
+        return _sample_cubic(x, positions, padding, align)
+    positions = [_padded(p, n, padding, align) for p, n in zip(positions, sizes, strict=True)]
     if mode == _NEAREST:
-        return _read(x, [jnp.round(p) for p in places])
-    low = [jnp.floor(jax.lax.stop_gradient(p)) for p in places]
+        return _read(x, [jnp.round(p) for p in positions])
+    low = [jnp.floor(jax.lax.stop_gradient(p)) for p in positions]
     total = jnp.zeros((), x.dtype)
     for corner in itertools.product((0, 1), repeat=len(sizes)):
-        ways = [p - b if c else b + 1 - p for p, b, c in zip(places, low, corner, strict=True)]
+        ways = [p - b if c else b + 1 - p for p, b, c in zip(positions, low, corner, strict=True)]
         value = _read(x, [b + c for b, c in zip(low, corner, strict=True)])
         total = total + value * math.prod(ways)[:, None]
     return total
 
 
-def _sample_cubic(x: jax.Array, places: list[jax.Array], padding: int, align: bool) -> jax.Array:
-    """Sixteen neighbours; the padding rule moves each neighbour, not the place."""
-    low = [jnp.floor(jax.lax.stop_gradient(p)) for p in places]
-    weights = [_cubic_weights(p - b) for p, b in zip(places, low, strict=True)]
+def _sample_cubic(x: jax.Array, positions: list[jax.Array], padding: int, align: bool) -> jax.Array:
+    """Sixteen neighbours; the padding rule moves each neighbour, not the position."""
+    low = [jnp.floor(jax.lax.stop_gradient(p)) for p in positions]
+    weights = [_cubic_weights(p - b) for p, b in zip(positions, low, strict=True)]
     total = jnp.zeros((), x.dtype)
-    for taps in itertools.product(range(4), repeat=len(places)):
+    for taps in itertools.product(range(4), repeat=len(positions)):
         neighbours = [
             jnp.round(_padded(b + (t - 1), n, padding, align))
             for b, t, n in zip(low, taps, x.shape[2:], strict=True)
@@ -103,36 +103,38 @@ def _cubic_weights(way: jax.Array, a: float = -0.75) -> list[jax.Array]:
     return [far(way + 1), near(way), near(1 - way), far(2 - way)]
 
 
-def _unnormalized(place: jax.Array, n: int, align: bool) -> jax.Array:
+def _unnormalized(position: jax.Array, n: int, align: bool) -> jax.Array:
     """From -1..1 to elements; align puts the ends at the outer elements' centres."""
-    return (place + 1) / 2 * (n - 1) if align else ((place + 1) * n - 1) / 2
+    return (position + 1) / 2 * (n - 1) if align else ((position + 1) * n - 1) / 2
 
 
-def _padded(place: jax.Array, n: int, padding: int, align: bool) -> jax.Array:
+def _padded(position: jax.Array, n: int, padding: int, align: bool) -> jax.Array:
     if padding == _ZEROS:
-        return place
+        return position
     if padding == _REFLECTION:
-        place = _reflected(place, 0, n - 1) if align else _reflected(place, -0.5, n - 0.5)
+        position = _reflected(position, 0, n - 1) if align else _reflected(position, -0.5, n - 0.5)
     # Constants at the ends, so that the gradient stops there as torch's does. NaN goes to 0.
-    return jnp.where(place > 0, jnp.where(place >= n - 1, n - 1, place), 0).astype(place.dtype)
+    return jnp.where(position > 0, jnp.where(position >= n - 1, n - 1, position), 0).astype(
+        position.dtype
+    )
 
 
-def _reflected(place: jax.Array, low: float, high: float) -> jax.Array:
+def _reflected(position: jax.Array, low: float, high: float) -> jax.Array:
     span = high - low
     if span == 0:
-        return jnp.zeros_like(place)
-    away = jnp.where(place < low, low - place, place - low)
+        return jnp.zeros_like(position)
+    away = jnp.where(position < low, low - position, position - low)
     turns = jnp.floor(jax.lax.stop_gradient(away) / span)
     rest = away - turns * span
     return jnp.where(turns % 2 == 0, rest + low, high - rest)
 
 
-def _read(x: jax.Array, places: list[jax.Array]) -> jax.Array:
-    """x[n, c] at whole-numbered places[n, *out]; zero outside of the image."""
+def _read(x: jax.Array, positions: list[jax.Array]) -> jax.Array:
+    """x[n, c] at whole-numbered positions[n, *out]; zero outside of the image."""
     inside = functools.reduce(
         jnp.logical_and,
-        [(p >= 0) & (p < n) for p, n in zip(places, x.shape[2:], strict=True)],
+        [(p >= 0) & (p < n) for p, n in zip(positions, x.shape[2:], strict=True)],
     )
-    index = tuple(jnp.where(inside, p, 0).astype(jnp.int32) for p in places)
+    index = tuple(jnp.where(inside, p, 0).astype(jnp.int32) for p in positions)
     values = jax.vmap(lambda image, *i: image[(slice(None), *i)])(x, *index)
     return jnp.where(inside[:, None], values, 0)

@@ -39,7 +39,7 @@ class Windows:
     padding: int = 0
     dilation: int = 1
 
-    def places(self) -> np.ndarray:
+    def indices(self) -> np.ndarray:
         """Where element i of window o lies, as [o, i]; negative or n and more in the padding."""
         starts = np.arange(self.out) * self.stride - self.padding
         return starts[:, None] + np.arange(self.k) * self.dilation
@@ -69,7 +69,7 @@ def _running_max(
     values: Sequence[Value], positions: Sequence[Value], valid: np.ndarray, dim: int
 ) -> tuple[Value, Value]:
     """The greatest of the values and its position; `valid[o, i]` says which exist along dim."""
-    best, place = values[0], positions[0]
+    best, position = values[0], positions[0]
     for i in range(1, len(values)):
         better = build.compare(values[i], best, "GT")
         if build.dtype_of(best).is_floating_point:
@@ -79,9 +79,9 @@ def _running_max(
             mask = build.array(unset, torch.bool)
             mask = build.broadcast_in_dim(mask, build.shape_of(best), [dim])
             better = hlo.or_(better, mask)
-        place = build.where(better, positions[i], place)
+        position = build.where(better, positions[i], position)
         best = hlo.maximum(best, values[i])
-    return best, place
+    return best, position
 
 
 class Cuts(Protocol):
@@ -89,7 +89,7 @@ class Cuts(Protocol):
 
     n: int
 
-    def places(self) -> np.ndarray: ...
+    def indices(self) -> np.ndarray: ...
 
     def shifted(self, x: Value, dim: int, fill: Number) -> list[Value]: ...
 
@@ -97,16 +97,16 @@ class Cuts(Protocol):
 def max_pool(x: Value, windows: Sequence[Cuts]) -> tuple[Value, Value]:
     """Maxima of x over windows of its last dimensions, and their flat positions there."""
     rank, lowest = build.rank_of(x), build.lowest(build.dtype_of(x))
-    best, place = x, _flat_positions(build.shape_of(x), len(windows))
+    best, position = x, _flat_positions(build.shape_of(x), len(windows))
     for back, window in enumerate(reversed(windows), 1):
-        dim, places = rank - back, window.places()
-        best, place = _running_max(
+        dim, indices = rank - back, window.indices()
+        best, position = _running_max(
             window.shifted(best, dim, lowest),
-            window.shifted(place, dim, 0),
-            (places >= 0) & (places < window.n),
+            window.shifted(position, dim, 0),
+            (indices >= 0) & (indices < window.n),
             dim,
         )
-    return best, place
+    return best, position
 
 
 def _max_pool_rule(rank: int) -> Rule:
@@ -148,15 +148,15 @@ def _windows(
 
 
 def scatter_to_indices(grad: Value, indices: Value, like: Value, rank: int) -> Value:
-    """Add each element of grad to the place of its plane that its flat index names."""
+    """Add each element of grad to the element of its plane that its flat index names."""
     shape = build.shape_of(like)
     rows, plane = math.prod(shape[:-rank]), math.prod(shape[-rank:])
     picked = [rows, build.numel_of(grad) // max(rows, 1)]
     row = hlo.multiply(build.iota(picked, 0, torch.int64), build.full(picked, plane, torch.int64))
-    places = hlo.add(build.reshape(indices, picked), row)
+    flat = hlo.add(build.reshape(indices, picked), row)
     zeros = build.full([rows * plane], 0, build.dtype_of(grad))
     n = [math.prod(picked)]
-    summed = scatter_rows(zeros, [0], [build.reshape(places, n)], 0, build.reshape(grad, n), "sum")
+    summed = scatter_rows(zeros, [0], [build.reshape(flat, n)], 0, build.reshape(grad, n), "sum")
     return build.reshape(summed, shape)
 
 
@@ -198,9 +198,9 @@ def _divisor(
         return build.full_like(like, override)
     divisor, lead = build.full_like(like, 1), build.rank_of(like) - len(windows)
     for dim, w in enumerate(windows, lead):
-        places = w.places()
+        indices = w.indices()
         low, high = (-w.padding, w.n + w.padding) if count_include_pad else (0, w.n)
-        counts = ((places >= low) & (places < high)).sum(axis=1)
+        counts = ((indices >= low) & (indices < high)).sum(axis=1)
         if (counts == counts[:1]).all():
             factor = build.full_like(like, int(counts.max(initial=1)))
         else:

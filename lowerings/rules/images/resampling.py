@@ -23,60 +23,60 @@ from xla_dynamo.lowerings.table import Context, Rule, aten, lowers
 
 @dataclasses.dataclass(slots=True)
 class Taps:
-    """Result o is the sum over i of weights[o, i] * x[places[o, i]]; the place n counts as none.
+    """Result o is the sum over i of weights[o, i] * x[indices[o, i]]; the index n counts as none.
 
-    Without weights there is one place a result, and the element is copied.
+    Without weights there is one index a result, and the element is copied.
     """
 
     n: int
-    places: np.ndarray
+    indices: np.ndarray
     weights: np.ndarray | None = None
 
     def transposed(self) -> "Taps":
         """The table of the gradient, from results to elements."""
-        out, width = self.places.shape
-        weights = np.ones_like(self.places, float) if self.weights is None else self.weights
+        out, width = self.indices.shape
+        weights = np.ones_like(self.indices, float) if self.weights is None else self.weights
         rows, weights = np.repeat(np.arange(out), width), weights.reshape(-1)
-        columns = self.places.reshape(-1)
+        columns = self.indices.reshape(-1)
         rows, weights, columns = (a[columns < self.n] for a in (rows, weights, columns))
         order = np.argsort(columns, kind="stable")
         rows, weights, columns = rows[order], weights[order], columns[order]
         counts = np.bincount(columns, minlength=self.n)
         slot = np.arange(len(columns)) - np.repeat(np.cumsum(counts) - counts, counts)
         shape = (self.n, int(counts.max(initial=0)))
-        places, ways = np.full(shape, out), np.zeros(shape)
-        places[columns, slot] = rows
+        indices, ways = np.full(shape, out), np.zeros(shape)
+        indices[columns, slot] = rows
         ways[columns, slot] = weights
-        return Taps(out, places, ways)
+        return Taps(out, indices, ways)
 
 
 def apply_taps(x: Value, dim: int, taps: Taps) -> Value:
     """The map along one dimension of x; x's dtype is the one to compute in."""
     if taps.weights is None:
-        return _pick(x, dim, taps.places[:, 0])
-    columns = zip(taps.places.T, taps.weights.T, strict=True)
+        return _pick(x, dim, taps.indices[:, 0])
+    columns = zip(taps.indices.T, taps.weights.T, strict=True)
     terms = [_term(x, dim, taps.n, *column) for column in columns]
     if terms:
         return functools.reduce(hlo.add, terms)
     shape = list(build.shape_of(x))
-    shape[dim] = taps.places.shape[0]
+    shape[dim] = taps.indices.shape[0]
     return build.full(shape, 0, build.dtype_of(x))
 
 
-def _pick(x: Value, dim: int, places: np.ndarray) -> Value:
-    if np.array_equal(places, np.arange(build.shape_of(x)[dim])):
+def _pick(x: Value, dim: int, indices: np.ndarray) -> Value:
+    if np.array_equal(indices, np.arange(build.shape_of(x)[dim])):
         return x
-    return gather_rows(x, [dim], [build.array(places, torch.int64)], dim)
+    return gather_rows(x, [dim], [build.array(indices, torch.int64)], dim)
 
 
-def _term(x: Value, dim: int, n: int, places: np.ndarray, weights: np.ndarray) -> Value:
-    picked = _pick(x, dim, np.minimum(places, n - 1))
+def _term(x: Value, dim: int, n: int, indices: np.ndarray, weights: np.ndarray) -> Value:
+    picked = _pick(x, dim, np.minimum(indices, n - 1))
     weight = build.cast(build.array(weights, torch.float64), build.dtype_of(x))
     product = hlo.multiply(picked, build.broadcast_in_dim(weight, build.shape_of(picked), [dim]))
-    if (places < n).all():
+    if (indices < n).all():
         return product
     # Select, since an infinity that does not belong to a result must not touch it.
-    inside = build.array(places < n, torch.bool)
+    inside = build.array(indices < n, torch.bool)
     inside = build.broadcast_in_dim(inside, build.shape_of(product), [dim])
     return build.where(inside, product, build.full_like(product, 0))
 
@@ -89,7 +89,7 @@ def apply_taps_to_bytes(x: Value, dim: int, taps: Taps) -> Value:
         bits += 1
     scaled = taps.weights * (1 << bits)
     fixed = np.trunc(scaled + np.where(scaled < 0, -0.5, 0.5))
-    total = apply_taps(build.cast(x, torch.int32), dim, Taps(taps.n, taps.places, fixed))
+    total = apply_taps(build.cast(x, torch.int32), dim, Taps(taps.n, taps.indices, fixed))
     total = hlo.add(total, build.full_like(total, 1 << (bits - 1)))
     total = hlo.shift_right_arithmetic(total, build.full_like(total, bits))
     return build.cast(
@@ -101,7 +101,7 @@ def apply_taps_to_bytes(x: Value, dim: int, taps: Taps) -> Value:
 
 
 def _scale(n: int, out: int, align_corners: bool, scale: float | None, real: Any) -> np.floating:
-    """Elements a result, in the precision that torch computes places in."""
+    """Elements a result, in the precision that torch computes coordinates in."""
     if align_corners:
         return real(n - 1) / real(out - 1) if out > 1 else real(0)
     if scale is not None and scale > 0:
@@ -111,10 +111,10 @@ def _scale(n: int, out: int, align_corners: bool, scale: float | None, real: Any
 
 def _nearest(offset: float) -> Callable[..., Taps]:
     def table(n: int, out: int, align_corners: bool, scale: float | None, real: Any) -> Taps:
-        # torch places in float32, whatever the dtype of the image.
+        # torch computes coordinates in float32, whatever the dtype of the image.
         step = _scale(n, out, False, scale, np.float32)
-        places = np.floor((np.arange(out, dtype=np.float32) + np.float32(offset)) * step)
-        return Taps(n, np.minimum(places.astype(np.int64), n - 1)[:, None])
+        indices = np.floor((np.arange(out, dtype=np.float32) + np.float32(offset)) * step)
+        return Taps(n, np.minimum(indices.astype(np.int64), n - 1)[:, None])
 
     return table
 
@@ -149,19 +149,19 @@ def _keys_cubic(x: np.ndarray, a: float) -> np.ndarray:
 
 def _cubic(n: int, out: int, align_corners: bool, scale: float | None, real: Any) -> Taps:
     before, way = _source(n, out, align_corners, scale, real, -math.inf)
-    places = np.clip(before[:, None] + np.arange(-1, 3), 0, n - 1)
+    indices = np.clip(before[:, None] + np.arange(-1, 3), 0, n - 1)
     distances = np.stack([way + 1, way, 1 - way, 2 - way], 1)
-    return Taps(n, places, _keys_cubic(distances, -0.75))
+    return Taps(n, indices, _keys_cubic(distances, -0.75))
 
 
 def _cubic_bytes(n: int, *settings: Any) -> Taps:
     """As `_cubic`, with one weight for an element that stands for several: they are rounded."""
     taps = _cubic(n, *settings)
     assert taps.weights is not None
-    same = taps.places[:, :, None] == taps.places[:, None, :]
+    same = taps.indices[:, :, None] == taps.indices[:, None, :]
     is_first = same.argmax(2) == np.arange(same.shape[2])
     weights = np.where(is_first, (same * taps.weights[:, None, :]).sum(2), 0)
-    return Taps(n, np.where(is_first, taps.places, n), weights)
+    return Taps(n, np.where(is_first, taps.indices, n), weights)
 
 
 def _filtered(
@@ -182,11 +182,11 @@ def _filtered(
         low = np.maximum((centre - reach + half + delta).astype(np.int64), 0)
         high = np.minimum((centre + reach + half + delta).astype(np.int64), n)
         width = min(int((high - low).max(initial=0)), math.ceil(reach) * 2 + 1)
-        places = low[:, None] + np.arange(width)
-        weights = kernel(np.abs((places - centre[:, None] + half - delta) / stretch))
-        weights = np.where(places < high[:, None], weights, 0)
+        indices = low[:, None] + np.arange(width)
+        weights = kernel(np.abs((indices - centre[:, None] + half - delta) / stretch))
+        weights = np.where(indices < high[:, None], weights, 0)
         weights = weights / weights.sum(axis=1, keepdims=True)
-        return Taps(n, np.where(places < high[:, None], places, n), weights)
+        return Taps(n, np.where(indices < high[:, None], indices, n), weights)
 
     return table
 

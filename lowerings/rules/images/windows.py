@@ -25,7 +25,7 @@ def windows(x: Value, dim: int, size: int, step: int, dilation: int = 1) -> Valu
     count = (shape[dim] - span) // step + 1
     block = math.gcd(size, step) if dilation == 1 else 1
     if min(size // block, count) > _MANY:
-        return gather_rows(x, [dim], [_places(count, size, step, dilation)], dim)
+        return gather_rows(x, [dim], [_indices(count, size, step, dilation)], dim)
     length = (count - 1) * step + span
     x = build.slice_dim(x, dim, 0, length)
     if size // block > count:
@@ -47,8 +47,8 @@ def overlap_add(x: Value, dim: int, length: int, step: int, dilation: int = 1) -
     block = math.gcd(size, step) if dilation == 1 else 1
     if min(size // block, count) > _MANY:
         zeros = build.full([*shape[:dim], length, *shape[dim + 2 :]], 0, build.dtype_of(x))
-        places = _places(count, size, step, dilation)
-        return scatter_rows(zeros, [dim], [places], dim, x, "sum")
+        indices = _indices(count, size, step, dilation)
+        return scatter_rows(zeros, [dim], [indices], dim, x, "sum")
     if size // block > count:
         flat = [*shape[:dim], size, *shape[dim + 2 :]]
         each = [build.reshape(build.slice_dim(x, dim, i, i + 1), flat) for i in range(count)]
@@ -72,7 +72,7 @@ def _add_at(parts: list[Value], dim: int, starts: list[int], stride: int, length
     return total
 
 
-def _places(count: int, size: int, step: int, dilation: int) -> Value:
+def _indices(count: int, size: int, step: int, dilation: int) -> Value:
     first = build.iota([count, size], 0, torch.int64)
     along = build.iota([count, size], 1, torch.int64)
     return hlo.add(

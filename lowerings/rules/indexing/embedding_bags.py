@@ -145,9 +145,9 @@ def _maxima(rows: Value, indices: Value, bags: _Bags, dtype: torch.dtype) -> tup
     lowest = build.full(shape, build.lowest(build.dtype_of(rows)), build.dtype_of(rows))
     if 0 in (n, *shape):
         return lowest, build.full(shape, -1, dtype)
-    place = build.iota([n], 0, torch.int64)
-    first = bags.combine(place, "min", build.full([bags.number], n, torch.int64))
-    is_later = build.compare(place, gather_rows(first, [0], [bag], 0), "NE")
+    index = build.iota([n], 0, torch.int64)
+    first = bags.combine(index, "min", build.full([bags.number], n, torch.int64))
+    is_later = build.compare(index, gather_rows(first, [0], [bag], 0), "NE")
     is_later = build.broadcast_in_dim(is_later, [n, width], [0])
     is_nan = build.compare(rows, rows, "NE")
     small = build.full_like(rows, build.lowest(build.dtype_of(rows)))
@@ -203,8 +203,8 @@ def embedding_bag_backward(
         rows = each_row(hlo.multiply, rows, build.cast(per_sample_weights, compute))
     if scale_grad_by_freq:
         rows = each_row(hlo.divide, rows, frequency(indices, num_weights, compute))
-    places = skip_padding(indices, padding_idx, num_weights)
-    return build.cast(scatter_rows(zeros, [0], [places], 0, rows, "sum"), ctx.out.dtype)
+    kept = skip_padding(indices, padding_idx, num_weights)
+    return build.cast(scatter_rows(zeros, [0], [kept], 0, rows, "sum"), ctx.out.dtype)
 
 
 @lowers(aten._embedding_bag_per_sample_weights_backward.default)

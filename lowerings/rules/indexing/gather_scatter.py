@@ -27,18 +27,18 @@ def wrap_negative(index: Value, size: int) -> Value:
     return build.where(build.compare(index, build.full_like(index, 0), "LT"), from_end, index)
 
 
-def gather_rows(x: Value, dims: Sequence[int], indices: Sequence[Value], place: int) -> Value:
+def gather_rows(x: Value, dims: Sequence[int], indices: Sequence[Value], first: int) -> Value:
     """X with the dimensions `dims` indexed by as many index tensors of one shape.
 
-    The index tensors' dimensions stand at `place` of the result, x's others around them. What an
-    index picks is copied as one block, which is what makes a gather fast.
+    The index tensors' dimensions begin at `first` of the result, x's others are around them. What
+    an index picks is copied as one block, which is what makes a gather fast.
     """
     shape, index_rank = build.shape_of(x), build.rank_of(indices[0])
     others = [n for d, n in enumerate(shape) if d not in dims]
-    result = [*others[:place], *build.shape_of(indices[0]), *others[place:]]
+    result = [*others[:first], *build.shape_of(indices[0]), *others[first:]]
     if 0 in result:
         return build.full(result, 0, build.dtype_of(x))
-    offset = [d for d in range(len(result)) if not place <= d < place + index_rank]
+    offset = [d for d in range(len(result)) if not first <= d < first + index_rank]
     numbers = hlo.GatherDimensionNumbers.get(offset, list(dims), [], [], list(dims), index_rank)
     sizes = [1 if d in dims else n for d, n in enumerate(shape)]
     return hlo.gather(x, _vectors(indices), numbers, sizes)
@@ -48,7 +48,7 @@ def scatter_rows(
     x: Value,
     dims: Sequence[int],
     indices: Sequence[Value],
-    place: int,
+    first: int,
     updates: Value,
     combine: str,
 ) -> Value:
@@ -59,7 +59,7 @@ def scatter_rows(
     if combine == "set" and build.numel_of(indices[0]) == 1:
         return _write_one(x, dims, indices, updates)
     index_rank = build.rank_of(indices[0])
-    window = [d for d in range(build.rank_of(updates)) if not place <= d < place + index_rank]
+    window = [d for d in range(build.rank_of(updates)) if not first <= d < first + index_rank]
     numbers = hlo.ScatterDimensionNumbers.get(window, list(dims), [], [], list(dims), index_rank)
     return _scatter(x, _vectors(indices), updates, numbers, combine)
 
@@ -115,7 +115,7 @@ def reduce_into(
     reduce: str,
     include_self: bool,
 ) -> Value:
-    """Torch's reductions by `write(x, updates, combine)`, a scatter to places already fixed."""
+    """Torch's reductions by `write(x, updates, combine)`, a scatter to indices already fixed."""
     combine = {"mean": "sum", "amax": "max", "amin": "min", "add": "sum", "multiply": "prod"}.get(
         reduce, reduce
     )

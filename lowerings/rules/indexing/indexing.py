@@ -1,4 +1,4 @@
-"""Reads and writes at places given by tensors or masks: index, index_put, masked_scatter."""
+"""Reads and writes at indices given by tensors or masks: index, index_put, masked_scatter."""
 
 import math
 from collections.abc import Sequence
@@ -37,9 +37,9 @@ def _indexed(
         build.broadcast_to(wrap_negative(build.cast(index, torch.int64), size[d]), shape)
         for d, index in zip(dims, tensors, strict=True)
     ]
-    place = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
+    first = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
     others = [n for d, n in enumerate(size) if d not in dims]
-    return dims, spread, place, (*others[:place], *shape, *others[place:])
+    return dims, spread, first, (*others[:first], *shape, *others[first:])
 
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
@@ -53,8 +53,8 @@ def index(ctx: Context, x: Value, indices: list[Value | None]) -> Value:
         )
     if all(i is None for i in indices):
         return x
-    dims, spread, place, _ = _indexed(x, indices)
-    return gather_rows(x, dims, spread, place)
+    dims, spread, first, _ = _indexed(x, indices)
+    return gather_rows(x, dims, spread, first)
 
 
 @refuses(aten.index_put.default, aten._unsafe_index_put.default)
@@ -86,8 +86,8 @@ def index_put(
     if any(build.dtype_of(i) in _MASKS for i in given):
         dim = next(d for d, i in enumerate(indices) if i is not None)
         return _put_masked(ctx, x, dim, given[0], values, accumulate)
-    dims, spread, place, shape = _indexed(x, indices)
-    return scatter_rows(x, dims, spread, place, build.broadcast_to(values, shape), combine)
+    dims, spread, first, shape = _indexed(x, indices)
+    return scatter_rows(x, dims, spread, first, build.broadcast_to(values, shape), combine)
 
 
 def _put_masked(
@@ -125,8 +125,8 @@ def masked_scatter(ctx: Context, x: Value, mask: Value, source: Value) -> Value:
     if 0 in shape or 0 in build.shape_of(source):
         return x
     flat = build.reshape(source, [build.numel_of(source)])
-    places = build.reshape(call_jax(ctx, _rank_among_true, mask), shape)
-    return build.where(mask, gather_rows(flat, [0], [places], 0), x)
+    ranks = build.reshape(call_jax(ctx, _rank_among_true, mask), shape)
+    return build.where(mask, gather_rows(flat, [0], [ranks], 0), x)
 
 
 @lowers(aten.masked_scatter_backward.default)
@@ -140,9 +140,9 @@ def masked_scatter_backward(
     mask = build.broadcast_to(mask, build.shape_of(grad_output))
     flat = [build.numel_of(grad_output)]
     rank = call_jax(ctx, _rank_among_true, mask)
-    places = build.where(build.reshape(mask, flat), rank, build.full_like(rank, n))
+    targets = build.where(build.reshape(mask, flat), rank, build.full_like(rank, n))
     grads = build.reshape(grad_output, flat)
-    return build.reshape(scatter_rows(zeros, [0], [places], 0, grads, "set"), sizes)
+    return build.reshape(scatter_rows(zeros, [0], [targets], 0, grads, "set"), sizes)
 
 
 @lowers(aten.nonzero_static.default)
@@ -159,11 +159,11 @@ def repeat_interleave(ctx: Context, repeats: Value, *, output_size: int | None =
             "the result of repeat_interleave has as many elements as the repeats add up to, and "
             "XLA's sizes are fixed: pass output_size"
         )
-    places = call_jax(ctx, _repeated_places, repeats, output_size=output_size)
-    return build.cast(places, ctx.out.dtype)
+    repeated = call_jax(ctx, _repeated_indices, repeats, output_size=output_size)
+    return build.cast(repeated, ctx.out.dtype)
 
 
-def _repeated_places(repeats: jnp.ndarray, output_size: int) -> jnp.ndarray:
+def _repeated_indices(repeats: jnp.ndarray, output_size: int) -> jnp.ndarray:
     ends = jnp.cumsum(repeats)
     return jnp.searchsorted(ends, jnp.arange(output_size), side="right")
 
@@ -187,12 +187,12 @@ def index_reduce(
     include_self: bool = True,
 ) -> Value:
     dim = build.normalize_dim(dim, build.rank_of(x))
-    places, source = [at_least_1d(index)], at_least_1d(source)
+    indices, source = [at_least_1d(index)], at_least_1d(source)
     if 0 in build.shape_of(source) or 0 in build.shape_of(x):
         return x
 
     def write(base: Value, updates: Value, combine: str) -> Value:
-        return scatter_rows(base, [dim], places, dim, updates, combine)
+        return scatter_rows(base, [dim], indices, dim, updates, combine)
 
     return build.reshape(
         reduce_into(write, at_least_1d(x), source, reduce, include_self), ctx.out.shape
@@ -202,15 +202,15 @@ def index_reduce(
 @lowers(aten.take.default)
 def take(ctx: Context, x: Value, index: Value) -> Value:
     size = build.numel_of(x)
-    places = wrap_negative(build.cast(index, torch.int64), size)
-    return gather_rows(build.reshape(x, [size]), [0], [places], 0)
+    flat_index = wrap_negative(build.cast(index, torch.int64), size)
+    return gather_rows(build.reshape(x, [size]), [0], [flat_index], 0)
 
 
 @lowers(aten.put.default)
 def put(ctx: Context, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
     shape = build.shape_of(x)
     flat = build.reshape(x, [math.prod(shape)])
-    places = wrap_negative(build.cast(index, torch.int64), math.prod(shape))
+    flat_index = wrap_negative(build.cast(index, torch.int64), math.prod(shape))
     source = build.reshape(source, build.shape_of(index))
     combine = "sum" if accumulate else "set"
-    return build.reshape(scatter_rows(flat, [0], [places], 0, source, combine), shape)
+    return build.reshape(scatter_rows(flat, [0], [flat_index], 0, source, combine), shape)

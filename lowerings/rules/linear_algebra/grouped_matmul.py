@@ -24,7 +24,7 @@ def _members(offs: Value, rows: int) -> Value:
 
 
 def _masked(x: Value, members: Value, dims: list[int]) -> Value:
-    """Put 0 where x's row is not in the group; dims are the places of rows and groups in x."""
+    """Put 0 where x's row is not in the group; dims are those of rows and groups in x."""
     mask = build.broadcast_in_dim(members, build.shape_of(x), dims)
     return build.where(mask, x, build.full_like(x, 0))
 

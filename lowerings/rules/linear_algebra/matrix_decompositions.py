@@ -15,11 +15,11 @@ from xla_dynamo.lowerings.table import Context, aten, lowers
 
 
 def first_true(flags: jax.Array) -> jax.Array:
-    """The place of the last dimension's first True, counted from 1; 0 for none: LAPACK's info."""
+    """The index of the last dimension's first True, counted from 1; 0 for none: LAPACK's info."""
     if flags.shape[-1] == 0:
         return jnp.zeros(flags.shape[:-1], jnp.int32)
-    place = jnp.argmax(flags, axis=-1).astype(jnp.int32) + 1
-    return jnp.where(jnp.any(flags, axis=-1), place, 0)
+    first = jnp.argmax(flags, axis=-1).astype(jnp.int32) + 1
+    return jnp.where(jnp.any(flags, axis=-1), first, 0)
 
 
 def diagonal(a: jax.Array) -> jax.Array:

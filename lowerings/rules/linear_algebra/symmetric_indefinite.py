@@ -21,7 +21,7 @@ _GROWTH = (1 + math.sqrt(17)) / 8  # the threshold that bounds the growth of ele
 
 
 def _exchange(rows: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
-    """A permutation of the rows' places that swaps two of them."""
+    """A permutation of the rows' indices that swaps two of them."""
     return jnp.where(rows == i, j, jnp.where(rows == j, i, rows))
 
 

@@ -50,7 +50,7 @@ def random_bits(ctx: Context, shape: Sequence[int], dtype: torch.dtype) -> Value
 def bits_of_key(key: Value, shape: Sequence[int], dtype: torch.dtype) -> Value:
     """The uniform bits that a ui64[2] key, a seed and the number of the draw, stands for.
 
-    XLA takes the second word of a state for the place in the stream where it begins: with the
+    XLA takes the second word of a state for the offset in the stream where it begins: with the
     number there, draws would be each other's, shifted. So both words make the first.
     """
     seed, number = slice_dim(key, 0, 0, 1), slice_dim(key, 0, 1, 2)

@@ -24,9 +24,9 @@ def _histc(x: jax.Array, bins: int, low: float, high: float) -> jax.Array:
         jnp.where(first == last, last + 1, last),
     )
     inside = (x >= first) & (x <= last)
-    place = ((x - first) * bins / (last - first)).astype(jnp.int64)
-    place = jnp.where(inside, jnp.minimum(place, bins - 1), bins)
-    return jnp.zeros(bins, x.dtype).at[place].add(1, mode="drop")
+    index = ((x - first) * bins / (last - first)).astype(jnp.int64)
+    index = jnp.where(inside, jnp.minimum(index, bins - 1), bins)
+    return jnp.zeros(bins, x.dtype).at[index].add(1, mode="drop")
 
 
 @lowers(aten.histc.default)

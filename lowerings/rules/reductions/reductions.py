@@ -164,7 +164,7 @@ def _extremum(kind: str) -> Callable[..., Value]:
 def extremum_index(x: Value, dim: int, kind: str) -> tuple[Value, Value]:
     """The "max" or "min" along a dimension and where it is first met, both without it.
 
-    A NaN wins, and gives its place. Comparing with the extremum in a second pass is several times
+    A NaN wins, and gives its index. Comparing with the extremum in a second pass is several times
     as fast on XLA:CPU as one reduction of (value, index) pairs, which it does not vectorise.
     """
     dims = [dim] if rank_of(x) else []
@@ -175,16 +175,16 @@ def extremum_index(x: Value, dim: int, kind: str) -> tuple[Value, Value]:
     if dtype_of(x).is_floating_point:
         hit = hlo.or_(hit, is_nan(x))
     size = shape_of(x)[dim]
-    place = iota(shape_of(x), dim, torch.int32 if size < 2**31 else torch.int64)
-    return best, cast(reduce(where(hit, place, full_like(place, size)), dims, "min"), torch.int64)
+    index = iota(shape_of(x), dim, torch.int32 if size < 2**31 else torch.int64)
+    return best, cast(reduce(where(hit, index, full_like(index, size)), dims, "min"), torch.int64)
 
 
 def _extremum_with_index(kind: str) -> Callable[..., tuple[Value, Value]]:
     def rule(ctx: Context, x: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
         refuse_nothing(kind, x, dim := normalize_dim(dim, rank_of(x)))
-        best, place = extremum_index(x, dim, kind)
+        best, index = extremum_index(x, dim, kind)
         shape = ctx.out[0].shape
-        return reshape(best, shape), reshape(place, shape)
+        return reshape(best, shape), reshape(index, shape)
 
     return rule
 

@@ -78,7 +78,7 @@ def _running(scan: Callable[..., jax.Array], kind: str) -> Callable[..., Value]:
 
 
 def _windows(x: Value, dim: int, kind: str) -> Value:
-    """The reductions of all that is not behind each place: one operation, whatever the size."""
+    """The reductions of all that is not behind each element: one operation, whatever the size."""
     sizes = [1] * rank_of(x)
     sizes[dim] = shape_of(x)[dim]
     pads = [(n - 1, 0) for n in sizes]
@@ -106,8 +106,8 @@ def _cumulative_extremum(x: jax.Array, dim: int, largest: bool) -> tuple[jax.Arr
         wins = (y >= x if largest else y <= x) & ~jnp.isnan(x) | jnp.isnan(y)
         return jnp.where(wins, y, x), jnp.where(wins, j, i)
 
-    places = lax.broadcasted_iota(jnp.int64, x.shape, dim)
-    return lax.associative_scan(later, (x, places), axis=dim)
+    indices = lax.broadcasted_iota(jnp.int64, x.shape, dim)
+    return lax.associative_scan(later, (x, indices), axis=dim)
 
 
 def _cummax_or_min(largest: bool) -> Callable[..., tuple[Value, ...]]:

@@ -29,8 +29,8 @@ def _segment_reduce(
     segment_fn, combine, identity = _SEGMENT[reduce]
     row = jnp.arange(data.shape[1])
     after = jnp.sum(row[None, :, None] >= offsets[:, None, :], axis=-1) - 1
-    place = jnp.where(after < 0, segments, after)  # rows in no segment fall out at the end
-    reduced = jax.vmap(functools.partial(segment_fn, num_segments=segments))(data, place)
+    segment = jnp.where(after < 0, segments, after)  # rows in no segment fall out at the end
+    reduced = jax.vmap(functools.partial(segment_fn, num_segments=segments))(data, segment)
     start = identity if initial is None else initial
     reduced = combine(reduced, jnp.asarray(start, data.dtype))
     if reduce != "mean":

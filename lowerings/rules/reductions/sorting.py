@@ -35,21 +35,21 @@ def ordered_key(x: jax.Array) -> jax.Array:
 def order_of(x: jax.Array, dim: int, descending: bool) -> jax.Array:
     """The stable permutation that sorts x along dim, as int64."""
     key = ~ordered_key(x) if descending else ordered_key(x)
-    place = lax.broadcasted_iota(jnp.int64, x.shape, dim)
+    index = lax.broadcasted_iota(jnp.int64, x.shape, dim)
     low_half = jnp.int64((1 << 32) - 1)
     if key.dtype == jnp.int32:
-        return lax.sort((key.astype(jnp.int64) << 32) | place, dimension=dim) & low_half
+        return lax.sort((key.astype(jnp.int64) << 32) | index, dimension=dim) & low_half
     # A 64-bit key is sorted by its low half first, taken as unsigned, and then by its high half.
     low = (key << 32) ^ jnp.iinfo(jnp.int64).min
-    by_low = lax.sort(low | place, dimension=dim) & low_half
+    by_low = lax.sort(low | index, dimension=dim) & low_half
     high = take_along(key, by_low, dim) & ~low_half
-    by_high = lax.sort(high | place, dimension=dim) & low_half
+    by_high = lax.sort(high | index, dimension=dim) & low_half
     return take_along(by_low, by_high, dim)
 
 
-def take_along(x: jax.Array, places: jax.Array, dim: int) -> jax.Array:
-    """x.gather(dim, places), for places in bounds."""
-    return jnp.take_along_axis(x, places, axis=dim, mode="promise_in_bounds")
+def take_along(x: jax.Array, indices: jax.Array, dim: int) -> jax.Array:
+    """x.gather(dim, indices), for indices in bounds."""
+    return jnp.take_along_axis(x, indices, axis=dim, mode="promise_in_bounds")
 
 
 def _sorted(x: jax.Array, dim: int, descending: bool) -> Pair:
@@ -90,12 +90,12 @@ def _median(x: jax.Array, dim: int, ignore_nan: bool) -> Pair:
 
 
 def _mode(x: jax.Array, dim: int) -> Pair:
-    """The least of the commonest values, and its last place."""
+    """The least of the commonest values, and its last index."""
     order = order_of(x, dim, False)
-    values, place = take_along(x, order, dim), lax.broadcasted_iota(jnp.int64, x.shape, dim)
+    values, index = take_along(x, order, dim), lax.broadcasted_iota(jnp.int64, x.shape, dim)
     before = jnp.roll(values, 1, dim)
-    starts = jnp.where((values != before) | (place == 0), place, 0)
-    length = place - lax.associative_scan(jnp.maximum, starts, axis=dim)
+    starts = jnp.where((values != before) | (index == 0), index, 0)
+    length = index - lax.associative_scan(jnp.maximum, starts, axis=dim)
     end = jnp.argmax(length, dim, keepdims=True)
     return take_along(values, end, dim), take_along(order, end, dim)
 

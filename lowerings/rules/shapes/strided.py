@@ -36,9 +36,9 @@ def as_strided(
     order = row_major_order(base.shape, base.stride())
     end = start + storage_length(size, stride)
     if order is None or start < 0 or end > base.numel():
-        places = _held_places(base, size, stride, start)
+        indices = _held_indices(base, size, stride, start)
         flat = build.reshape(x, [base.numel()])
-        return gather_rows(flat, [0], [build.array(places, torch.int64)], 0)
+        return gather_rows(flat, [0], [build.array(indices, torch.int64)], 0)
     flat = build.reshape(build.transpose(x, order), [base.numel()])
     return _view(build.slice_dim(flat, 0, start, end), size, stride)
 
@@ -60,14 +60,14 @@ def as_strided_scatter(
     length, end = base.numel(), start + storage_length(size, stride)
     src = build.cast(src, build.dtype_of(x))
     if order is None or start < 0 or end > length:
-        places = build.array(_held_places(base, size, stride, start), torch.int64)
-        flat = scatter_rows(build.reshape(x, [length]), [0], [places], 0, src, "set")
+        indices = build.array(_held_indices(base, size, stride, start), torch.int64)
+        flat = scatter_rows(build.reshape(x, [length]), [0], [indices], 0, src, "set")
         return build.reshape(flat, base.shape)
     moved = build.transpose(x, order)
     flat = build.reshape(moved, [length])
     if overlaps(size, stride):
-        places = _places(size, stride, start)
-        flat = scatter_rows(flat, [0], [places], 0, src, "set")
+        offsets = _offsets(size, stride, start)
+        flat = scatter_rows(flat, [0], [offsets], 0, src, "set")
     else:
         around = [start], [length - end]
         new = build.pad(_lay_out(src, stride), 0, *around)
@@ -130,8 +130,8 @@ def _lay_out(x: Value, stride: Sizes) -> Value:
     return x
 
 
-def _places(size: Sizes, stride: Sizes, start: int) -> Value:
-    """The place in storage of every element of a view."""
+def _offsets(size: Sizes, stride: Sizes, start: int) -> Value:
+    """The offset in storage of every element of a view."""
     places = build.full(size, start, torch.int64)
     for d, step in enumerate(stride):
         count = build.iota(size, d, torch.int64)
@@ -140,28 +140,28 @@ def _places(size: Sizes, stride: Sizes, start: int) -> Value:
 
 
 def flat_storage(x: Value, size: Sizes, stride: Sizes) -> Value:
-    """Write x's elements where a strided tensor keeps them; elements that share a place agree."""
+    """Write x's elements where a strided tensor keeps them; elements that share an offset agree."""
     storage = build.full([storage_length(size, stride)], 0, build.dtype_of(x))
-    return scatter_rows(storage, [0], [_places(size, stride, 0)], 0, x, "set")
+    return scatter_rows(storage, [0], [_offsets(size, stride, 0)], 0, x, "set")
 
 
-def _held_places(base: torch.Tensor, size: Sizes, stride: Sizes, start: int) -> np.ndarray:
-    """Which elements of a base with gaps or repetitions stand at the places of a view.
+def _held_indices(base: torch.Tensor, size: Sizes, stride: Sizes, start: int) -> np.ndarray:
+    """Which elements of a base with gaps or repetitions stand at the offsets of a view.
 
     Raises:
         UnsupportedOperator: the view reaches memory outside of the base.
 
     """
 
-    def places(size: Sizes, stride: Sizes, start: int) -> np.ndarray:
+    def offsets(size: Sizes, stride: Sizes, start: int) -> np.ndarray:
         steps = [np.arange(n) * s for n, s in zip(size, stride, strict=True)]
         total = np.asarray(start)
         for step in np.ix_(*steps):
             total = total + step
         return total
 
-    held, first = np.unique(places(base.shape, base.stride(), 0), return_index=True)
-    wanted = places(size, stride, start)
+    held, first = np.unique(offsets(base.shape, base.stride(), 0), return_index=True)
+    wanted = offsets(size, stride, start)
     found = np.minimum(np.searchsorted(held, wanted), len(held) - 1)
     if not len(held) or (held[found] != wanted).any():
         raise UnsupportedOperator(

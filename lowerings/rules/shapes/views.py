@@ -76,12 +76,12 @@ def t(ctx: Context, x: Value) -> Value:
 @lowers(aten.select.int)
 def select(ctx: Context, x: Value, dim: int, index: int | Value) -> Value:
     dim = build.normalize_dim(dim, build.rank_of(x))
-    row = build.slice_at(x, dim, _place(index, build.shape_of(x)[dim]))
+    row = build.slice_at(x, dim, _from_front(index, build.shape_of(x)[dim]))
     return build.reshape(row, ctx.out.shape)
 
 
-def _place(index: int | Value, size: int) -> int | Value:
-    """A place counted from the front; in a loop it may have been read off a tensor."""
+def _from_front(index: int | Value, size: int) -> int | Value:
+    """An index counted from the front; in a loop it may have been read off a tensor."""
     if not build.is_value(index):
         return index % size
     index = build.reshape(build.cast(index, torch.int64), ())
@@ -131,9 +131,9 @@ def slice_scatter(
     src = build.broadcast_to(build.cast(src, build.dtype_of(x)), part)
     if step == 1 or count == 1:
         return build.update_slice(x, src, dim, low)
-    places = [(0, 0, 0)] * len(shape)
-    places[dim] = (low, shape[dim] - low - (count - 1) * step - 1, step - 1)
-    return build.overlay(x, src, places)
+    padding = [(0, 0, 0)] * len(shape)
+    padding[dim] = (low, shape[dim] - low - (count - 1) * step - 1, step - 1)
+    return build.overlay(x, src, padding)
 
 
 @lowers(aten.diagonal.default)
@@ -160,8 +160,8 @@ def diagonal_scatter(
     first = offset if offset >= 0 else -offset * columns
     last = first + (length - 1) * (columns + 1)
     flat = build.reshape(build.transpose(x, order), [*batch, rows * columns])
-    places = [(0, 0, 0)] * len(batch) + [(first, rows * columns - last - 1, columns)]
-    flat = build.overlay(flat, build.cast(src, build.dtype_of(x)), places)
+    padding = [(0, 0, 0)] * len(batch) + [(first, rows * columns - last - 1, columns)]
+    flat = build.overlay(flat, build.cast(src, build.dtype_of(x)), padding)
     moved = build.reshape(flat, [*batch, rows, columns])
     return build.transpose(moved, invert_perm(order))
 

@@ -1,6 +1,6 @@
 """Collectives of the devices of a mesh, inside manual regions.
 
-The groups are the places of devices in the mesh, one group of `group_size` after another. The pass
+The groups are the indices of devices in the mesh, one group of `group_size` after another. The pass
 `gather_manual_regions` numbers the channels.
 """
 

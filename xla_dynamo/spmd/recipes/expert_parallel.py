@@ -142,10 +142,10 @@ def _masks(
     slots = torch.arange(capacity, device=chosen[0].device)
     for weight, one_hot in zip(weights, chosen, strict=True):
         count = one_hot.long()
-        place = count.cumsum(1) - count + filled  # [b, s, experts]
+        position = count.cumsum(1) - count + filled  # [b, s, experts]
         filled = filled + count.sum(1, keepdim=True)
-        has_slot = (one_hot & (place < capacity)).unsqueeze(-1)
-        mask = (has_slot & (place.unsqueeze(-1) == slots)).float()
+        has_slot = (one_hot & (position < capacity)).unsqueeze(-1)
+        mask = (has_slot & (position.unsqueeze(-1) == slots)).float()
         dispatch = dispatch + mask
         combine = combine + mask * weight[..., None, None]
     return dispatch, combine

@@ -1,4 +1,4 @@
-"""Rules of bounded programs: operations that compute place by place, or move places."""
+"""Rules of bounded programs: operations that compute element by element, or move elements."""
 
 import torch
 from jax.extend.mlir import ir
@@ -22,20 +22,20 @@ from xla_dynamo.lowerings.bounded.numbers import computed_number
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, named
 
-_BY_PLACE = ELEMENTWISE | named(
+_BY_ELEMENT = ELEMENTWISE | named(
     "bitcast_convert complex count_leading_zeros imag popcnt real reduce_precision "
     "shift_left shift_right_arithmetic shift_right_logical"
 )
-_BY_PLACE |= named(
+_BY_ELEMENT |= named(
     "acos acosh asin asinh atan atanh bessel_i1e conj cosh digamma is_inf is_neg_inf is_pos_inf "
     "lgamma next_after polygamma sinh tan zeta",
     "chlo",
 )
 
 
-@bounds(*_BY_PLACE)
-def by_place(ctx: BoundedContext, row: Row) -> None:
-    """Each element of the result is computed from the operands' at the same place."""
+@bounds(*_BY_ELEMENT)
+def by_element(ctx: BoundedContext, row: Row) -> None:
+    """Each element of the result is computed from the operands' at the same index."""
     allow(row)
     sizes = row.result()
     given = [ctx.operand(row, i) for i in range(len(row.op.operands))]
@@ -54,7 +54,7 @@ def barrier(ctx: BoundedContext, row: Row) -> None:
 
 @bounds("stablehlo.iota")
 def iota(ctx: BoundedContext, row: Row) -> None:
-    """Each place has its own number, whatever the extent is."""
+    """Each element has its own number, whatever the extent is."""
     allow(row)
     along = ir.IntegerAttr(row.op.attributes["iota_dimension"]).value
     dims = [uniform_dim(sizes) for sizes in row.result()]
@@ -65,7 +65,7 @@ def iota(ctx: BoundedContext, row: Row) -> None:
 
 @bounds("stablehlo.rng_bit_generator")
 def random_bits(ctx: BoundedContext, row: Row) -> None:
-    """Each place has a number of its own; which numbers they are depends on the bounds."""
+    """Each element has a number of its own; which numbers they are depends on the bounds."""
     state, bits = row.op.results
     ctx.dims[state] = ctx.operand(row, 0)
     ctx.dims[bits] = tuple(
@@ -79,10 +79,12 @@ def broadcast(ctx: BoundedContext, row: Row) -> None:
     """Dimensions that are new, or of size 1 before, are uniform."""
     allow(row)
     dims = [uniform_dim(sizes) for sizes in row.result()]
-    places = list(ir.DenseI64ArrayAttr(row.op.attributes["broadcast_dimensions"]))
-    for dim, place, before in zip(ctx.operand(row, 0), places, row.operand(0), strict=True):
-        if before == row.result()[place]:
-            dims[place] = dim
+    result_dims = list(ir.DenseI64ArrayAttr(row.op.attributes["broadcast_dimensions"]))
+    for dim, result_dim, before in zip(
+        ctx.operand(row, 0), result_dims, row.operand(0), strict=True
+    ):
+        if before == row.result()[result_dim]:
+            dims[result_dim] = dim
         elif set(before) != {1}:
             raise Refused("it repeats a dynamic dimension")
     ctx.dims[row.op.results[0]] = tuple(dims)
@@ -115,7 +117,7 @@ def reverse(ctx: BoundedContext, row: Row) -> None:
 
 @bounds("stablehlo.slice")
 def slice_(ctx: BoundedContext, row: Row) -> None:
-    """A part of a dynamic dimension begins at a number, or is a number of places at its end."""
+    """A part of a dynamic dimension begins at a number, or is a number of elements at its end."""
     allow(row, "start_indices", "limit_indices")
     given = zip(
         ctx.operand(row, 0),
@@ -133,7 +135,7 @@ def slice_(ctx: BoundedContext, row: Row) -> None:
         elif not any(map(is_dynamic, (before, start, limit))):
             dims.append(static_dim(after))
         elif set(stride) != {1}:
-            raise Refused("it takes every n-th place of a dynamic dimension")
+            raise Refused("it takes every n-th element of a dynamic dimension")
         else:
             dims.append(_part(ctx, dim, before, start, after))
         starts.append(start)
@@ -209,7 +211,7 @@ def _is_reshaped(value: ir.Value) -> bool:
 
 @bounds("stablehlo.pad")
 def pad(ctx: BoundedContext, row: Row) -> None:
-    """Behind a dynamic dimension the padding begins at run time, so its places are filled first."""
+    """Padding begins behind the extent, so what is arbitrary there becomes padding first."""
     allow(row)
     x, number = row.op.operands
     before = ctx.operand(row, 0)
@@ -227,7 +229,7 @@ def pad(ctx: BoundedContext, row: Row) -> None:
         elif not (any(low) or any(high) or any(interior)):
             dims.append(dim)
         elif any(interior) or min(low) < 0:
-            raise Refused("it puts numbers between the places of a dynamic dimension")
+            raise Refused("it puts numbers between the elements of a dynamic dimension")
         else:
             extent = ctx.count(dim).plus(low[0] + high[0])
             if not extent.never_below(0, ctx.symbols.lows):
