@@ -17,7 +17,7 @@ from jax.extend.mlir import ir
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.cache_folder import CacheFolder
 from xla_dynamo.runtime.cache_settings import disk_cache
-from xla_dynamo.runtime.cpu import call_scripts, foreign_calls
+from xla_dynamo.runtime.cpu import foreign_calls, script_layout
 from xla_dynamo.runtime.cpu.features import processor
 from xla_dynamo.runtime.jaxlib_private import (
     LoadedExecutable,
@@ -34,7 +34,7 @@ KIND = "executable"
 # configuration. XLA:CPU cannot write its calls of oneDNN: it takes each for a call of another kind,
 # and reads beyond it (thunk_proto_serdes.cc, jaxlib 0.10.2).
 _CALLS = re.compile(
-    rf"{re.escape(foreign_calls.TARGET)}|{re.escape(call_scripts.TARGET)}|lapack_\w+|cu(solver|blas|fft|dnn)\w*|cub_\w+|hipsolver_\w+|mhlo\.\w+"
+    rf"{re.escape(foreign_calls.TARGET)}|{re.escape(script_layout.TARGET)}|lapack_\w+|cu(solver|blas|fft|dnn)\w*|cub_\w+|hipsolver_\w+|mhlo\.\w+"
     r"|chlo\.\w+|stablehlo\.\w+|Sharding|SPMDFullToShardShape|SPMDShardToFullShape|TopK"
     r"|annotate_device_placement|xla\.sdy\.\w+"
 )

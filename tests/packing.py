@@ -10,7 +10,7 @@ from tests.freezing import check_inference
 from xla_dynamo.kernels import onednn_convolution
 from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.programs.program import Handles
-from xla_dynamo.runtime.cpu.call_scripts import TARGET
+from xla_dynamo.runtime.cpu.script_layout import TARGET
 
 needs_onednn = pytest.mark.skipif(
     "onednn_packed" not in libraries_of("cpu"), reason="no library of oneDNN's own is here"

@@ -15,7 +15,7 @@ from tests.spmd.sharding import WIDE
 from xla_dynamo import spmd
 from xla_dynamo.lowerings.passes.switches import Switches, switched
 from xla_dynamo.lowerings.passes.table import PASSES
-from xla_dynamo.runtime.cpu.call_scripts import TARGET
+from xla_dynamo.runtime.cpu.script_layout import TARGET
 
 SKIPPED = [p.name for p in PASSES if not p.is_needed]
 SWITCHES = {

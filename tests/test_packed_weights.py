@@ -22,8 +22,9 @@ from xla_dynamo.kernels import convolution_parts, packed_convolution
 from xla_dynamo.kernels.onednn_convolution import OneDNNConvolution
 from xla_dynamo.kernels.packed_convolution import PackedConvolution
 from xla_dynamo.lowerings.passes.epilogues import PostOp
-from xla_dynamo.runtime.cpu.call_scripts import TARGET, handles_of
+from xla_dynamo.runtime.cpu.call_scripts import handles_of
 from xla_dynamo.runtime.cpu.onednn import OneDNNError
+from xla_dynamo.runtime.cpu.script_layout import TARGET
 
 __all__ = ["always"]  # a fixture
 pytestmark = needs_onednn

@@ -23,7 +23,6 @@ import torch
 
 from xla_dynamo.runtime.cpu import foreign_calls, native_code, script_layout
 
-TARGET = "xla_dynamo.script"
 FIRST_FREE = script_layout.MOST_ADDRESSES
 _ALIGNMENT = 64  # XLA:CPU copies what is not aligned so
 
@@ -167,7 +166,7 @@ def register(threads: tuple[Any, Any]) -> None:
             return
         addresses = compiled(threads)
         capsule = jax.ffi.pycapsule(addresses["handler"])
-        jax.ffi.register_ffi_target(TARGET, capsule, platform="cpu")
+        jax.ffi.register_ffi_target(script_layout.TARGET, capsule, platform="cpu")
         for name in ("forget", "invalid", "clamp"):
             functions[name] = ctypes.CFUNCTYPE(ctypes.c_int)(addresses[name])
             functions[name].__name__ = name

@@ -17,6 +17,8 @@ first, and slots behind them. A word is the value, plus what the bits of its kin
 
 import ctypes
 
+# The name under which XLA knows the handler.
+TARGET = "xla_dynamo.script"
 WORD = 8
 # The most arguments of a call, and the most operands and results of a custom call together.
 MOST_ARGUMENTS, MOST_ADDRESSES = 6, 8

@@ -16,7 +16,7 @@ from tests.compiling import watched
 from tests.packing import always, convolution, needs_onednn
 from xla_dynamo.kernels import convolution_parts, packed_convolution
 from xla_dynamo.kernels.libraries import can_execute_packed
-from xla_dynamo.runtime.cpu.call_scripts import TARGET
+from xla_dynamo.runtime.cpu.script_layout import TARGET
 
 __all__ = ["always"]  # a fixture
 pytestmark = needs_onednn

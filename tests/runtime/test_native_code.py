@@ -18,8 +18,8 @@ from xla_dynamo.kernels import libraries
 from xla_dynamo.programs import storage, targets
 from xla_dynamo.programs.storage import read_program, write_program
 from xla_dynamo.runtime.cpu import call_scripts, native_code
-from xla_dynamo.runtime.cpu.call_scripts import TARGET
 from xla_dynamo.runtime.cpu.native_code import NativeCodeError
+from xla_dynamo.runtime.cpu.script_layout import TARGET
 
 __all__ = ["always"]  # a fixture
 compiles = pytest.mark.skipif(not native_code.can_compile(), reason="nothing compiles here")

@@ -13,7 +13,7 @@ from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import Kernel, register
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16
-from xla_dynamo.runtime.cpu import call_scripts, foreign_calls
+from xla_dynamo.runtime.cpu import foreign_calls, script_layout
 from xla_dynamo.runtime.cpu.script_layout import MOST_ADDRESSES
 from xla_dynamo.torch_private import invert_perm
 
@@ -112,7 +112,7 @@ def script_call(number: int, operands: Sequence[Value], type_: ir.Type) -> Value
     return hlo.CustomCallOp(
         [type_],
         list(operands),
-        call_scripts.TARGET,
+        script_layout.TARGET,
         backend_config=ir.DictAttr.get({"script": ir.DenseI64ArrayAttr.get([number])}),
         operand_layouts=ir.ArrayAttr.get([row_major_layout(x.type) for x in operands]),
         result_layouts=ir.ArrayAttr.get([row_major_layout(type_)]),
