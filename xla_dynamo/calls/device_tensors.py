@@ -43,16 +43,18 @@ def _prepared(tensor: torch.Tensor, slot: Input) -> torch.Tensor:
 def results_on_device(program: Program, memory: Memory, tensors: DeviceTensors) -> Any:
     """The step that makes tensors of the device of a program's results."""
     geometries = own_geometries(program)[: len(program.results) - len(program.of(Donated))]
+    slots = enumerate(program.results)
+    changes = {i: restriding(slot.restride) for i, slot in slots if slot.restride is not None}
 
     def elsewhere(number: int, buffer: Buffer) -> torch.Tensor:
         try:
             elements = gathered(buffer, memory.placement)
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             raise failure(error, program) from error
-        slot = program.results[number]
-        if slot.restride is not None:
-            elements = restriding(slot.restride)(elements)
-        return elements.cpu() if slot.on_host else tensors.over_memory(elements)
+        if number in changes:
+            elements = changes[number](elements)
+        on_host = program.results[number].on_host
+        return elements.cpu() if on_host else tensors.over_memory(elements)
 
     def export(
         results: Results, changing: list[torch.Tensor], stream: int | None

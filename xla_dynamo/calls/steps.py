@@ -14,7 +14,7 @@ from xla_dynamo.calls.buffer_calls import BufferCall, buffer_call
 from xla_dynamo.calls.device_tensors import inputs_of_device, results_on_device
 from xla_dynamo.calls.failures import failure
 from xla_dynamo.calls.frozen_inputs import FrozenValues
-from xla_dynamo.calls.supply import supply_of
+from xla_dynamo.calls.supply import InputParts, supply_of
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.memory.donated_inputs import write_back
 from xla_dynamo.memory.memory import Memory, Results, Supply
@@ -74,11 +74,11 @@ def steps_of(
     memory = memory_of(program, executable, keeps_inputs)
     placement, tensors = memory.placement, memory.placement.tensors
     run = after_signals(executable.execute) if program.calls_torch else executable.execute
+    inputs: InputParts = memory.inputs if tensors is None else inputs_of_device(memory, tensors)
     if tensors is None:
-        export, inputs = _exporter(program, memory), memory.inputs
+        export = _exporter(program, memory)
     else:
         export = results_on_device(program, memory, tensors)
-        inputs = inputs_of_device(memory, tensors)  # type: ignore[assignment]
 
     def frozen(slots: Sequence[Any]) -> Supply:
         assert frozen_values is not None
@@ -113,10 +113,9 @@ def _checked(program: Program, run: Run) -> Run:
 
 
 def _exporter(program: Program, memory: Memory) -> Export:
-    slots = enumerate(program.results)
+    slots = list(enumerate(program.results))
     changes = [(i, restriding(slot.restride)) for i, slot in slots if slot.restride is not None]
     if memory.placement.has_streams:
-        slots = enumerate(program.results)
         changes += [(index, torch.Tensor.cpu) for index, slot in slots if slot.on_host]
     donated = program.of(Donated)
     first = len(program.results) - len(donated)

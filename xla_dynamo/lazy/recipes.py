@@ -19,6 +19,7 @@ from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Geometry, refuse_other_forms, shows_twice
 from xla_dynamo.lazy.refusals import refuse_as_eager, without_log
 from xla_dynamo.lazy.signatures import Signature
+from xla_dynamo.torch_patches import tracing
 from xla_dynamo.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -96,7 +97,8 @@ def recipe_of(
         return _recipes[key]
     except KeyError:
         pass
-    with _lock:
+    # The gate first: a thread that exports may ask for a recipe, too.
+    with tracing(), _lock:
         if len(_recipes) >= _MOST:  # of sizes that never come again, mostly
             _recipes.clear()
         recipe = _recipes[key] = _infer(signature, args, kwargs)

@@ -14,6 +14,7 @@ from torch.fx.traceback import preserve_node_meta
 from xla_dynamo.dynamo.eager_run import EagerRun, users_function
 from xla_dynamo.errors import UnsupportedError, UnsupportedTensor
 from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.torch_patches import tracing
 from xla_dynamo.torch_private import (
     FakeTensorMode,
     OpOverload,
@@ -113,7 +114,7 @@ class StepTrace:
             mode.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) else a
             for a in (*args, *beside.values(), vector)
         ]
-        with mode, preserve_node_meta():
+        with tracing(), mode, preserve_node_meta():
             self.gm = make_fx(self._step)(*self.fakes)
         _check_writes(self.gm)
 
