@@ -55,9 +55,12 @@ class PackedKernel(Kernel):
 
     Attributes:
         replaces: the name of the other kernel.
+        reads_plain: whether it also takes calls whose other operands are no such values: a plan
+            then reads all operands at each call.
     """
 
     replaces: ClassVar[str]
+    reads_plain: ClassVar[bool] = False
 
     @classmethod
     def of_call(cls, op: ir.Operation) -> Self | None:
@@ -78,7 +81,10 @@ class PackedKernel(Kernel):
         raise NotImplementedError
 
     def packed(self, *weights: torch.Tensor) -> Any:
-        """Pack the weights; returns an object whose `plan` the handle is the address of."""
+        """Pack the weights; returns an object whose `plan` the handle is the address of.
+
+        Without weights the plan reads all operands at each call.
+        """
         raise NotImplementedError
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.freezing import check_inference, frozen
-from tests.packing import Block, always, assert_packed, convolution, forms, needs_onednn
+from tests.packing import DTYPES, Block, always, assert_packed, convolution, forms, needs_onednn
 
 __all__ = ["always"]  # a fixture
 pytestmark = needs_onednn
@@ -24,17 +24,19 @@ ACTIVATIONS = {
 }
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_an_activation_is_in_the_call(name):
-    model = nn.Sequential(convolution(), ACTIVATIONS[name]).eval()
-    x = torch.randn(2, 8, 6, 6) * 3
+def test_an_activation_is_in_the_call(name, dtype):
+    model = nn.Sequential(convolution(), ACTIVATIONS[name]).eval().to(dtype)
+    x = torch.randn(2, 8, 6, 6, dtype=dtype) * 3
     assert_packed(model, x, 1)
     assert [then[0][0] for then in forms(model, x)] == [name]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("groups", [1, 8])
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_of_special_numbers(name, groups):
+def test_activations_of_special_numbers(name, groups, dtype):
     """NaN, infinities and zeros of both signs, and what is beyond the range of an exponential."""
     conv = convolution(kernel_size=1, groups=groups, bias=False)
     with torch.no_grad():
@@ -43,13 +45,14 @@ def test_activations_of_special_numbers(name, groups):
     special = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 100.0, -100.0, 1e-40, 5e37]
     x = torch.zeros(1, 8, 3, 3)
     x[0, 0] = torch.tensor(special).view(3, 3)
-    model = nn.Sequential(conv, ACTIVATIONS[name])
-    check_inference(frozen(model), x, eager=model, equal_nan=True)
+    model = nn.Sequential(conv, ACTIVATIONS[name]).to(dtype)
+    check_inference(frozen(model), x.to(dtype), eager=model, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("last", [True, False])
-def test_a_sum_is_in_the_call(last):
-    model, x = Block(last), torch.randn(2, 8, 6, 6)
+def test_a_sum_is_in_the_call(last, dtype):
+    model, x = Block(last).to(dtype), torch.randn(2, 8, 6, 6, dtype=dtype)
     assert_packed(model, x, 2)
     assert forms(model, x) == [[["relu"]], [["add"], ["relu"]] if last else [["add"]]]
 

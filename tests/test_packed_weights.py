@@ -16,7 +16,15 @@ from torch import nn
 
 from tests.compiling import watched
 from tests.freezing import check_inference, frozen
-from tests.packing import Block, always, assert_packed, convolution, needs_onednn, packed_calls
+from tests.packing import (
+    DTYPES,
+    Block,
+    always,
+    assert_packed,
+    convolution,
+    needs_onednn,
+    packed_calls,
+)
 from xla_dynamo.errors import ExecutionError, LoweringError
 from xla_dynamo.kernels import convolution_parts, packed_convolution
 from xla_dynamo.kernels.onednn_convolution import OneDNNConvolution
@@ -47,17 +55,28 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-def test_convolutions_have_eagers_numbers_and_strides(case, form):
-    conv = convolution(**CONVOLUTIONS[case])
-    x = torch.randn(2, conv.in_channels, 9, 7).contiguous(memory_format=form)
+def test_convolutions_have_eagers_numbers_and_strides(case, form, dtype):
+    conv = convolution(**CONVOLUTIONS[case]).to(dtype)
+    x = torch.randn(2, conv.in_channels, 9, 7, dtype=dtype).contiguous(memory_format=form)
     assert_packed(conv, x, 1)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_batches(size):
-    assert_packed(convolution(padding=1), torch.randn(size, 8, 6, 6), 1)
+def test_batches(size, dtype):
+    assert_packed(convolution(padding=1).to(dtype), torch.randn(size, 8, 6, 6, dtype=dtype), 1)
+
+
+def test_values_that_are_computed_alike():
+    """Their keys are the same: two statistics of one size and the same numbers."""
+    model = nn.Sequential(convolution(), convolution())
+    x = torch.randn(2, 8, 9, 9)
+    model[1].weight = model[0].weight
+    model[1].bias = model[0].bias
+    assert_packed(model, x, 2)
 
 
 def test_an_empty_batch():

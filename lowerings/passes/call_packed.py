@@ -47,7 +47,7 @@ def _write(op: ir.Operation) -> tuple[int, PackedKernel]:
     number, form = read_packed(op)
     result, more, form = form.absorb(op.results[0])
     with ir.InsertionPoint(result.owner), op.location:
-        new = form.emit_handle(number, [*op.operands, *more], op.results[0].type)
+        new = form.emit_handle(number, [*op.operands, *more], result.type)
     result.replace_all_uses_with(new)
     return number, form
 
@@ -55,6 +55,6 @@ def _write(op: ir.Operation) -> tuple[int, PackedKernel]:
 def _erase_unused(main: func.FuncOp) -> None:
     """Erase the operations that the calls have replaced."""
     for op in reversed(operations_of(main)):
-        replaced = is_packed(op) or op.name in ELEMENTWISE
+        replaced = is_packed(op) or op.name in ELEMENTWISE or op.name == "stablehlo.reshape"
         if replaced and not has_uses(op):
             op.erase()

@@ -1,6 +1,7 @@
-"""What follows a convolution that oneDNN computes on the way: an activation, and a sum.
+"""What follows a product or convolution that oneDNN computes on the way: an activation, and a sum.
 
-Activations are a table of expressions as rules write them, and of oneDNN's algorithms.
+Activations are a table of expressions as rules write them, and of oneDNN's algorithms. Rules
+compute those of bfloat16 and float16 in float32, between two conversions, and so does oneDNN.
 """
 
 import dataclasses
@@ -9,10 +10,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 from jax.extend.mlir import ir
 
+from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.specifications import Specification
-from xla_dynamo.lowerings.builders.values import Value, defining_name, number_of
+from xla_dynamo.lowerings.builders.values import Value, defining_name, dtype_of, number_of
 
 # An expression: X, a number, a name for any number, or an operation on expressions. A comparison
 # has its direction behind a point.
@@ -100,26 +103,73 @@ def epilogue_of(x: Value) -> Epilogue:
 
 def _sum(found: Epilogue) -> Epilogue:
     """With a value of the same type that is added to the result and to nothing else of it."""
-    users = _users(found.result)
+    dtype, value = dtype_of(found.result), _widened(found.result)
+    users = [] if value is None else _users(value)
     if len(users) != 1 or users[0].name != "stablehlo.add":
         return found
     (add,) = users
-    others = [v for v in add.operands if v != found.result]
+    others = [v for v in add.operands if v != value]
     if len(others) != 1 or _is_spread(others[0]):
         return found
-    return Epilogue(add.results[0], (*found.then, PostOp("add")), others[0])
+    result, added = _narrowed(add.results[0], dtype), _before_conversion(others[0], dtype)
+    if result is None or added is None:
+        return found
+    return Epilogue(result, (*found.then, PostOp("add")), added)
 
 
 def _activation(found: Epilogue) -> Epilogue:
     """With an activation of the result, if nothing else reads the result or a part of it."""
-    for root in _computed_of(found.result):
-        for name, activation in ACTIVATIONS.items():
-            matching = _Matching(found.result)
-            found_it = matching.is_(root, activation.expression) and matching.is_closed(root)
-            if found_it and matching.numbers == sorted(matching.numbers):
-                then = (*found.then, PostOp(name, tuple(matching.numbers)))
-                return found._replace(result=root, then=then)
+    dtype, wide = dtype_of(found.result), _widened(found.result)
+    for value in dict.fromkeys((found.result, wide)):  # clamps are written in the dtype itself
+        for root in [] if value is None else _computed_of(value):
+            for name, activation in ACTIVATIONS.items():
+                matching = _Matching(value)
+                if not (matching.is_(root, activation.expression) and matching.is_closed(root)):
+                    continue
+                result = root if value == found.result else _narrowed(root, dtype)
+                numbers = matching.numbers
+                exact = name not in LAST or torch.tensor(numbers, dtype=dtype).tolist() == numbers
+                if result is not None and exact and numbers == sorted(numbers):
+                    then = (*found.then, PostOp(name, tuple(numbers)))
+                    return found._replace(result=result, then=then)
     return found
+
+
+def _widened(value: Value) -> Value | None:
+    """The value in float32; None if something reads it as it is."""
+    if dtype_of(value) is torch.float32:
+        return value
+    return _converted(value, torch.float32)
+
+
+def _narrowed(value: Value, dtype: torch.dtype) -> Value | None:
+    """A float32 value in a dtype; None if it is read in another."""
+    return value if dtype is torch.float32 else _converted(value, dtype)
+
+
+def _converted(value: Value, dtype: torch.dtype) -> Value | None:
+    """What a value is converted to, if nothing else reads it."""
+    users = _users(value)
+    if len(users) != 1 or users[0].name != "stablehlo.convert":
+        return None
+    result = users[0].results[0]
+    return result if dtype_of(result) is dtype else None
+
+
+def _before_conversion(value: Value, dtype: torch.dtype) -> Value | None:
+    """The value of a dtype that was converted to this one of float32, permuted likewise."""
+    if dtype is torch.float32:
+        return value
+    if defining_name(value) == "stablehlo.convert":
+        source = value.owner.operands[0]
+        return source if dtype_of(source) is dtype else None
+    if defining_name(value) != "stablehlo.transpose":
+        return None
+    source = _before_conversion(value.owner.operands[0], dtype)
+    if source is None:
+        return None
+    with ir.InsertionPoint(value.owner), value.owner.location:
+        return transpose(source, list(value.owner.attributes["permutation"]))
 
 
 class _Matching:

@@ -10,15 +10,20 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
-from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import has_uses, is_used, operations_of, update_type
 from xla_dynamo.lowerings.builders.operation_names import VIEWS, named
 from xla_dynamo.lowerings.builders.values import Value, nbytes_of
-from xla_dynamo.lowerings.passes.pack_weights import Packed, is_packable, pack, packed_form
+from xla_dynamo.lowerings.passes.pack_weights import (
+    Packed,
+    PlannedCall,
+    give_handles,
+    is_packable,
+    packed_form,
+    plain_calls,
+)
 from xla_dynamo.lowerings.target import ONEDNN_PACKED, Target
 
 # Operations that have effects, or may give another value each time.
@@ -77,15 +82,16 @@ def freeze(
     if not values and not calls:
         return None
     keys = [separation.key(value) for value in values]
-    whole = {separation.key(v): v for call in calls for v in list(call.operands)[1:]}
-    every = {**whole, **dict(zip(keys, values, strict=True))}
+    # Values that are computed alike have one key.
+    read = {v: separation.key(v) for call in calls for v in list(call.operands)[1:]}
+    every = {key: v for v, key in read.items()} | dict(zip(keys, values, strict=True))
     pairs = [(k, v) for k, v in every.items() if k not in known]
     module, used = None, list[Value]()
     if pairs:
         module, used = separation.module([value for _, value in pairs])
     numbers = [ir.BlockArgument(value).arg_number for value in used]
     added = [block.add_argument(value.type, ir.Location.unknown()) for value in values]
-    packed = _pack(main, calls, {value: key for key, value in whole.items()})
+    packed = give_handles(main, _planned(main, calls, read, target))
     for value, argument in zip(values, added, strict=True):
         value.replace_all_uses_with(argument)
     separation.erase()
@@ -96,20 +102,17 @@ def freeze(
     return Cut(keys, module, numbers, [key for key, _ in pairs], packed, unused)
 
 
-def _pack(
-    main: func.FuncOp, calls: Sequence[ir.Operation], keys: Mapping[Value, str]
-) -> list[Packed]:
-    """Give the function an array of handles of some calls, and these their numbers."""
-    if calls:
-        type_ = tensor_type([len(calls)], torch.int64)
-        handles = main.entry_block.add_argument(type_, ir.Location.unknown())
-    packed = []
-    for number, call in enumerate(calls):
+def _planned(
+    main: func.FuncOp, calls: Sequence[ir.Operation], keys: Mapping[Value, str], target: Target
+) -> list[PlannedCall]:
+    """The calls with frozen weights, which have these keys, and those of plain operands."""
+    found = []
+    for call in calls:
         form = packed_form(call)
         assert form is not None
-        packed.append(Packed(tuple(keys[v] for v in list(call.operands)[1:]), form))
-        pack(call, form, handles, number)
-    return packed
+        found.append(PlannedCall(call, form, tuple(keys[v] for v in list(call.operands)[1:])))
+    known = set(calls)
+    return found + plain_calls((op for op in operations_of(main) if op not in known), target)
 
 
 class _Separation:

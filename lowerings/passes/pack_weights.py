@@ -1,18 +1,26 @@
-"""Calls of kernels whose weights are packed: they get them in a layout of their own, and once.
+"""Calls of kernels that run as plans: a program has their handles, and may have packed weights.
 
 `freeze` moves what depends on parameters alone out of a program. Where all that a call reads beside
-its first operand is such a value, it gets a handle of a `PackedKernel` instead (`pack`), which is
-made when the parameters have changed (`frozen_inputs`). Until `call_packed` has written the calls,
-they are custom calls of `PACKED`, on an array of handles and the first operand.
+its first operand is such a value, it gets a handle of a `PackedKernel` instead, which is made when
+the parameters have changed (`frozen_inputs`). Other calls get handles too, if the kernel reads
+plain operands: these are made once. Until `call_packed` has written the calls, they are custom
+calls of `PACKED`, on an array of handles and the operands that remain.
 """
 
 import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+import torch
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo as hlo
 
+from xla_dynamo.lowerings.builders.dtypes import tensor_type
+from xla_dynamo.lowerings.builders.functions import operations_of, update_type
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import KERNELS, PackedKernel, kernel_of
+from xla_dynamo.lowerings.target import ONEDNN_PLANS, Target
 
 PACKED = "xla_dynamo.packed"
 
@@ -23,7 +31,7 @@ class Packed:
 
     Attributes:
         keys: the keys of the frozen values that it reads: its weight, and its bias if it has one
-            (see `freeze.Cut`).
+            (see `freeze.Cut`). There are none if all its operands come with a call.
         form: what it computes.
     """
 
@@ -46,14 +54,55 @@ def is_packable(op: ir.Operation) -> bool:
     return packed_form(op) is not None
 
 
-def pack(op: ir.Operation, form: PackedKernel, handles: Value, number: int) -> None:
-    """Let a packable call read a handle, by this number, and its first operand."""
+class PlannedCall(NamedTuple):
+    """A call that is to read a handle.
+
+    Attributes:
+        op: the call.
+        form: what it computes.
+        keys: those of the frozen values in its operands but the first one; none if they stay.
+    """
+
+    op: ir.Operation
+    form: PackedKernel
+    keys: tuple[str, ...] = ()
+
+
+def plain_calls(operations: Iterable[ir.Operation], target: Target) -> list[PlannedCall]:
+    """The calls among some operations whose kernels read plain operands."""
+    if ONEDNN_PLANS not in target.libraries:
+        return []
+    pairs = ((op, packed_form(op)) for op in operations)
+    return [PlannedCall(op, form) for op, form in pairs if form is not None and form.reads_plain]
+
+
+def plan_calls(main: func.FuncOp, target: Target) -> list[Packed]:
+    """Let each call of a function read a handle whose kernel reads plain operands."""
+    packed = give_handles(main, plain_calls(operations_of(main), target))
+    update_type(main)
+    return packed
+
+
+def give_handles(main: func.FuncOp, calls: Sequence[PlannedCall]) -> list[Packed]:
+    """Give a function an array of handles of some calls, if any, and these their numbers."""
+    if calls:
+        type_ = tensor_type([len(calls)], torch.int64)
+        handles = main.entry_block.add_argument(type_, ir.Location.unknown())
+    for number, call in enumerate(calls):
+        _pack(call, handles, number)
+    return [Packed(call.keys, call.form) for call in calls]
+
+
+def _pack(call: PlannedCall, handles: Value, number: int) -> None:
+    """Let a call read a handle, by this number, and the operands that are not frozen."""
+    op, form = call.op, call.form
+    operands = list(op.operands)[:1] if call.keys else list(op.operands)
     text = ir.StringAttr.get(f"{form.name}:{form.text()}")
     count = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
     with ir.InsertionPoint(op), op.location:
         new = hlo.CustomCallOp(
             [op.results[0].type],
-            [handles, op.operands[0]],
+            [handles, *operands],
             PACKED,
             backend_config=ir.DictAttr.get({"kernel": text, "number": count}),
             api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4),

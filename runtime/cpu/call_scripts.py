@@ -8,7 +8,7 @@ how they lie in memory.
 The custom call's first operand is an array of addresses of plans, and its one attribute is the
 number of the plan among them. So programs hold no address, and their executables may be saved.
 
-While a script runs there are 24 slots of 64 bits. The first hold the addresses of the custom call's
+While a script runs there are 28 slots of 64 bits. The first hold the addresses of the custom call's
 operands and then of its results; the others are free.
 """
 
@@ -24,6 +24,7 @@ import torch
 from xla_dynamo.runtime.cpu import foreign_calls, native_code, script_layout
 
 FIRST_FREE = script_layout.MOST_ADDRESSES
+FLOAT_FUNCTIONS = ("forget", "invalid", "clamp", "clamp_bfloat16")
 _ALIGNMENT = 64  # XLA:CPU copies what is not aligned so
 
 
@@ -167,7 +168,7 @@ def register(threads: tuple[Any, Any]) -> None:
         addresses = compiled(threads)
         capsule = jax.ffi.pycapsule(addresses["handler"])
         jax.ffi.register_ffi_target(script_layout.TARGET, capsule, platform="cpu")
-        for name in ("forget", "invalid", "clamp"):
+        for name in FLOAT_FUNCTIONS:
             functions[name] = ctypes.CFUNCTYPE(ctypes.c_int)(addresses[name])
             functions[name].__name__ = name
 
@@ -191,7 +192,7 @@ def compiled(threads: tuple[Any, Any], **others: Any) -> dict[str, int]:
 
 
 _registering = threading.Lock()
-# The functions `forget`, `invalid` and `clamp` of `float_functions`, once registered.
+# The functions of `float_functions`, by name, once registered.
 functions: dict[str, Any] = {}
 
 

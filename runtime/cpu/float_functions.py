@@ -4,7 +4,7 @@
 operation was invalid since, as a maximum with NaN is. Both are written for the processor: on x86,
 C's `feclearexcept` also reads and writes the floating-point unit of 1980, which takes 60 ns more.
 
-`clamp` brings floats between two bounds, as torch does: NaN stays NaN.
+`clamp` and `clamp_bfloat16` bring numbers between two bounds, as torch does: NaN stays NaN.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,9 @@ from llvmlite import ir
 
 from xla_dynamo.runtime.cpu.llvm_functions import ADDRESS, NUMBER, WORD, Function
 
-_FLOAT, _FLOAT_BYTES = ir.FloatType(), 4
+_FLOAT = ir.FloatType()
+_HALF = ir.IntType(16)  # a bfloat16: the first bits of a float
+_BYTES = {_FLOAT: 4, _HALF: 2}
 _LANES = 16  # of a vector, which LLVM divides into as many as the processor needs
 # The register's bits that are notes of exceptions; on both processors the lowest says "invalid".
 _NOTES, _INVALID = {"x86_64": 0x3F, "aarch64": 0x9F}, 1
@@ -24,10 +26,10 @@ _WRITE = {"x86_64": "llvm.x86.sse.ldmxcsr", "aarch64": "llvm.aarch64.set.fpsr"}
 
 
 def write_float_functions(module: ir.Module, architecture: str) -> None:
-    """Write `forget`, `invalid` and `clamp` into a module, as scripts call them.
+    """Write `forget`, `invalid`, `clamp` and `clamp_bfloat16` into a module, as scripts call them.
 
-    The first two take nothing. `clamp` takes the address of floats, their number, and the address
-    of the lower and the upper bound.
+    The first two take nothing. The others take the address of numbers, how many there are, and the
+    address of the lower and the upper bound in float32, which are numbers of the dtype.
     """
     nothing = ir.VoidType()
     if architecture == "x86_64":
@@ -45,7 +47,8 @@ def write_float_functions(module: ir.Module, architecture: str) -> None:
     body = Function(module, "invalid", NUMBER, [], exported=True)
     body.build.ret(body.build.and_(_register(body, read), NUMBER(_INVALID)))
 
-    _write_clamp(module)
+    _write_clamp(module, "clamp", _FLOAT)
+    _write_clamp(module, "clamp_bfloat16", _HALF)
 
 
 def _register(body: Function, read: ir.Function) -> Any:
@@ -66,24 +69,24 @@ def _write_register(body: Function, write: ir.Function, value: Any) -> None:
         body.build.call(write, [place])
 
 
-def _write_clamp(module: ir.Module) -> None:
-    """`clamp`: y is low if low > x, else x; and z is high if high < y, else y.
+def _write_clamp(module: ir.Module, name: str, kind: ir.Type) -> None:
+    """A clamp of numbers: y is low if low > x, else x; and z is high if high < y, else y.
 
     No comparison with NaN holds, nor one of -0 with 0, so both stay as they are.
     """
-    body = Function(module, "clamp", NUMBER, [ADDRESS, WORD, ADDRESS], exported=True)
+    body = Function(module, name, NUMBER, [ADDRESS, WORD, ADDRESS], exported=True)
+    size = _BYTES[kind]
     (values, count, bounds), build = body.arguments, body.build
-    ends = [body.load(bounds, at, type_=_FLOAT) for at in (0, _FLOAT_BYTES)]
+    ends = [body.load(bounds, at, type_=_FLOAT) for at in (0, 4)]
     vectors = [_repeated(build, end) for end in ends]
     whole = build.udiv(count, WORD(_LANES))
     with body.times(whole) as index:
-        _clamp_at(
-            body, body.address(values, build.mul(index, WORD(_LANES * _FLOAT_BYTES))), vectors
-        )
+        at = build.mul(index, WORD(_LANES * size))
+        _clamp_at(body, body.address(values, at), kind, vectors)
     done = build.mul(whole, WORD(_LANES))
     with body.times(build.sub(count, done)) as index:
-        at = build.mul(build.add(done, index), WORD(_FLOAT_BYTES))
-        _clamp_at(body, body.address(values, at), ends)
+        at = build.mul(build.add(done, index), WORD(size))
+        _clamp_at(body, body.address(values, at), kind, ends)
     build.ret(NUMBER(0))
 
 
@@ -95,10 +98,27 @@ def _repeated(build: ir.IRBuilder, value: Any) -> Any:
     return build.shuffle_vector(first, vector(ir.Undefined), places)
 
 
-def _clamp_at(body: Function, address: Any, ends: Sequence[Any]) -> None:
-    """Clamp what is at an address: a float, or a vector of them as the ends are."""
+def _clamp_at(body: Function, address: Any, kind: ir.Type, ends: Sequence[Any]) -> None:
+    """Clamp what is at an address: a number, or a vector of them if the ends are vectors."""
     build, (low, high) = body.build, ends
-    value = build.load(address, typ=low.type, align=_FLOAT_BYTES)
+    value = build.load(address, typ=_like(low.type, kind), align=_BYTES[kind])
+    if kind is _HALF:
+        wide, bits = _like(low.type, NUMBER), _shift(low.type)
+        value = build.bitcast(build.shl(build.zext(value, wide), bits), low.type)
     value = build.select(build.fcmp_ordered(">", low, value), low, value)
     value = build.select(build.fcmp_ordered("<", high, value), high, value)
-    build.store(value, address, align=_FLOAT_BYTES)
+    if kind is _HALF:
+        value = build.trunc(build.lshr(build.bitcast(value, wide), bits), _like(low.type, kind))
+    build.store(value, address, align=_BYTES[kind])
+
+
+def _like(given: ir.Type, kind: ir.Type) -> ir.Type:
+    """A type, or the type of a vector of it if another type is one of a vector."""
+    return ir.VectorType(kind, given.count) if isinstance(given, ir.VectorType) else kind
+
+
+def _shift(given: ir.Type) -> Any:
+    """The bits that a float has more than a bfloat16, once or in each element of a vector."""
+    if isinstance(given, ir.VectorType):
+        return ir.Constant(ir.VectorType(NUMBER, given.count), [16] * given.count)
+    return NUMBER(16)

@@ -16,7 +16,8 @@ import torch
 
 _NAME = "libdnnl.so.3"
 _OPENMP = 2  # how a library's threads are made
-_CPU, _IN_ORDER, _FLOAT32, _ANY_LAYOUT, _KERNEL, _FROM, _TO = 1, 1, 3, 1, 8, 1, 17
+_CPU, _IN_ORDER, _ANY_LAYOUT, _KERNEL, _FROM, _TO = 1, 1, 1, 8, 1, 17
+_DTYPES = {torch.float16: 1, torch.bfloat16: 2, torch.float32: 3}
 _USERS_SCRATCHPAD = 1
 # What the scratchpad's memory is to a primitive, what asks for its description, and the algorithm
 # of convolutions.
@@ -101,12 +102,14 @@ def numbers(values: Sequence[int]) -> ctypes.Array:
     return (ctypes.c_int64 * len(values))(*values)
 
 
-def described(shape: Sequence[int], strides: Sequence[int] | None) -> Object:
-    """A description of float32 memory; without strides oneDNN is to choose the layout."""
+def described(
+    shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype = torch.float32
+) -> Object:
+    """A description of memory; without strides oneDNN is to choose the layout."""
     make = "memory_desc_create_with_tag" if strides is None else "memory_desc_create_with_strides"
     layout = _ANY_LAYOUT if strides is None else numbers(strides)
     sizes = numbers(shape)
-    return Object("memory_desc", make, len(shape), sizes, _FLOAT32, layout)
+    return Object("memory_desc", make, len(shape), sizes, _DTYPES[dtype], layout)
 
 
 def described_primitive(kind: str, arguments: Sequence[Any], faster: Mapping[str, str]) -> Object:

@@ -1,4 +1,4 @@
-"""Convolutions and products by oneDNN: cold, and of sizes below those that it is used for.
+"""Convolutions and products by XLA's calls of oneDNN: cold, and of sizes below those that pay.
 
 What oneDNN refuses ends the process, so a failure here may be that pytest dies.
 """
@@ -17,7 +17,9 @@ from tests.op_sweep import check
 from xla_dynamo import OptionError
 from xla_dynamo.kernels import onednn_convolution, onednn_product
 from xla_dynamo.kernels.libraries import libraries_of
+from xla_dynamo.lowerings.target import ONEDNN_PLANS
 from xla_dynamo.options import Options
+from xla_dynamo.programs import targets
 
 DTYPES = (torch.float32, torch.bfloat16)
 CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -26,7 +28,8 @@ TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3
 
 @pytest.fixture(autouse=True)
 def always(cold, monkeypatch):
-    """However little there is to multiply."""
+    """However little there is to multiply, and without plans (`tests/test_planned_products.py`)."""
+    monkeypatch.setattr(targets, "libraries_of", lambda name: libraries_of(name) - {ONEDNN_PLANS})
     monkeypatch.setattr(onednn_convolution, "FEWEST_IN_CONVOLUTION", 0)
     monkeypatch.setattr(onednn_product, "FEWEST_IN_PRODUCT", dict.fromkeys(DTYPES, 0))
     torch.manual_seed(0)

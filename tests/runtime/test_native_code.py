@@ -42,6 +42,10 @@ PARTS = {
     "forget": (r"stmxcsr .* \$-64, .* ldmxcsr", r"mrs x\d+, FPSR .* msr FPSR, x\d"),
     "invalid": (r"stmxcsr .* \$1,", r"mrs x\d+, FPSR .* #0x1"),
     "clamp": (r"maxps .* minps .* maxss .* minss", r"fcmgt v\d+\.4s.* bsl .* fcsel"),
+    "clamp_bfloat16": (
+        r"maxps .* minps .* maxss",
+        r"v\d+\.4h, #16 .* fcmgt .* fcsel",
+    ),
 }
 
 
@@ -75,21 +79,22 @@ def test_both_architectures(number):
 
 @pytest.fixture(scope="module")
 def functions():
-    """`forget`, `invalid` and `clamp`, as functions of ctypes."""
+    """Those of `float_functions`, as functions of ctypes."""
     if not native_code.can_compile():
         pytest.skip("nothing compiles here")
     c = ctypes.CDLL(None)
     addresses = call_scripts.compiled((c.abs, c.abs))  # which are not called
     return {
         name: ctypes.CFUNCTYPE(ctypes.c_int)(addresses[name])
-        for name in ("forget", "invalid", "clamp")
+        for name in call_scripts.FLOAT_FUNCTIONS
     }
 
 
 def clamp(functions, values, low, high):
-    """Clamp an array in place, as scripts do."""
+    """Clamp an array in place, as scripts do; of integers of 16 bits it is one of bfloat16."""
     bounds = (ctypes.c_float * 2)(low, high)
-    call = ctypes.cast(functions["clamp"], ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 6))
+    name = "clamp" if values.dtype == np.float32 else "clamp_bfloat16"
+    call = ctypes.cast(functions[name], ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 6))
     assert call(values.ctypes.data, len(values), ctypes.addressof(bounds), 1, 2, 3) == 0
 
 
@@ -117,6 +122,18 @@ def test_clamp_to_the_last_bit(functions, low):
                 part[np.float32(low) > part] = low
                 part[np.float32(high) < part] = high
             np.testing.assert_array_equal(actual.view(np.uint32), expected.view(np.uint32))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, np.inf), (0.0, 6.0), (-0.0, 0.0), (-1.5, np.nan)])
+def test_clamp_of_every_bfloat16(functions, low, high):
+    """As those of the same numbers in float32."""
+    every = np.arange(1 << 16, dtype=np.uint16)
+    wide = (every.astype(np.uint32) << 16).view(np.float32)
+    clamp(functions, wide, low, high)
+    for count in (len(every), 5):
+        actual = every[-count:].copy()
+        clamp(functions, actual, low, high)
+        np.testing.assert_array_equal(actual, wide.view(np.uint32)[-count:] >> 16)
 
 
 def test_notes_of_exceptions(functions):

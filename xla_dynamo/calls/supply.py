@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+from xla_dynamo.calls.packed_values import pack
 from xla_dynamo.calls.seeds import draw_seed
 from xla_dynamo.lowerings.passes.contraction_barriers import NEGATIVE_ZERO
 from xla_dynamo.memory.memory import Memory, Supply
@@ -48,6 +49,10 @@ def supply_of(
         assert frozen is not None, "a frozen value, and nobody who computes it"
         return [frozen(slots)]
 
+    def plans(slots: Sequence[Handles]) -> list[Supply]:
+        buffers = [pack(slot.calls, [()] * len(slot.calls), memory.placement) for slot in slots]
+        return [lambda _, stream: buffers]
+
     by_kind: dict[type, Callable[[Any], list[Supply]]] = {
         Input: inputs,
         Constant: constants,
@@ -58,6 +63,8 @@ def supply_of(
     }
 
     def supplier(slot: Slot) -> Callable[[Any], list[Supply]]:
+        if isinstance(slot, Handles) and not slot.reads_frozen:
+            return plans
         return by_kind[Input if isinstance(slot, Input) else type(slot)]
 
     parts = [

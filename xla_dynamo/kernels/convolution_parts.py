@@ -8,7 +8,6 @@ from xla_dynamo.kernels.onednn_convolution import OneDNNConvolution
 
 # Multiplications below which to call other threads costs more than they do.
 FEWEST_DIVIDED = 1 << 20
-_FLOAT32 = 4
 
 
 class Part(NamedTuple):
@@ -40,17 +39,17 @@ def parts_of(form: OneDNNConvolution, threads: int) -> list[Part]:
             (1, channels, batch * height * width, 1)
             for batch, channels, height, width in (image, result)
         )
-    whole = Part(image, result, form.low, form.high)
+    whole, itemsize = Part(image, result, form.low, form.high), form.dtypes[0].itemsize
     batch, rows = result[0], result[2]
     if math.prod(result) * math.prod(form.kernel[1:]) < FEWEST_DIVIDED:
         return [whole]
     if batch % threads == 0:
         each = batch // threads
-        return [_images(whole, first, each) for first in range(0, batch, each)]
+        return [_images(whole, itemsize, first, each) for first in range(0, batch, each)]
     ranges = min(threads // math.gcd(batch, threads), rows)
     ends = [rows * i // ranges for i in range(ranges + 1)]
     return [
-        _rows(_images(whole, number, 1), form, first, end)
+        _rows(_images(whole, itemsize, number, 1), form, first, end)
         for number in range(batch)
         for first, end in itertools.pairwise(ends)
     ]
@@ -62,20 +61,20 @@ def _is_product(form: OneDNNConvolution) -> bool:
     return ones == [1] * 4 and not any([*form.low, *form.high])
 
 
-def _images(part: Part, first: int, count: int) -> Part:
+def _images(part: Part, itemsize: int, first: int, count: int) -> Part:
     """Some images of a part."""
     return part._replace(
         image=(count, *part.image[1:]),
         result=(count, *part.result[1:]),
-        image_offset=first * math.prod(part.image[1:]) * _FLOAT32,
-        result_offset=first * math.prod(part.result[1:]) * _FLOAT32,
+        image_offset=first * math.prod(part.image[1:]) * itemsize,
+        result_offset=first * math.prod(part.result[1:]) * itemsize,
     )
 
 
 def _rows(part: Part, form: OneDNNConvolution, first: int, end: int) -> Part:
     """Some rows of the result of a part that is one image, and the rows of the image they need."""
     (_, channels, height, width), (_, out, _, columns) = part.image, part.result
-    stride, padding = form.stride[0], part.low[0]
+    stride, padding, itemsize = form.stride[0], part.low[0], form.dtypes[0].itemsize
     reach = (form.kernel[2] - 1) * form.dilation[0] + 1
     start, stop = first * stride - padding, (end - 1) * stride - padding + reach
     low, high = max(start, 0), min(stop, height)
@@ -84,6 +83,6 @@ def _rows(part: Part, form: OneDNNConvolution, first: int, end: int) -> Part:
         result=(1, out, end - first, columns),
         low=(low - start, part.low[1]),
         high=(stop - high, part.high[1]),
-        image_offset=part.image_offset + low * width * channels * _FLOAT32,
-        result_offset=part.result_offset + first * columns * out * _FLOAT32,
+        image_offset=part.image_offset + low * width * channels * itemsize,
+        result_offset=part.result_offset + first * columns * out * itemsize,
     )

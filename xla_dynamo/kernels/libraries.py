@@ -6,7 +6,13 @@ import sys
 
 import torch
 
-from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16, ONEDNN_PACKED, TORCH
+from xla_dynamo.lowerings.target import (
+    ONEDNN,
+    ONEDNN_BFLOAT16,
+    ONEDNN_PACKED,
+    ONEDNN_PLANS,
+    TORCH,
+)
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.foreign_calls import can_call
 from xla_dynamo.runtime.cpu.native_code import NativeCodeError, can_compile, load
@@ -34,6 +40,8 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
         names.add(TORCH)
     if ONEDNN in names and can_pack():
         names.add(ONEDNN_PACKED)
+        if torch.backends.cpu.get_cpu_capability() == "AVX512":
+            names.add(ONEDNN_PLANS)
     return frozenset(names)
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
 
 from xla_dynamo.errors import LoweringError
 from xla_dynamo.kernels.library_calls import LARGEST_IN_ONEDNN, ONEDNN_LIBRARIES, library_call
@@ -19,10 +20,19 @@ from xla_dynamo.lowerings.builders.shapes import reshape
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
 from xla_dynamo.lowerings.kernels import Kernel, register
 from xla_dynamo.lowerings.table import Context
+from xla_dynamo.lowerings.target import ONEDNN_PLANS
 
 # Multiplications below which a call costs more than it gains: `python -m bench.forms`, with and
 # without `--dtype bfloat16`.
 FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
+# Those from which a plan pays.
+FEWEST_PLANNED = 1 << 18
+
+
+def _is_in_main() -> bool:
+    """Whether operations are written into the main function itself, where calls become plans."""
+    owner = ir.InsertionPoint.current.block.owner
+    return isinstance(owner, func.FuncOp) and owner.name.value == "main"
 
 
 @register
@@ -79,9 +89,10 @@ class OneDNNProduct(Kernel):
         if transpose_x:
             rows, inner = inner, rows
         columns = shape_of(y)[-2 if transpose_y else -1]
-        if given is torch.float32 and not (stack or transpose_x or transpose_y):
+        may_plan = ONEDNN_PLANS in ctx.libraries and _is_in_main()
+        if given is torch.float32 and not (stack or transpose_x or transpose_y or may_plan):
             return None  # XLA's own are as fast, and faster for few rows
-        enough = max(FEWEST_IN_PRODUCT[given], 1)
+        enough = max(FEWEST_PLANNED if may_plan else FEWEST_IN_PRODUCT[given], 1)
         if 1 in (rows, columns) or math.prod(stack) * rows * inner * columns < enough:
             return None
         sizes, turns = (tuple(stack), rows, inner, columns), (transpose_x, transpose_y)
@@ -106,3 +117,21 @@ class OneDNNProduct(Kernel):
         if self.bias:
             config["fusions"] = {"ops": ["BIAS"]}
         return ir.StringAttr.get(json.dumps({"onednn_matmul_config": config}))
+
+    @classmethod
+    def of_call(cls, op: ir.Operation) -> Self:
+        """The specification of a call that `emit` has written."""
+        text = ir.StringAttr(op.attributes["backend_config"]).value
+        config = json.loads(text)["onednn_matmul_config"]
+        x, _, *bias = op.operands
+        (*stack, rows, columns), result = shape_of(op.results[0]), dtype_of(op.results[0])
+        return cls(
+            stack=tuple(stack),
+            rows=rows,
+            inner=shape_of(x)[-2 if config["transpose_a"] else -1],
+            columns=columns,
+            transpose_x=config["transpose_a"],
+            transpose_y=config["transpose_b"],
+            dtypes=(dtype_of(x), result),
+            bias=bool(bias),
+        )

@@ -26,6 +26,7 @@ from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
 from xla_dynamo.lowerings.passes.call_packed import with_forms
 from xla_dynamo.lowerings.passes.freeze import freeze
 from xla_dynamo.lowerings.passes.notes import Notes
+from xla_dynamo.lowerings.passes.pack_weights import plan_calls
 from xla_dynamo.lowerings.passes.result_permutations import allow_any_permutation
 from xla_dynamo.lowerings.rules.shapes.strided import flat_storage
 from xla_dynamo.lowerings.target import Target
@@ -54,7 +55,7 @@ from xla_dynamo.programs.program import (
     SymbolValues,
 )
 from xla_dynamo.programs.run_passes import run_passes
-from xla_dynamo.programs.targets import target_of_cut
+from xla_dynamo.programs.targets import target_of_plans
 from xla_dynamo.torch_private import invert_perm
 
 Node: TypeAlias = torch.fx.Node
@@ -151,8 +152,10 @@ class ProgramLowering(GraphLowering):
         before = builder.arguments
         roots = [number for number, slot in enumerate(before) if isinstance(slot, Parameter)]
         cut = None
+        target = target_of_plans(builder.target, builder.main)
         if frozen is not None and not self.mutations and roots:
-            cut = freeze(builder.main, roots, frozen, target_of_cut(builder.target, builder.main))
+            cut = freeze(builder.main, roots, frozen, target)
+        packed = plan_calls(builder.main, target) if cut is None else cut.packed
         arguments = list(before)
         if cut is not None:
             arguments = [slot for number, slot in enumerate(before) if number not in cut.unused]
@@ -162,14 +165,13 @@ class ProgramLowering(GraphLowering):
             allow_any_permutation(builder.main, self.results_for_backward())
         notes = self.run_passes()
         of_cut = None
-        if cut is not None:
-            if cut.packed:
-                arguments.append(Handles(with_forms(cut.packed, notes)))
-            if cut.module is not None:
-                zero = run_passes(cut.module, builder.target).takes_negative_zero
-                read = [before[number] for number in cut.arguments]
-                read += [NegativeZero()] * zero
-                of_cut = Frozen(cut.module, tuple(read), tuple(cut.computed))
+        if packed:
+            arguments.append(Handles(with_forms(packed, notes)))
+        if cut is not None and cut.module is not None:
+            zero = run_passes(cut.module, builder.target).takes_negative_zero
+            read = [before[number] for number in cut.arguments]
+            read += [NegativeZero()] * zero
+            of_cut = Frozen(cut.module, tuple(read), tuple(cut.computed))
         arguments += [NegativeZero()] * notes.takes_negative_zero
         self.note_permutations(notes.permutations)
         return Program(

@@ -78,9 +78,14 @@ class FrozenValue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Handles:
-    """The addresses of calls with packed weights, i64[calls], which read frozen values."""
+    """The addresses of plans, i64[calls]; those with packed weights read frozen values."""
 
     calls: tuple[Packed, ...]
+
+    @property
+    def reads_frozen(self) -> bool:
+        """Whether a plan has packed weights."""
+        return any(call.keys for call in self.calls)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -220,8 +225,10 @@ class Program:
 
     @property
     def reads_frozen(self) -> bool:
-        """Whether an argument is a frozen value."""
-        return any(isinstance(slot, FrozenValue | Handles) for slot in self.arguments)
+        """Whether an argument is a frozen value, or has handles of such."""
+        return any(handles.reads_frozen for handles in self.of(Handles)) or bool(
+            self.of(FrozenValue)
+        )
 
     def chosen_strides(self) -> Strides:
         """The strides of outputs, by number, that do not have the traced ones."""

@@ -7,7 +7,7 @@ from jax.extend.mlir.dialects import func
 from xla_dynamo.kernels.libraries import can_execute_packed, libraries_of
 from xla_dynamo.lowerings.builders.functions import operations_of
 from xla_dynamo.lowerings.passes.pack_weights import is_packable
-from xla_dynamo.lowerings.target import LIBRARIES, ONEDNN_PACKED, Target
+from xla_dynamo.lowerings.target import LIBRARIES, ONEDNN_PACKED, ONEDNN_PLANS, Target
 from xla_dynamo.options import Options
 
 
@@ -29,12 +29,13 @@ def target_of(
     return Target(platform, libraries, partitions, options.matmul_precision, bounded)
 
 
-def target_of_cut(target: Target, main: func.FuncOp) -> Target:
-    """The target of a function whose weights are about to be packed, if that can be executed.
+def target_of_plans(target: Target, main: func.FuncOp) -> Target:
+    """The target of a function whose calls are about to become plans, if these can be executed.
 
-    Whether it can is asked only if there is something to pack.
+    Whether they can is asked only if there is such a call.
     """
-    packs = ONEDNN_PACKED in target.libraries and any(map(is_packable, operations_of(main)))
-    if not packs or can_execute_packed():
+    plans = {ONEDNN_PACKED, ONEDNN_PLANS}
+    planned = plans & target.libraries and any(map(is_packable, operations_of(main)))
+    if not planned or can_execute_packed():
         return target
-    return dataclasses.replace(target, libraries=target.libraries - {ONEDNN_PACKED})
+    return dataclasses.replace(target, libraries=target.libraries - plans)

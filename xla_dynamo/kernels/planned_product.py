@@ -1,0 +1,274 @@
+"""Matrix products by oneDNN's own library, and plans that execute them.
+
+Where a weight is frozen it is packed: oneDNN says which layout it wants, and the weight is brought
+into it once. Other products read both factors at each call, in the layouts that they have. What
+follows a product (bias, activation, sum) is computed on the way, by oneDNN's post-ops.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import torch
+from jax.extend.mlir import ir
+
+from xla_dynamo.errors import LoweringError
+from xla_dynamo.kernels.library_calls import script_call
+from xla_dynamo.kernels.onednn_plans import (
+    BIAS,
+    RESULT,
+    SOURCE,
+    WEIGHT,
+    Execution,
+    Weights,
+    attributes_of,
+    bounds_of,
+    scripts_of,
+    second_operands,
+)
+from xla_dynamo.kernels.onednn_product import OneDNNProduct
+from xla_dynamo.lowerings.builders.values import Value
+from xla_dynamo.lowerings.kernels import PackedKernel, register
+from xla_dynamo.lowerings.passes.epilogues import LAST, PostOp, epilogue_of
+from xla_dynamo.runtime.cpu import call_scripts, onednn
+from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script, slot
+
+_WEIGHT_DESC = 131  # the layout of a weight (oneapi/dnnl/dnnl_types.h)
+# Multiplications below which to call other threads costs more than they do.
+FEWEST_DIVIDED = 1 << 20
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class PlannedProduct(PackedKernel):
+    """A product, and what follows it.
+
+    Attributes:
+        product: of two factors in one dtype.
+        then: what is computed of its result, one after another. What is added, if anything, is the
+            call's last operand.
+    """
+
+    name = "planned_product"
+    replaces = OneDNNProduct.name
+    reads_plain = True
+
+    product: OneDNNProduct
+    then: tuple[PostOp, ...] = ()
+
+    def check(self) -> None:
+        """The result has one clamp or ReLU at most, the last of all."""
+        if any(op.name in LAST for op in self.then[:-1]):
+            self.refuse(f"a clamp is followed by others: {self.then}")
+
+    @classmethod
+    def of_call(cls, op: ir.Operation) -> Self | None:
+        """The specification of a product by oneDNN; None if it has another form."""
+        with contextlib.suppress(LoweringError):
+            return cls(OneDNNProduct.of_call(op))
+        return None
+
+    def absorb(self, result: Value) -> tuple[Value, Sequence[Value], Self]:
+        """The activations and the sum that follow, if need be behind another shape."""
+        found = epilogue_of(_in_last_shape(result))
+        if not found.then:
+            return result, (), self
+        added = [] if found.added is None else [found.added]
+        return found.result, added, dataclasses.replace(self, then=found.then)
+
+    @staticmethod
+    def emit_handle(number: int, operands: Sequence[Value], type_: ir.Type) -> Value:
+        """Write the call of a plan."""
+        return script_call(number, operands, type_)
+
+    def packed(self, *weights: torch.Tensor) -> "Product":
+        """The product with a weight, and a bias if it has one; without, all come with a call."""
+        return Product(self, *weights)
+
+
+def _in_last_shape(value: Value) -> Value:
+    """The value in the shape in which it is read."""
+    uses = list(value.uses)
+    if len(uses) == 1 and uses[0].owner.name == "stablehlo.reshape":
+        return _in_last_shape(uses[0].owner.operation.results[0])
+    return value
+
+
+class _Part(NamedTuple):
+    """A part of a product: the first one, and how many, of stacked products, rows and columns."""
+
+    stacked: tuple[int, int]
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+
+class _Matrix:
+    """A factor or result in memory: [stack, rows, columns]."""
+
+    def __init__(self, sizes: Sequence[int], dtype: torch.dtype, is_transposed: bool) -> None:
+        stack, rows, columns = sizes
+        inner = (1, rows) if is_transposed else (columns, 1)
+        self._strides = (rows * columns, *inner)
+        self._dtype = dtype
+        self._is_stacked = stack > 1
+        self._known: dict[tuple[int, ...], onednn.Object] = {}
+
+    def described(self, sizes: Sequence[int]) -> onednn.Object:
+        """A description of a part of the memory."""
+        first = 0 if self._is_stacked else 1
+        key = tuple(sizes)[first:]
+        if key not in self._known:
+            self._known[key] = onednn.described(key, self._strides[first:], self._dtype)
+        return self._known[key]
+
+    def offset(self, *starts: int) -> int:
+        """Where a part begins, in bytes."""
+        found = sum(i * stride for i, stride in zip(starts, self._strides, strict=True))
+        return found * self._dtype.itemsize
+
+
+class Product:
+    """A product with a packed weight or without, and the plan that executes it.
+
+    Attributes:
+        plan: it reads and writes what this object holds.
+    """
+
+    def __init__(
+        self,
+        form: PlannedProduct,
+        weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> None:
+        """Take what the product computes, and its weight and bias if they are frozen.
+
+        Raises:
+            OneDNNError: oneDNN cannot compute it.
+            NativeCodeError: nothing can execute it here.
+        """
+        call_scripts.register(onednn.threads())
+        self._form, self._product = form, form.product
+        one = self._product
+        stack, (m, k, n) = math.prod(one.stack), (one.rows, one.inner, one.columns)
+        given, made = one.dtypes
+        self._x = _Matrix((stack, m, k), given, one.transpose_x)
+        self._y = _Matrix((stack, k, n), given, one.transpose_y)
+        self._result = _Matrix((stack, m, n), made, False)
+        self._bias_matrix = _Matrix((1, 1, n), given, False)
+        self._weight, self._bias = weight, bias
+        self._packed: dict[tuple[int, int], Weights] = {}
+        self._held: list[object] = []
+        self._bounds = bounds_of(form.then)
+        threads = os.cpu_count() or 1
+        parts = self._parts(threads)
+        with onednn.one_thread():
+            self.plan = Plan([self._scripts(part) for part in parts], threads - 1)
+        for packed in self._packed.values():
+            packed.give_back()
+        self._weight = None
+
+    def _parts(self, threads: int) -> list[_Part]:
+        """Ranges for some threads, which they compute in about the same time."""
+        one, stack = self._product, math.prod(self._product.stack)
+        whole = (0, stack), (0, one.rows), (0, one.columns)
+        if stack * one.rows * one.inner * one.columns < FEWEST_DIVIDED:
+            return [_Part(*whole)]
+        if stack >= threads:
+            return [_Part(r, *whole[1:]) for r in _ranges(stack, threads)]
+        clamps = bool(self._form.then) and self._form.then[-1].name in LAST
+        each = [_Part((i, 1), *whole[1:]) for i in range(stack)]
+        ranges = -(-threads // stack)
+        by_rows = one.rows > 1 and (clamps or one.rows >= 8 * ranges)
+        if os.environ.get("SPLIT") == "c" and not clamps:
+            by_rows = False
+        if by_rows:
+            return [p._replace(rows=r) for p in each for r in _ranges(one.rows, ranges)]
+        return [p._replace(columns=r) for p in each for r in _ranges(one.columns, ranges)]
+
+    def _scripts(self, part: _Part) -> tuple[Script, Script | None]:
+        """The script of a part, and the one for NaN."""
+        then = self._form.then
+        operands = 2 + (0 if self._weight is not None else 1 + self._product.bias)
+        (s, count), (row, rows), (column, columns) = part
+        address = slot(operands + len(second_operands(then)), self._result.offset(s, row, column))
+
+        def execution(then: Sequence[PostOp]) -> Execution:
+            return self._execution(part, then, address, operands)
+
+        memory = address, count * rows * columns, self._product.dtypes[1]
+        return scripts_of(execution, then, memory, self._bounds)
+
+    def _execution(
+        self, part: _Part, then: Sequence[PostOp], address: Argument, operands: int
+    ) -> Execution:
+        one = self._product
+        (s, count), (row, rows), (column, columns) = part
+        source = self._x.described((count, rows, one.inner))
+        weight = self._y.described((count, one.inner, columns))
+        result = self._result.described((count, rows, columns))
+        bias = self._bias_matrix.described((1, 1, columns))
+        if len(one.stack) and math.prod(one.stack) > 1:
+            bias = self._stacked_bias(columns)
+        wanted = weight
+        if self._weight is not None:
+            sizes = (
+                (one.inner, columns) if math.prod(one.stack) == 1 else (count, one.inner, columns)
+            )
+            wanted = onednn.described(sizes, None, one.dtypes[0])
+        arguments = (
+            onednn.engine(),
+            source,
+            wanted,
+            bias if one.bias else None,
+            result,
+            attributes_of(then, result),
+        )
+        desc = onednn.described_primitive("matmul", arguments, {})
+        primitive = onednn.Object("primitive", "primitive_create", desc)
+        read = {SOURCE: (source, slot(1, self._x.offset(s, row, 0)))}
+        held: dict[int, onednn.Object] = {}
+        if self._weight is None:
+            read[WEIGHT] = (weight, slot(2, self._y.offset(s, 0, column)))
+            if one.bias:
+                read[BIAS] = (bias, slot(3, self._bias_matrix.offset(0, 0, column)))
+        else:
+            held[WEIGHT] = self._weights(part).packed(onednn.chosen(desc, _WEIGHT_DESC))
+            if one.bias:
+                assert self._bias is not None
+                start = self._bias.data_ptr() + self._bias_matrix.offset(0, 0, column)
+                held[BIAS] = onednn.memory(bias, start)
+        for added in second_operands(then):
+            read[added] = (result, slot(operands, self._result.offset(s, row, column)))
+        read[RESULT] = (result, address)
+        made = Execution(desc, primitive, held, read)
+        self._held.append(made)
+        return made
+
+    def _stacked_bias(self, columns: int) -> onednn.Object:
+        return onednn.described((1, 1, columns), (columns, columns, 1), self._product.dtypes[0])
+
+    def _weights(self, part: _Part) -> Weights:
+        """The weight of the columns of a part."""
+        assert self._weight is not None
+        (s, count), _, (column, columns) = part
+        if part.columns not in self._packed:
+            one = self._product
+            weight = self._weight
+            rank = weight.dim()
+            inner = weight.movedim(rank - 1, rank - 2) if one.transpose_y else weight
+            used = inner[..., column : column + columns]
+            if rank > 2:
+                used = used.flatten(0, rank - 3)[s : s + count]
+            self._packed[part.columns] = Weights(used.shape, used.stride(), used)
+        return self._packed[part.columns]
+
+
+def _ranges(count: int, parts: int) -> list[tuple[int, int]]:
+    """The first one, and how many, of about equal ranges."""
+    parts = min(count, parts)
+    ends = [count * i // parts for i in range(parts + 1)]
+    return [(first, end - first) for first, end in itertools.pairwise(ends)]
