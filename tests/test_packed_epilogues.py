@@ -137,3 +137,10 @@ def test_special_numbers(value):
     x = torch.randn(2, 8, 6, 6)
     x[0, 0, 0, 0] = value
     check_inference(frozen(model), x, eager=model, equal_nan=True)
+
+
+def test_values_that_are_computed_alike():
+    """Their keys are the same: the biases of two statistics with the same numbers."""
+    first, second = convolution(bias=False), convolution(bias=False)
+    norms = nn.BatchNorm2d(8).eval(), nn.BatchNorm2d(8).eval()
+    assert_packed(nn.Sequential(first, norms[0], second, norms[1]), torch.randn(2, 8, 9, 9), 2)

@@ -70,15 +70,6 @@ def test_batches(size, dtype):
     assert_packed(convolution(padding=1).to(dtype), torch.randn(size, 8, 6, 6, dtype=dtype), 1)
 
 
-def test_values_that_are_computed_alike():
-    """Their keys are the same: two statistics of one size and the same numbers."""
-    model = nn.Sequential(convolution(), convolution())
-    x = torch.randn(2, 8, 9, 9)
-    model[1].weight = model[0].weight
-    model[1].bias = model[0].bias
-    assert_packed(model, x, 2)
-
-
 def test_an_empty_batch():
     check_inference(frozen(convolution(padding=1)), torch.randn(0, 8, 6, 6))
 

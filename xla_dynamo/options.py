@@ -54,8 +54,8 @@ class Options:
         rng: "xla" draws random numbers inside the compiled program; "torch" draws eager's own, with
             torch's generator, between compiled parts of the graph.
         libraries: what programs may call on platforms that have it: "onednn", which jaxlib brings
-            for x86 CPUs, for convolutions and matrix products, and, under `freeze`, the library of
-            its own, for convolutions with packed weights; and "torch", for the CPU: its kernels of
+            for x86 CPUs, and its own library, for convolutions and matrix products, under `freeze`
+            with packed weights; and "torch", for the CPU: its kernels of
             fused attention, of products of groups and of weight gradients of convolutions.
         freeze: in inference, what is computed from parameters and buffers alone is computed once,
             and anew when one of them has changed: by an optimizer, `load_state_dict`, operators in

@@ -112,8 +112,7 @@ def test_llvmlite_is_for_some_machines(monkeypatch, system, machine, wanted):
     assert ("llvmlite" in found) is wanted
     if wanted:
         assert found["llvmlite"] == (
-            "pip install 'llvmlite>=0.45,<1'; without it no weights of convolutions are packed "
-            "under freeze"
+            "pip install 'llvmlite>=0.45,<1'; without it products and convolutions are slower"
         )
 
 

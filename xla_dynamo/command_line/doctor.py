@@ -88,7 +88,7 @@ def _findings(found: dict[str, Any]) -> Iterator[Finding]:
     yield Finding("devices", f"{found['default']}: {shown}", advice)
     yield Finding("libraries", ", ".join(found["libraries"]) or "none")
     if found["native_code"]:
-        advice = "no weights of convolutions are packed under freeze: reinstall llvmlite"
+        advice = "products and convolutions are slower than they could be: reinstall llvmlite"
         yield Finding("native code", found["native_code"], advice)
     value = f"{found['seconds']:.1f} s, cold, forward and backward; error {found['error']:.0e}"
     is_right = found["error"] <= _TOLERANCE  # a NaN is not

@@ -17,9 +17,11 @@ REQUIREMENTS = (
     "rich>=13",
     "sympy>=1.13",
     "llvmlite>=0.45,<1; sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'",
+    "onednn-cpu-gomp>=2023.2; sys_platform == 'linux' and platform_machine == 'x86_64'",
 )
 # What is lost without a package that the others do not need.
-_WITHOUT = {"llvmlite": "without it no weights of convolutions are packed under freeze"}
+_SLOWER = "without it products and convolutions are slower"
+_WITHOUT = {"llvmlite": _SLOWER, "onednn-cpu-gomp": _SLOWER}
 PYTHON = ">=3.11"
 
 
