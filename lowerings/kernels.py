@@ -116,6 +116,28 @@ def call(ctx: Context, name: str, *operands: Any, **settings: Any) -> Any:
     return None if specification is None else specification.emit(ctx, *operands)
 
 
+def forms_of_calls(module: ir.Module) -> set[str]:
+    """What the calls of kernels in a module are: configurations, and types of operands and results.
+
+    What a call of another form does, no kernel has checked.
+    """
+    found = set()
+
+    def visit(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "stablehlo.custom_call":
+            config = op.attributes.get("backend_config")
+            by_handle = isinstance(config, ir.DictAttr) and "script" in config
+            if by_handle or kernel_of(op) is not None:
+                operands = ", ".join(str(x.type) for x in op.operands)
+                results = ", ".join(str(x.type) for x in op.results)
+                target = ir.StringAttr(op.attributes["call_target_name"]).value
+                found.add(f"{target} {config} on ({operands}) -> ({results})")
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
 def kernel_of(op: ir.Operation) -> type[Kernel] | None:
     """The kernel that an operation is a call of, if it is one."""
     if op.name != "stablehlo.custom_call":

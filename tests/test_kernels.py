@@ -38,7 +38,8 @@ def test_specifications_are_read_as_they_were_written(given):
 @each
 def test_texts_of_other_fields_are_refused(given):
     text = given.text()
-    for wrong in ("", "1", "{}", text[:-1] + ', "more": 1}', text.replace('": ', 's": ', 1)):
+    more, other = text[:-1] + ', "more": 1}', text.replace('": ', 's": ', 1)
+    for wrong in ("", "1", "{}", "[" * 100_000, more, other):
         with pytest.raises(LoweringError, match=f"is no call of {type(given).__name__}"):
             type(given).read(wrong)
 
@@ -47,12 +48,15 @@ WRONG = {
     "values for other keys": (0, {"value": (2, 4, 7, 16)}),
     "queries that keys do not divide": (0, {"query": (2, 6, 8, 16)}),
     "a mask of two dimensions": (1, {"mask": (8, 8)}),
+    "a mask for other scores": (1, {"mask": (1, 1, 4, 8)}),
     "another rank": (2, {"stride": (1, 1)}),
     "more parts than images": (2, {"parts": 3}),
     "groups that are not there": (2, {"groups": 2}),
     "no permutation": (3, {"order": (0, 1, 1)}),
     "more than oneDNN counts": (4, {"columns": 1 << 31}),
     "nothing": (4, {"rows": 0}),
+    "less than nothing": (4, {"rows": -4}),
+    "dtypes that it does not take": (4, {"dtypes": (torch.float64, torch.float64)}),
     "other dtypes": (4, {"dtypes": (torch.float32, torch.float64)}),
 }
 

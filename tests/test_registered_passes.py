@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
 from torch import nn
 
 import xla_dynamo
@@ -18,6 +19,8 @@ from tests.test_errors import compile_error
 from tests.test_structure import ROOT
 from xla_dynamo import metrics
 from xla_dynamo.errors import LoweringError
+from xla_dynamo.kernels import attention
+from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.lowerings.builders.functions import add_argument, main_of
 from xla_dynamo.lowerings.passes import manager
 from xla_dynamo.lowerings.passes.registered import passes_for, registered_passes, registry_version
@@ -54,6 +57,31 @@ def test_a_pass_runs_over_each_module_until_it_is_removed():
     handle.remove()
     torch.testing.assert_close(compiled(X), X.sin())  # was compiled before
     torch.testing.assert_close(compiled_anew(torch.tanh)(X), X.tanh())
+
+
+@pytest.mark.parametrize("dtype", [ir.F64Type, ir.BF16Type])
+def test_a_pass_changes_no_call_of_a_library(dtype, monkeypatch):
+    """OneDNN would end the process, and torch's kernels would read other memory."""
+
+    def convert_operands(module, target):
+        for op in operations_named(module, "stablehlo.custom_call"):
+            with ir.InsertionPoint(op), op.location:
+                for index, x in enumerate(op.operands):
+                    other = ir.RankedTensorType.get(x.type.shape, dtype.get())
+                    op.operands[index] = hlo.convert(other, x)
+
+    def attend(x):
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+    monkeypatch.setattr(attention, "FEWEST_IN_ATTENTION", 1)
+    x = torch.randn(1, 2, 8, 8)
+    with xla_dynamo.register_pass(convert_operands, identity="convert-1"):
+        if "torch" in libraries_of("cpu"):
+            error = compile_error(attend, x)
+            assert isinstance(error, LoweringError)
+            assert "the pass convert-1" in str(error)
+            assert "wrote a call of a library that no kernel has checked" in str(error)
+    torch.testing.assert_close(compiled_anew(attend)(x), attend(x))
 
 
 def test_what_was_compiled_before_is_not_affected():

@@ -85,8 +85,9 @@ ROOMS = {
     "backend": "calls decompositions dynamo events execution graphs lowerings.passes options"
     " programs runtime torch_threads",
     "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table options"
-    " runtime runtime.cpu spmd",
-    "training": "backend dynamo events graphs memory options runtime torch_threads variants",
+    " runtime runtime.cpu spmd torch_patches",
+    "training": "backend dynamo events graphs memory options runtime torch_patches torch_threads"
+    " variants",
     "distributed_checkpoint": "runtime spmd training",
     "reports": "backend dynamo events lowerings.passes options training",
     "xla_dynamo": "lazy",

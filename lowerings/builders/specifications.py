@@ -46,7 +46,7 @@ class Specification:
         """
         try:
             return _decoded(json.loads(text), cls)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise LoweringError(f"{text!r} is no call of {cls.__name__}: {error}") from error
 
 

@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.errors import LoweringError, OptionError
 from xla_dynamo.lowerings.builders.functions import main_of
+from xla_dynamo.lowerings.kernels import forms_of_calls
 from xla_dynamo.lowerings.passes import table
 from xla_dynamo.lowerings.passes.notes import Notes
 from xla_dynamo.lowerings.passes.registered import (
@@ -137,7 +138,7 @@ def _may_run(each: AnyPass, current: Session, module: int, target: Target) -> bo
 def _rewrite(each: AnyPass, module: ir.Module, target: Target) -> Notes | None:
     if isinstance(each, table.Pass):
         return each.rewrite(module, target)
-    before = _type_of_main(module)
+    before, calls = _type_of_main(module), forms_of_calls(module)
     try:
         returned = each.rewrite(module, target)
     except Exception as error:
@@ -155,6 +156,12 @@ def _rewrite(each: AnyPass, module: ir.Module, target: Target) -> Notes | None:
         raise LoweringError(
             f"{_described(each)} changed the type of main from {before} to {after}: a "
             "pass has to keep the arguments and the results, as the caller binds tensors to them"
+        )
+    if changed := forms_of_calls(module) - calls:
+        raise LoweringError(
+            f"{_described(each)} wrote a call of a library that no kernel has checked: a pass may "
+            "take such calls away, but not change their configuration, nor the types of their "
+            f"operands and results\n  {min(changed)}"
         )
     return None
 

@@ -180,7 +180,9 @@ def compiled(threads: tuple[Any, Any], **others: Any) -> dict[str, int]:
     """
     try:
         from xla_dynamo.runtime.cpu import script_runner
-    except (ImportError, OSError, AttributeError) as error:
+
+        text = script_runner.written(native_code.architecture())
+    except Exception as error:  # another release, or half of one, may raise anything
         raise native_code.NativeCodeError(f"llvmlite cannot be imported: {error}") from error
     c, (tell, change) = ctypes.CDLL(None), threads
     given = {"omp_get_max_threads": tell, "omp_set_num_threads": change, **others}
@@ -188,7 +190,7 @@ def compiled(threads: tuple[Any, Any], **others: Any) -> dict[str, int]:
     for name in script_runner.EXTERNALS:
         if name not in externals:
             externals[name] = _address(given.get(name) or getattr(c, name))
-    return native_code.load(script_runner.written(native_code.architecture()), externals)
+    return native_code.load(text, externals)
 
 
 _registering = threading.Lock()

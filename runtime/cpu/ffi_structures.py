@@ -85,5 +85,13 @@ ErrorArguments: Any = _struct("ErrorArguments", message=ctypes.c_char_p, code=ct
 DestroyArguments: Any = _struct("DestroyArguments", error=Pointer)
 ScheduleArguments: Any = _struct("ScheduleArguments", context=Pointer, task=Pointer, data=Pointer)
 ThreadsArguments: Any = _struct("ThreadsArguments", context=Pointer, count=ctypes.POINTER(Number))
+# The bytes of an element, by the numbers of dtypes (XLA_FFI_DataType); those of less are left out.
+ITEM_SIZES = {
+    **dict.fromkeys((1, 2, 6, 19, 20, 23, 24, 25, 28, 29, 33), 1),
+    **dict.fromkeys((3, 7, 10, 16), 2),
+    **dict.fromkeys((4, 8, 11), 4),
+    **dict.fromkeys((5, 9, 12, 15), 8),
+    18: 16,
+}
 # Codes of errors (XLA_FFI_Error_Code).
 RESOURCE_EXHAUSTED, INTERNAL = 8, 13

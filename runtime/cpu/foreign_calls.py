@@ -7,6 +7,7 @@ functions, in the thread that reached the call and in others of XLA's pool.
 import ctypes
 import functools
 import itertools
+import math
 import pathlib
 import re
 import sys
@@ -20,6 +21,7 @@ from xla_dynamo.runtime.cpu.ffi_structures import (
     ERROR_CREATE,
     EXECUTE,
     INTERNAL,
+    ITEM_SIZES,
     METADATA,
     NUMBER_OF_THREADS,
     SCHEDULE,
@@ -40,6 +42,16 @@ _KNOWN_VERSIONS = {(0, 3), (0, 4), (0, 5)}
 _ApiFunction = ctypes.CFUNCTYPE(Pointer, Pointer)
 
 
+class Memory(int):
+    """The address of an operand or a result.
+
+    Attributes:
+        size: how many bytes the call has there.
+    """
+
+    size: int
+
+
 class Kernel:
     """What a call does, made once of the text that the program names it by.
 
@@ -50,7 +62,7 @@ class Kernel:
         """The work in about as many parts as there are threads."""
         raise NotImplementedError
 
-    def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
+    def run(self, share: Any, operands: Sequence[Memory], results: Sequence[Memory]) -> None:
         """Do a share, given the addresses of operands and results."""
         raise NotImplementedError
 
@@ -129,8 +141,15 @@ class _Job:
         self._running.acquire()
 
 
-def _addresses(values: Any) -> list[int]:
-    return [values.values[i].contents.data or 0 for i in range(values.size)]
+def _addresses(values: Any) -> list[Memory]:
+    return [_memory(values.values[i].contents) for i in range(values.size)]
+
+
+def _memory(buffer: Any) -> Memory:
+    made = Memory(buffer.data or 0)
+    dims = (Number * buffer.rank).from_address(buffer.dims) if buffer.rank else ()
+    made.size = math.prod(dims) * ITEM_SIZES.get(buffer.dtype, 0)
+    return made
 
 
 _jobs: dict[int, _Job] = {}

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from xla_dynamo.errors import LoweringError
+from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.torch_private import invert_perm
 
 
@@ -46,11 +48,20 @@ def alone() -> Iterator[None]:
 
 
 def tensor_at(
-    address: int, shape: Sequence[int], order: Sequence[int], dtype: torch.dtype
+    memory: Memory, shape: Sequence[int], order: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """The tensor whose elements lie at an address, with its dimensions in this order in memory."""
-    memory = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(address)
-    flat = torch.frombuffer(memory, dtype=dtype)
+    """The tensor whose elements lie in memory, with its dimensions in this order there.
+
+    Raises:
+        LoweringError: the memory has another size, since the call is not the one that was written.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size != memory.size:
+        raise LoweringError(
+            f"a call has {memory.size} bytes where its kernel has {list(shape)} of {dtype}"
+        )
+    bytes_ = (ctypes.c_char * size).from_address(memory)
+    flat = torch.frombuffer(bytes_, dtype=dtype)
     return flat.view([shape[d] for d in order]).permute(invert_perm(order))
 
 

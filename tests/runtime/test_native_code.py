@@ -194,6 +194,17 @@ def test_without_llvmlite_no_weights_are_packed():
 
 
 @needs_onednn
+@pytest.mark.parametrize("error", ["ImportError", "RuntimeError", "SyntaxError"])
+def test_an_llvmlite_that_cannot_be_imported_is_as_good_as_none(error, tmp_path):
+    package = tmp_path / "llvmlite" / "__init__.py"
+    package.parent.mkdir()
+    package.write_text(f"raise {error}('broken')")
+    first = f"sys.path[:0] = [{str(tmp_path)!r}]"
+    broken = MISSING.replace('sys.modules["llvmlite"] = None', first)
+    assert fresh_process.python(broken, XLA_DYNAMO_CACHE_DIR="").split() == ["True"]
+
+
+@needs_onednn
 def test_where_llvmlite_does_not_work_no_weights_are_packed(monkeypatch):
     monkeypatch.setattr(targets, "can_execute_packed", lambda: False)
     model = Block()

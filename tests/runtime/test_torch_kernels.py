@@ -1,5 +1,6 @@
 """Kernels of torch inside a program: the same numbers as eager's, in whatever thread and mode."""
 
+import dataclasses
 import re
 import signal
 import threading
@@ -15,8 +16,12 @@ from tests.comparison import compare_with_exact
 from tests.compiling import assert_matches_eager, compiled
 from xla_dynamo.kernels import attention, grouped_products
 from xla_dynamo.kernels.libraries import libraries_of
+from xla_dynamo.lowerings.builders.specifications import Specification
 from xla_dynamo.runtime.cpu import foreign_calls, torch_shares
 from xla_dynamo.runtime.cpu.foreign_calls import TARGET
+
+# The dtypes of attention and of its mask; it is not causal, and has torch's scale.
+FLOATS = (torch.float32, torch.float32, False, None)
 
 pytestmark = pytest.mark.skipif(
     "torch" not in libraries_of("cpu"), reason="torch's build here has other threads"
@@ -267,6 +272,17 @@ def test_errors_come_out(monkeypatch):
             attend(*inputs)
     assert not foreign_calls._jobs
     torch.testing.assert_close(attend(*inputs), expected)
+
+
+@pytest.mark.parametrize(
+    "others", [{"dtype": torch.float64}, {"dtype": torch.bfloat16}, {"query": (2, 3, 600, 8)}]
+)
+def test_what_reads_other_memory_than_the_call_has_is_an_error(others, monkeypatch):
+    inputs = torch.randn(3, 2, 3, 6, 8).unbind()
+    wrong = dataclasses.replace(attention.Attention(*[(2, 3, 6, 8)] * 3, None, *FLOATS), **others)
+    monkeypatch.setattr(attention.Attention, "text", lambda _: Specification.text(wrong))
+    with pytest.raises(xla_dynamo.ExecutionError, match="bytes where its kernel has"):
+        compiled(F.scaled_dot_product_attention, dynamic=False)(*inputs)
 
 
 def test_interrupts_wait_for_the_end_of_the_call(monkeypatch):

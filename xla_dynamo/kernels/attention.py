@@ -20,6 +20,7 @@ from xla_dynamo.lowerings.builders.values import (
 )
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import ONEDNN_BFLOAT16, TORCH
+from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.runtime.cpu.torch_shares import alone, ranges_of, tensor_at
 
 # Multiplications of one of attention's two products below which a call costs more than it gains:
@@ -62,12 +63,15 @@ class AttentionCall(PythonKernel):
     scale: float | None
 
     def check(self) -> None:
-        """Grouped queries have several heads for one of the keys."""
+        """Grouped queries have several heads for one of the keys; a mask fits the scores."""
         shapes = [self.query, self.key, self.value, self.mask or self.query]
         if {*map(len, shapes)} != {4}:
             self.refuse(f"the shapes are {shapes}")
         if self.key[1] == 0 or self.query[1] % self.key[1] or self.key[:3] != self.value[:3]:
             self.refuse(f"keys {self.key} and values {self.value} for queries {self.query}")
+        scores = (*self.query[:3], self.key[2])
+        if any(n not in (1, full) for n, full in zip(self.mask or scores, scores, strict=True)):
+            self.refuse(f"a mask {self.mask} for scores {scores}")
 
     @classmethod
     def of(
@@ -128,7 +132,7 @@ class AttentionCall(PythonKernel):
         return [(slice(0, batch), part) for part in ranges_of(heads, threads)]
 
     def at(
-        self, share: Any, address: int, shape: Sequence[int], dtype: torch.dtype | None = None
+        self, share: Any, address: Memory, shape: Sequence[int], dtype: torch.dtype | None = None
     ) -> torch.Tensor:
         """A share of what lies at an address."""
         order = SUMS if len(shape) == 3 else HEADS_LAST
@@ -144,7 +148,7 @@ class AttentionCall(PythonKernel):
             tensor = tensor[:, heads.start * several : heads.stop * several]
         return tensor
 
-    def settings(self, share: Any, addresses: Sequence[int]) -> dict[str, Any]:
+    def settings(self, share: Any, addresses: Sequence[Memory]) -> dict[str, Any]:
         """What torch's operators take beside tensors; the mask is the last operand."""
         mask = None
         if self.mask is not None:
@@ -195,7 +199,7 @@ class Attention(AttentionCall):
         types = [tensor_type(self.output, self.dtype), tensor_type(self.sums, torch.float32)]
         return self.call_on(ctx, operands[:-1], operands[-1], types, [HEADS_LAST, SUMS])
 
-    def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
+    def run(self, share: Any, operands: Sequence[Memory], results: Sequence[Memory]) -> None:
         """Compute a range."""
         shapes = (self.query, self.key, self.value)
         with alone():

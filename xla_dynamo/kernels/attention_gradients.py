@@ -10,6 +10,7 @@ from xla_dynamo.kernels.attention import HEADS_LAST, AttentionCall
 from xla_dynamo.kernels.library_calls import python_kernel
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.table import Context
+from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.runtime.cpu.torch_shares import alone
 
 aten = torch.ops.aten
@@ -36,7 +37,7 @@ class AttentionGradients(AttentionCall):
         types = [x.type for x in operands[1:4]]
         return self.call_on(ctx, operands[:-1], operands[-1], types, [HEADS_LAST] * 3)
 
-    def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
+    def run(self, share: Any, operands: Sequence[Memory], results: Sequence[Memory]) -> None:
         """Compute a range."""
         inputs = (self.query, self.key, self.value)
         shapes = (self.output, *inputs, self.output)

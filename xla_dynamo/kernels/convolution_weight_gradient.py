@@ -20,6 +20,7 @@ from xla_dynamo.lowerings.builders.values import Value, dtype_of, numel_of, shap
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16, TORCH
 from xla_dynamo.runtime.cpu import onednn
+from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.runtime.cpu.torch_shares import alone, ranges_of, tensor_at
 
 # By `python -m bench run --suite training --mode training`: multiplications below which a call
@@ -269,7 +270,7 @@ class WeightGradient(PythonKernel):
         ranges = ranges_of(self.groups if self.groups > 1 else self.grad[1], threads)
         return [(0, some) for some in ranges]
 
-    def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
+    def run(self, share: Any, operands: Sequence[Memory], results: Sequence[Memory]) -> None:
         """Compute one of them."""
         (part, some), groups, rank = share, self.groups, len(self.kernel)
         window = (self.stride, self.padding, self.dilation)

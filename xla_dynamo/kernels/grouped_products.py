@@ -11,6 +11,7 @@ from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of, source_of
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import TORCH
+from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.runtime.cpu.torch_shares import alone, ranges_of, tensor_at
 from xla_dynamo.torch_private import invert_perm
 
@@ -60,16 +61,16 @@ class GroupedCall(PythonKernel):
             return None
         return cls(rows, inner, columns, groups, order, dtype_of(x), dtype_of(ends))
 
-    def rows_at(self, address: int, width: int) -> torch.Tensor:
+    def rows_at(self, address: Memory, width: int) -> torch.Tensor:
         """The rows at an address."""
         return tensor_at(address, [self.rows, width], [0, 1], self.dtype)
 
-    def matrices_at(self, address: int) -> torch.Tensor:
+    def matrices_at(self, address: Memory) -> torch.Tensor:
         """The matrices at an address."""
         shape = [self.groups, self.inner, self.columns]
         return tensor_at(address, shape, self.order, self.dtype)
 
-    def ranges(self, address: int) -> Iterator[tuple[int, slice]]:
+    def ranges(self, address: Memory) -> Iterator[tuple[int, slice]]:
         """The number of each group, and which rows are in it, by the ends at an address."""
         start = 0
         for group, end in enumerate(
@@ -108,7 +109,7 @@ class GroupedProduct(GroupedCall):
         """Ranges of the columns."""
         return ranges_of(self.columns, threads)
 
-    def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
+    def run(self, share: Any, operands: Sequence[Memory], results: Sequence[Memory]) -> None:
         """Compute some columns."""
         with alone():
             x, matrices = self.rows_at(operands[0], self.inner), self.matrices_at(operands[1])
@@ -142,7 +143,7 @@ class GroupedOuterProduct(GroupedCall):
         """Ranges of the inner size."""
         return ranges_of(self.inner, threads)
 
-    def run(self, share: Any, operands: Sequence[int], results: Sequence[int]) -> None:
+    def run(self, share: Any, operands: Sequence[Memory], results: Sequence[Memory]) -> None:
         """Compute some rows of each matrix."""
         with alone():
             x = self.rows_at(operands[0], self.inner)[:, share]

@@ -85,7 +85,8 @@ class OneDNNConvolution(Kernel):
         hangs.
         """
         shapes, rank = (self.image, self.kernel, self.result), len(self.result)
-        if not 3 <= rank <= 5 or {*map(len, shapes)} != {rank} or 0 in itertools.chain(*shapes):
+        sizes = [*itertools.chain(*shapes)]
+        if not 3 <= rank <= 5 or {*map(len, shapes)} != {rank} or min(sizes) < 1:
             self.refuse(f"the shapes are {shapes}")
         window, steps = (
             (self.stride, self.low, self.high, self.dilation),
@@ -93,7 +94,8 @@ class OneDNNConvolution(Kernel):
         )
         if {*map(len, window)} != {rank - 2} or min(steps) < 1 or {*self.kernel_dims} != {0, 1}:
             self.refuse(f"the window is {window}, and the kernel's channels are {self.kernel_dims}")
-        if self.dtypes[1] not in (self.dtypes[0], torch.float32):
+        given, made = self.dtypes
+        if given not in self.libraries or made not in (given, torch.float32):
             self.refuse(f"the dtypes are {self.dtypes}")
         if max(map(math.prod, shapes)) > LARGEST_IN_ONEDNN:
             self.refuse("oneDNN counts in 32 bits")

@@ -68,9 +68,10 @@ class OneDNNProduct(Kernel):
         """OneDNN counts in 32 bits, and takes five dimensions at most."""
         m, k, n = self.rows, self.inner, self.columns
         elements = math.prod(self.stack) * max(m * k, k * n, m * n)
-        if len(self.stack) > 3 or not 0 < elements <= LARGEST_IN_ONEDNN or 0 in (m, k, n):
+        if len(self.stack) > 3 or elements > LARGEST_IN_ONEDNN or min(m, k, n, *self.stack) < 1:
             self.refuse(f"a product {m} x {k} x {n} of a stack {self.stack}")
-        if self.dtypes[1] not in (self.dtypes[0], torch.float32):
+        given, made = self.dtypes
+        if given not in self.libraries or made not in (given, torch.float32):
             self.refuse(f"the dtypes are {self.dtypes}")
 
     @classmethod
