@@ -62,6 +62,11 @@ class PackedKernel(Kernel):
     replaces: ClassVar[str]
     reads_plain: ClassVar[bool] = False
 
+    @property
+    def packs(self) -> bool:
+        """Whether a frozen weight is to be packed, and not read as it is."""
+        return True
+
     @classmethod
     def of_call(cls, op: ir.Operation) -> Self | None:
         """The specification of a call of the other kernel; None if this one does not take it."""

@@ -10,26 +10,30 @@ from torch import nn
 
 from tests.comparison import compare, compare_with_exact
 from tests.compiling import watched
-from tests.packing import packed_calls
+from tests.packing import DTYPES, needs_onednn, packed_calls
 from tests.test_packed_epilogues import ACTIVATIONS
 from xla_dynamo.errors import LoweringError
-from xla_dynamo.kernels import onednn_product, planned_product
+from xla_dynamo.kernels import planned_product, product_choices
 from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.kernels.onednn_product import OneDNNProduct
 from xla_dynamo.kernels.planned_product import PlannedProduct
+from xla_dynamo.kernels.product_choices import AVX512
 from xla_dynamo.lowerings.passes.epilogues import PostOp
+from xla_dynamo.lowerings.target import ONEDNN_PLANS
+from xla_dynamo.programs import targets
 
-pytestmark = pytest.mark.skipif(
-    "onednn_plans" not in libraries_of("cpu"), reason="products run as plans nowhere here"
-)
-DTYPES = (torch.float32, torch.bfloat16)
+pytestmark = needs_onednn
 TURNS = list(itertools.product([False, True], repeat=2))
 
 
 @pytest.fixture(autouse=True, params=[0, 1 << 20], ids=["divided", "whole"])
 def always(cold, monkeypatch, request):
     """However little there is to multiply, by several threads and by one."""
-    monkeypatch.setattr(onednn_product, "FEWEST_PLANNED", 0)
+    every = libraries_of("cpu") | {ONEDNN_PLANS}
+    monkeypatch.setattr(targets, "libraries_of", lambda name: every)
+    monkeypatch.setattr(product_choices, "pays", lambda *sizes: True)
+    always = {dtype: choice._replace(fewest_packed=0) for dtype, choice in AVX512.items()}
+    monkeypatch.setattr(planned_product, "choice", always.__getitem__)
     monkeypatch.setattr(planned_product, "FEWEST_DIVIDED", request.param)
     torch.manual_seed(0)
 
@@ -209,3 +213,11 @@ def test_a_clamp_is_the_last():
 def test_small_products_are_left_to_xla(monkeypatch):
     monkeypatch.undo()
     assert not planned(torch.mm, torch.randn(8, 8), torch.randn(8, 8))[1]
+
+
+def test_of_few_rows_weights_are_not_packed(monkeypatch):
+    monkeypatch.setattr(planned_product, "choice", AVX512.__getitem__)
+    model = nn.Linear(8, 8)
+    with torch.no_grad():
+        found = [planned(model, torch.randn(rows, 8), freeze=True)[1] for rows in (1, 9)]
+    assert [[bool(call.keys) for call in calls] for calls in found] == [[False], [True]]

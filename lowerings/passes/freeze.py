@@ -20,7 +20,6 @@ from xla_dynamo.lowerings.passes.pack_weights import (
     Packed,
     PlannedCall,
     give_handles,
-    is_packable,
     packed_form,
     plain_calls,
 )
@@ -144,7 +143,8 @@ class _Separation:
             read = list(call.operands)[1:]
             return all(v in known and self._is_worth_keeping(v) for v in read)
 
-        return [op for op in self._live if is_packable(op) and is_frozen(op)]
+        pairs = ((op, packed_form(op)) for op in self._live)
+        return [op for op, form in pairs if form is not None and form.packs and is_frozen(op)]
 
     def frontier(self, calls: Sequence[ir.Operation] = ()) -> list[Value]:
         """The values to keep: frozen operands of live operations, or the sources that these view.

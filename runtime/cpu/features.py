@@ -32,6 +32,22 @@ def processor() -> str | None:
     return "\n".join([sys.platform, platform.machine(), str(threads), *given, features])
 
 
+@functools.cache
+def family() -> str:
+    """The processor's family, by which forms of operations are chosen; "" where nothing tells it.
+
+    It is the vendor and the widest vectors, and "amx" where there are tiles: "intel avx512 amx".
+    """
+    features = (_features() or "").lower()
+    vendors = {"genuineintel": "intel", "authenticamd": "amd"}
+    vendor = next((name for text, name in vendors.items() if text in features), "")
+    flags = set(features.split())
+    vectors = next((name for name in ("avx512f", "avx2") if name in flags), "")
+    if not vendor or not vectors:
+        return ""
+    return " ".join([vendor, vectors.removesuffix("f"), *["amx"] * ("amx_tile" in flags)])
+
+
 def _features() -> str | None:
     if sys.platform == "linux":
         try:

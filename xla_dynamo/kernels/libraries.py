@@ -6,6 +6,7 @@ import sys
 
 import torch
 
+from xla_dynamo.kernels import product_choices
 from xla_dynamo.lowerings.target import (
     ONEDNN,
     ONEDNN_BFLOAT16,
@@ -40,7 +41,7 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
         names.add(TORCH)
     if ONEDNN in names and can_pack():
         names.add(ONEDNN_PACKED)
-        if torch.backends.cpu.get_cpu_capability() == "AVX512":
+        if product_choices.are_measured():
             names.add(ONEDNN_PLANS)
     return frozenset(names)
 

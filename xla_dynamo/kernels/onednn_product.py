@@ -14,6 +14,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
 from xla_dynamo.errors import LoweringError
+from xla_dynamo.kernels import product_choices
 from xla_dynamo.kernels.library_calls import LARGEST_IN_ONEDNN, ONEDNN_LIBRARIES, library_call
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.shapes import reshape
@@ -25,8 +26,6 @@ from xla_dynamo.lowerings.target import ONEDNN_PLANS
 # Multiplications below which a call costs more than it gains: `python -m bench.forms`, with and
 # without `--dtype bfloat16`.
 FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
-# Those from which a plan pays.
-FEWEST_PLANNED = 1 << 18
 
 
 def _is_in_main() -> bool:
@@ -90,15 +89,17 @@ class OneDNNProduct(Kernel):
         if transpose_x:
             rows, inner = inner, rows
         columns = shape_of(y)[-2 if transpose_y else -1]
-        may_plan = ONEDNN_PLANS in ctx.libraries and _is_in_main()
-        if given is torch.float32 and not (stack or transpose_x or transpose_y or may_plan):
+        sizes = math.prod(stack), rows, inner, columns
+        if ONEDNN_PLANS in ctx.libraries and _is_in_main():
+            if not product_choices.pays(given, *sizes):
+                return None
+        elif given is torch.float32 and not (stack or transpose_x or transpose_y):
             return None  # XLA's own are as fast, and faster for few rows
-        enough = max(FEWEST_PLANNED if may_plan else FEWEST_IN_PRODUCT[given], 1)
-        if 1 in (rows, columns) or math.prod(stack) * rows * inner * columns < enough:
+        elif 1 in (rows, columns) or math.prod(sizes) < max(FEWEST_IN_PRODUCT[given], 1):
             return None
-        sizes, turns = (tuple(stack), rows, inner, columns), (transpose_x, transpose_y)
+        turns = transpose_x, transpose_y
         with contextlib.suppress(LoweringError):
-            return cls(*sizes, *turns, (given, dtype), bias is not None)
+            return cls(tuple(stack), *sizes[1:], *turns, (given, dtype), bias is not None)
         return None
 
     def emit(self, ctx: Context, *operands: Any) -> Value:

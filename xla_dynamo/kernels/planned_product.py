@@ -31,6 +31,7 @@ from xla_dynamo.kernels.onednn_plans import (
     second_operands,
 )
 from xla_dynamo.kernels.onednn_product import OneDNNProduct
+from xla_dynamo.kernels.product_choices import choice
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import PackedKernel, register
 from xla_dynamo.lowerings.passes.epilogues import LAST, PostOp, epilogue_of
@@ -59,6 +60,11 @@ class PlannedProduct(PackedKernel):
 
     product: OneDNNProduct
     then: tuple[PostOp, ...] = ()
+
+    @property
+    def packs(self) -> bool:
+        """Whether there are rows enough for it to pay."""
+        return self.product.rows >= choice(self.product.dtypes[0]).fewest_packed
 
     def check(self) -> None:
         """The result has one clamp or ReLU at most, the last of all."""
@@ -182,10 +188,10 @@ class Product:
         clamps = bool(self._form.then) and self._form.then[-1].name in LAST
         each = [_Part((i, 1), *whole[1:]) for i in range(stack)]
         ranges = -(-threads // stack)
-        by_rows = one.rows > 1 and (clamps or one.rows >= 8 * ranges)
-        if os.environ.get("SPLIT") == "c" and not clamps:
-            by_rows = False
-        if by_rows:
+        known = choice(one.dtypes[0])
+        fewest = known.fewest_rows if self._weight is None else known.fewest_packed_rows
+        # A clamp by itself takes memory without gaps.
+        if one.rows > 1 and (clamps or one.rows >= fewest):
             return [p._replace(rows=r) for p in each for r in _ranges(one.rows, ranges)]
         return [p._replace(columns=r) for p in each for r in _ranges(one.columns, ranges)]
 
