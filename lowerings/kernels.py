@@ -73,7 +73,7 @@ class PackedKernel(Kernel):
         raise NotImplementedError
 
     def absorb(self, result: Value) -> tuple[Value, Sequence[Value], Self]:
-        """What else the call may compute: another value in place of its result.
+        """What else a call of one result may compute: another value in place of that.
 
         Returns:
             That value, the operands that it needs beside the call's, and its specification.
@@ -81,8 +81,13 @@ class PackedKernel(Kernel):
         return result, (), self
 
     @staticmethod
-    def emit_handle(number: int, operands: Sequence[Value], type_: ir.Type) -> Value:
-        """Write a call by a handle, whose number is among the handles of the first operand."""
+    def emit_handle(
+        number: int, operands: Sequence[Value], types: Sequence[ir.Type]
+    ) -> Sequence[Value]:
+        """Write a call by a handle, whose number is among the handles of the first operand.
+
+        Returns its results, which have these types.
+        """
         raise NotImplementedError
 
     def packed(self, *weights: torch.Tensor) -> Any:

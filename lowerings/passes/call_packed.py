@@ -12,6 +12,7 @@ from jax.extend.mlir.dialects import func
 
 from xla_dynamo.lowerings.builders.functions import has_uses, main_of, operations_of
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE
+from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import PackedKernel
 from xla_dynamo.lowerings.passes.notes import Notes
 from xla_dynamo.lowerings.passes.pack_weights import Packed, is_packed, read_packed
@@ -45,10 +46,15 @@ def with_forms(packed: Sequence[Packed], notes: Notes) -> tuple[Packed, ...]:
 def _write(op: ir.Operation) -> tuple[int, PackedKernel]:
     """Replace a call and what it absorbs by a call of its handle; returns its number and form."""
     number, form = read_packed(op)
-    result, more, form = form.absorb(op.results[0])
-    with ir.InsertionPoint(result.owner), op.location:
-        new = form.emit_handle(number, [*op.operands, *more], result.type)
-    result.replace_all_uses_with(new)
+    results, last = list(op.results), op
+    more: Sequence[Value] = ()
+    if len(results) == 1:
+        result, more, form = form.absorb(results[0])
+        results, last = [result], result.owner
+    with ir.InsertionPoint(last), op.location:
+        made = form.emit_handle(number, [*op.operands, *more], [r.type for r in results])
+    for result, new in zip(results, made, strict=True):
+        result.replace_all_uses_with(new)
     return number, form
 
 

@@ -101,13 +101,14 @@ def _pack(call: PlannedCall, handles: Value, number: int) -> None:
     count = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), number)
     with ir.InsertionPoint(op), op.location:
         new = hlo.CustomCallOp(
-            [op.results[0].type],
+            [result.type for result in op.results],
             [handles, *operands],
             PACKED,
             backend_config=ir.DictAttr.get({"kernel": text, "number": count}),
             api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 4),
         )
-    op.results[0].replace_all_uses_with(new.results[0])
+    for result, other in zip(op.results, new.results, strict=True):
+        result.replace_all_uses_with(other)
     op.erase()
 
 

@@ -8,7 +8,7 @@ how they lie in memory.
 The custom call's first operand is an array of addresses of plans, and its one attribute is the
 number of the plan among them. So programs hold no address, and their executables may be saved.
 
-While a script runs there are 28 slots of 64 bits. The first hold the addresses of the custom call's
+While a script runs there are 32 slots of 64 bits. The first hold the addresses of the custom call's
 operands and then of its results; the others are free.
 """
 
@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 import jax
 import torch
 
-from xla_dynamo.runtime.cpu import foreign_calls, native_code, script_layout
+from xla_dynamo.runtime.cpu import foreign_calls, native_code, script_layout, torch_functions
 
-FIRST_FREE = script_layout.MOST_ADDRESSES
+FIRST_FREE, NUMBER_OF_SLOTS = script_layout.MOST_ADDRESSES, script_layout.NUMBER_OF_SLOTS
 FLOAT_FUNCTIONS = ("forget", "invalid", "clamp", "clamp_bfloat16")
 _ALIGNMENT = 64  # XLA:CPU copies what is not aligned so
 
@@ -186,6 +186,8 @@ def compiled(threads: tuple[Any, Any], **others: Any) -> dict[str, int]:
         raise native_code.NativeCodeError(f"llvmlite cannot be imported: {error}") from error
     c, (tell, change) = ctypes.CDLL(None), threads
     given = {"omp_get_max_threads": tell, "omp_set_num_threads": change, **others}
+    # Torch's is linked with MKL on x86. Elsewhere a function that changes nothing is called.
+    given.setdefault("MKL_Set_Num_Threads_Local", torch_functions.mkl_threads() or c.abs)
     externals = {"other_handler": foreign_calls.handler_address()}
     for name in script_runner.EXTERNALS:
         if name not in externals:

@@ -56,6 +56,7 @@ EXTERNALS = {
     "usleep": ir.FunctionType(NUMBER, [NUMBER]),
     "omp_get_max_threads": ir.FunctionType(NUMBER, []),
     "omp_set_num_threads": ir.FunctionType(_NOTHING, [NUMBER]),
+    "MKL_Set_Num_Threads_Local": ir.FunctionType(NUMBER, [NUMBER]),
     "other_handler": ir.FunctionType(ADDRESS, [ADDRESS]),
 }
 # What tells the processor that a thread waits: "pause" of x86, and "yield" of Arm, hint 1.
@@ -137,7 +138,9 @@ class _Runner:
         slots = build.ptrtoint(body.address(workspace, layout.SLOTS), WORD)
         place = body.variable(ADDRESS)  # where the next call is
         build.store(body.address(script, layout.WORD), place)
-        kind = ir.FunctionType(NUMBER, [WORD] * layout.MOST_ARGUMENTS)
+        # A function that takes a double finds 0.0, in a register that others do not look at.
+        double = ir.DoubleType()
+        kind = ir.FunctionType(NUMBER, [*[WORD] * layout.MOST_ARGUMENTS, double])
         with body.times(body.load(script)):
             call = build.load(place, typ=ADDRESS)
             words = body.load(call, Call.words.offset)
@@ -150,7 +153,9 @@ class _Runner:
                 for number in range(layout.MOST_ARGUMENTS)
             ]
             function = body.load(call, Call.function.offset, type_=kind.as_pointer())
-            failed = build.icmp_signed("!=", build.call(function, arguments), NUMBER(0))
+            failed = build.icmp_signed(
+                "!=", build.call(function, [*arguments, double(0.0)]), NUMBER(0)
+            )
             with build.if_then(failed):
                 build.ret(body.load(call, Call.failure.offset, type_=ADDRESS))
         build.ret(ADDRESS(None))
@@ -176,19 +181,22 @@ class _Runner:
     def _work(self) -> None:
         """`work(job)`: take parts and do them, until there are no others.
 
-        OpenMP's loops have one thread meanwhile: what a library computes here, it computes alone.
+        OpenMP's loops and MKL have one thread meanwhile: what a library computes here, it computes
+        alone.
         """
         body = self._begin("work", _NOTHING, ADDRESS)
         (job,), build = body.arguments, body.build
         workspace = body.variable(WORD, layout.WORKSPACE)
         threads = self._call(body, "omp_get_max_threads")
         self._call(body, "omp_set_num_threads", NUMBER(1))
+        of_mkl = self._call(body, "MKL_Set_Num_Threads_Local", NUMBER(1))
         parts = body.load(job, Job.parts.offset)
         first = body.address(body.load(job, Job.plan.offset, type_=ADDRESS), ctypes.sizeof(Plan))
         with body.forever():
             number = body.add(1, job, Job.taken.offset, "monotonic")
             with build.if_then(build.icmp_unsigned(">=", number, parts)):
                 self._call(body, "omp_set_num_threads", threads)
+                self._call(body, "MKL_Set_Num_Threads_Local", of_mkl)
                 build.ret_void()
             part = body.element(first, Part, number)
             for given in range(layout.MOST_ADDRESSES):

@@ -4,7 +4,6 @@ import ctypes
 import functools
 import itertools
 import math
-import pathlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,19 +11,17 @@ from typing import Any
 import torch
 
 from xla_dynamo.errors import LoweringError
+from xla_dynamo.runtime.cpu import torch_functions
 from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.torch_private import invert_perm
 
 
 @functools.cache
 def _library() -> Any:
-    """The library with torch's kernels, OpenMP and MKL; None where it has other ones."""
-    path = pathlib.Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    if not path.exists():
-        return None
-    library = ctypes.CDLL(str(path))
+    """The library of torch's that has OpenMP and MKL; None where it has others."""
     names = ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
-    return library if all(hasattr(library, name) for name in names) else None
+    found = torch_functions.library()
+    return found if all(hasattr(found, name) for name in names) else None
 
 
 def can_share() -> bool:

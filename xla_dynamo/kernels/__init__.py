@@ -11,6 +11,7 @@ KERNELS = (
     "onednn_convolution",
     "onednn_product",
     "packed_convolution",
+    "planned_attention",
     "planned_product",
 )
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import torch
 from jax.extend.mlir import ir
 
-from xla_dynamo.kernels.library_calls import PythonKernel, python_kernel
+from xla_dynamo.kernels.library_calls import PythonKernel, may_plan, python_kernel
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.shapes import reshape
 from xla_dynamo.lowerings.builders.values import (
@@ -29,6 +29,8 @@ FEWEST_IN_ATTENTION = 1 << 23
 # Keys up to which XLA's products and softmax cost less in bfloat16: torch's kernel packs blocks of
 # keys.
 MOST_KEYS_IN_BFLOAT16 = 256
+# The same where calls and products are plans: multiplications, and keys in training.
+FEWEST_IN_PLAN, MOST_KEYS_BESIDE_PLAN = 1 << 20, 128
 # Heads behind the lengths, as a linear layer leaves them, and sums likewise.
 HEADS_LAST, SUMS = (0, 2, 1, 3), (0, 2, 1)
 
@@ -90,10 +92,13 @@ class AttentionCall(PythonKernel):
         if others or (mask is not None and dtype_of(mask) not in (dtype, torch.float32)):
             return None
         query, key, value = map(shape_of, inputs[:3])
-        is_short = dtype is torch.bfloat16 and key[2] <= MOST_KEYS_IN_BFLOAT16
-        if is_short and ONEDNN_BFLOAT16 in ctx.libraries and not ctx.trains:
+        fewest, most = FEWEST_IN_ATTENTION, 0 if ctx.trains else MOST_KEYS_IN_BFLOAT16
+        if may_plan(ctx):
+            fewest, most = FEWEST_IN_PLAN, MOST_KEYS_BESIDE_PLAN if ctx.trains else 0
+        is_short = dtype is torch.bfloat16 and key[2] <= most
+        if is_short and ONEDNN_BFLOAT16 in ctx.libraries:
             return None
-        if numel_of(inputs[0]) * key[2] < FEWEST_IN_ATTENTION:
+        if numel_of(inputs[0]) * key[2] < fewest:
             return None
         compact = None if mask is None else _compact(mask)[1]
         mask_dtype = dtype if mask is None else dtype_of(mask)
@@ -136,9 +141,9 @@ class AttentionCall(PythonKernel):
     ) -> torch.Tensor:
         """A share of what lies at an address."""
         order = SUMS if len(shape) == 3 else HEADS_LAST
-        return self._part(tensor_at(address, shape, order, dtype or self.dtype), share)
+        return self.part(tensor_at(address, shape, order, dtype or self.dtype), share)
 
-    def _part(self, tensor: torch.Tensor, share: Any) -> torch.Tensor:
+    def part(self, tensor: torch.Tensor, share: Any) -> torch.Tensor:
         """A share of a tensor; of a mask that is the same for all heads, all of it."""
         batch, heads = share
         several = tensor.shape[1] // self.key[1]
@@ -152,7 +157,7 @@ class AttentionCall(PythonKernel):
         """What torch's operators take beside tensors; the mask is the last operand."""
         mask = None
         if self.mask is not None:
-            mask = self._part(tensor_at(addresses[-1], self.mask, range(4), self.mask_dtype), share)
+            mask = self.part(tensor_at(addresses[-1], self.mask, range(4), self.mask_dtype), share)
         return {"attn_mask": mask, "is_causal": self.causal, "scale": self.scale}
 
 

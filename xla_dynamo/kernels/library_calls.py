@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import torch
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.dtypes import permuted_type, row_major_layout
@@ -12,7 +13,7 @@ from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import Kernel, register
 from xla_dynamo.lowerings.table import Context
-from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16
+from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16, ONEDNN_PLANS
 from xla_dynamo.runtime.cpu import foreign_calls, script_layout
 from xla_dynamo.runtime.cpu.script_layout import MOST_ADDRESSES
 from xla_dynamo.torch_private import invert_perm
@@ -22,6 +23,13 @@ ONEDNN_LIBRARIES = {
     torch.float32: frozenset({ONEDNN}),
     torch.bfloat16: frozenset({ONEDNN_BFLOAT16}),
 }
+
+
+def may_plan(ctx: Context) -> bool:
+    """Whether a call may become a plan: where it is written into the main function itself."""
+    owner = ir.InsertionPoint.current.block.owner
+    in_main = isinstance(owner, func.FuncOp) and owner.name.value == "main"
+    return in_main and ONEDNN_PLANS in ctx.libraries
 
 
 class PythonKernel(Kernel, foreign_calls.Kernel):
@@ -96,28 +104,29 @@ def library_call(
     return [transpose(result, invert_perm(p)) for result, p in results]
 
 
-def script_call(number: int, operands: Sequence[Value], type_: ir.Type) -> Value:
+def script_calls(number: int, operands: Sequence[Value], types: Sequence[ir.Type]) -> list[Value]:
     """A call of a plan of `runtime.cpu.call_scripts`, on operands that are row-major.
 
     Args:
         number: of the plan, among those of the first operand.
         operands: the array of plans, and those of the plan.
-        type_: of the result, which is row-major too.
+        types: of the results, which are row-major too.
 
     Raises:
         ValueError: there are more operands than the handler takes.
     """
-    if len(operands) + 1 > MOST_ADDRESSES:
+    if len(operands) + len(types) > MOST_ADDRESSES:
         raise ValueError(f"a call has more than {MOST_ADDRESSES} operands and results")
-    return hlo.CustomCallOp(
-        [type_],
+    op = hlo.CustomCallOp(
+        list(types),
         list(operands),
         script_layout.TARGET,
         backend_config=ir.DictAttr.get({"script": ir.DenseI64ArrayAttr.get([number])}),
         operand_layouts=ir.ArrayAttr.get([row_major_layout(x.type) for x in operands]),
-        result_layouts=ir.ArrayAttr.get([row_major_layout(type_)]),
+        result_layouts=ir.ArrayAttr.get([row_major_layout(t) for t in types]),
         **_by_ffi(),
-    ).results[0]
+    )
+    return list(op.results)
 
 
 def _by_ffi() -> dict[str, ir.Attribute]:

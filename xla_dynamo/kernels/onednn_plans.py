@@ -31,7 +31,7 @@ _ADD = 0x1FFF0
 _ALLOCATED = -1  # an address: oneDNN has memory of its own
 # Slots of what a script makes: at most an image or factor, a weight, a bias, a sum's operand, a
 # result and a scratchpad.
-_MADE = range(22, 28)
+_MADE = range(26, 32)
 # The functions that clamp, by dtype.
 CLAMPS = {torch.float32: "clamp", torch.bfloat16: "clamp_bfloat16"}
 

@@ -11,27 +11,24 @@ from typing import Any, ClassVar, Self
 
 import torch
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import func
 
 from xla_dynamo.errors import LoweringError
 from xla_dynamo.kernels import product_choices
-from xla_dynamo.kernels.library_calls import LARGEST_IN_ONEDNN, ONEDNN_LIBRARIES, library_call
+from xla_dynamo.kernels.library_calls import (
+    LARGEST_IN_ONEDNN,
+    ONEDNN_LIBRARIES,
+    library_call,
+    may_plan,
+)
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.shapes import reshape
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
 from xla_dynamo.lowerings.kernels import Kernel, register
 from xla_dynamo.lowerings.table import Context
-from xla_dynamo.lowerings.target import ONEDNN_PLANS
 
 # Multiplications below which a call costs more than it gains: `python -m bench.forms`, with and
 # without `--dtype bfloat16`.
 FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
-
-
-def _is_in_main() -> bool:
-    """Whether operations are written into the main function itself, where calls become plans."""
-    owner = ir.InsertionPoint.current.block.owner
-    return isinstance(owner, func.FuncOp) and owner.name.value == "main"
 
 
 @register
@@ -90,7 +87,7 @@ class OneDNNProduct(Kernel):
             rows, inner = inner, rows
         columns = shape_of(y)[-2 if transpose_y else -1]
         sizes = math.prod(stack), rows, inner, columns
-        if ONEDNN_PLANS in ctx.libraries and _is_in_main():
+        if may_plan(ctx):
             if not product_choices.pays(given, *sizes):
                 return None
         elif given is torch.float32 and not (stack or transpose_x or transpose_y):

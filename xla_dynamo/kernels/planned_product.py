@@ -17,7 +17,7 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.errors import LoweringError
-from xla_dynamo.kernels.library_calls import script_call
+from xla_dynamo.kernels.library_calls import script_calls
 from xla_dynamo.kernels.onednn_plans import (
     BIAS,
     RESULT,
@@ -87,9 +87,11 @@ class PlannedProduct(PackedKernel):
         return found.result, added, dataclasses.replace(self, then=found.then)
 
     @staticmethod
-    def emit_handle(number: int, operands: Sequence[Value], type_: ir.Type) -> Value:
+    def emit_handle(
+        number: int, operands: Sequence[Value], types: Sequence[ir.Type]
+    ) -> Sequence[Value]:
         """Write the call of a plan."""
-        return script_call(number, operands, type_)
+        return script_calls(number, operands, types)
 
     def packed(self, *weights: torch.Tensor) -> "Product":
         """The product with a weight, and a bias if it has one; without, all come with a call."""
