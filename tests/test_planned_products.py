@@ -10,17 +10,14 @@ from torch import nn
 
 from tests.comparison import compare, compare_with_exact
 from tests.compiling import watched
-from tests.packing import DTYPES, needs_onednn, packed_calls
+from tests.packing import DTYPES, let_plan, needs_onednn, packed_calls
 from tests.test_packed_epilogues import ACTIVATIONS
 from xla_dynamo.errors import LoweringError
-from xla_dynamo.kernels import planned_product, product_choices
-from xla_dynamo.kernels.libraries import libraries_of
+from xla_dynamo.kernels import planned_product
 from xla_dynamo.kernels.onednn_product import OneDNNProduct
 from xla_dynamo.kernels.planned_product import PlannedProduct
 from xla_dynamo.kernels.product_choices import AVX512
 from xla_dynamo.lowerings.passes.epilogues import PostOp
-from xla_dynamo.lowerings.target import ONEDNN_PLANS
-from xla_dynamo.programs import targets
 
 pytestmark = needs_onednn
 TURNS = list(itertools.product([False, True], repeat=2))
@@ -29,11 +26,7 @@ TURNS = list(itertools.product([False, True], repeat=2))
 @pytest.fixture(autouse=True, params=[0, 1 << 20], ids=["divided", "whole"])
 def always(cold, monkeypatch, request):
     """However little there is to multiply, by several threads and by one."""
-    every = libraries_of("cpu") | {ONEDNN_PLANS}
-    monkeypatch.setattr(targets, "libraries_of", lambda name: every)
-    monkeypatch.setattr(product_choices, "pays", lambda *sizes: True)
-    always = {dtype: choice._replace(fewest_packed=0) for dtype, choice in AVX512.items()}
-    monkeypatch.setattr(planned_product, "choice", always.__getitem__)
+    let_plan(monkeypatch)
     monkeypatch.setattr(planned_product, "FEWEST_DIVIDED", request.param)
     torch.manual_seed(0)
 

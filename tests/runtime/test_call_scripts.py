@@ -62,8 +62,8 @@ def test_xla_raises_the_handlers_errors():
     assert can_execute_packed()
     result = jax.ShapeDtypeStruct((4,), jnp.float32)
     call = jax.ffi.ffi_call(TARGET, result)
-    given = [jnp.zeros(4, jnp.float32)] * 8
-    with pytest.raises(jax.errors.JaxRuntimeError, match="more than 8 operands and results"):
+    given = [jnp.zeros(4, jnp.float32)] * 12
+    with pytest.raises(jax.errors.JaxRuntimeError, match="more than 12 operands and results"):
         jax.jit(lambda *x: call(*x, script=np.zeros(1, np.int64)))(*given).block_until_ready()
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.runtime.handler_calls import Handler, function, plan
-from xla_dynamo.kernels.library_calls import script_call
+from xla_dynamo.kernels.library_calls import script_calls
 from xla_dynamo.runtime.cpu import call_scripts, native_code, script_layout
 from xla_dynamo.runtime.cpu.call_scripts import NULL, Script, number, place_of_slot, slot
 from xla_dynamo.runtime.cpu.ffi_structures import INTERNAL, RESOURCE_EXHAUSTED
@@ -162,27 +162,27 @@ def test_without_memory_the_call_fails():
 
 def test_so_many_operands_and_results_has_a_call():
     """The array of plans is one of them."""
-    ran, words = [], [ctypes.c_int64() for _ in range(8)]
+    ran, words = [], [ctypes.c_int64() for _ in range(12)]
     plans = [plan(script_of(function(lambda: ran.append(1))))]
     handler = Handler()
-    assert handler.call(plans, operands=words[:6], results=words[:1])
-    assert handler.call(plans, operands=words[:7])
-    for operands, results in ((7, 1), (8, 0), (0, 8)):
+    assert handler.call(plans, operands=words[:10], results=words[:1])
+    assert handler.call(plans, operands=words[:11])
+    for operands, results in ((11, 1), (12, 0), (0, 12)):
         assert not handler.call(plans, operands=words[:operands], results=words[:results])
-    assert handler.errors == [(INTERNAL, "a call has more than 8 operands and results")] * 3
+    assert handler.errors == [(INTERNAL, "a call has more than 12 operands and results")] * 3
     assert len(ran) == 2
     assert handler.living == 0
 
 
 def test_the_limits_are_known_where_calls_are_written():
     assert call_scripts.FIRST_FREE == script_layout.MOST_ADDRESSES
-    with pytest.raises(ValueError, match="more than 8 operands and results"):
-        script_call(0, [None] * 8, None)
+    with pytest.raises(ValueError, match="more than 12 operands and results"):
+        script_calls(0, [None] * 12, [None])
 
 
 def test_scripts_have_room_for_so_many_arguments():
-    with pytest.raises(ValueError, match="more than 6 arguments"):
-        Script().call(function(lambda: None), *[NULL] * 7)
+    with pytest.raises(ValueError, match="more than 14 arguments"):
+        Script().call(function(lambda: None), *[NULL] * 15)
 
 
 @pytest.mark.parametrize("index", [-1, 32])

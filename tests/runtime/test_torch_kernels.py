@@ -1,4 +1,4 @@
-"""Kernels of torch inside a program: the same numbers as eager's, in whatever thread and mode."""
+"""Kernels of torch in Python inside a program: eager's numbers, in whatever thread and mode."""
 
 import dataclasses
 import re
@@ -17,6 +17,8 @@ from tests.compiling import assert_matches_eager, compiled
 from xla_dynamo.kernels import attention, grouped_products
 from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.lowerings.builders.specifications import Specification
+from xla_dynamo.lowerings.target import ONEDNN_PLANS
+from xla_dynamo.programs import targets
 from xla_dynamo.runtime.cpu import foreign_calls, torch_shares
 from xla_dynamo.runtime.cpu.foreign_calls import TARGET
 
@@ -30,7 +32,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
-    """However small the attention is."""
+    """However small the attention is, and without plans (`tests/test_planned_attention.py`)."""
+    monkeypatch.setattr(targets, "libraries_of", lambda name: libraries_of(name) - {ONEDNN_PLANS})
     monkeypatch.setattr(attention, "FEWEST_IN_ATTENTION", 1)
 
 
