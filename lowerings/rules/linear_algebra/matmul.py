@@ -8,10 +8,9 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Number, Value
 from xla_dynamo.lowerings.builders.promotion import computed_in, spread
-from xla_dynamo.lowerings.cpu.products import product
+from xla_dynamo.lowerings.cpu.products import is_half_vector, multiply_and_sum, product
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
-_HALF = (torch.float16, torch.bfloat16)
 _OF_BLAS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 # Fewer multiplications for one matrix of a stack torch does by itself.
 _FEWEST_OF_BLAS = 400
@@ -19,37 +18,11 @@ _FEWEST_OF_BLAS = 400
 
 def matrix_product(ctx: Context, x: Value, y: Value, dtype: torch.dtype) -> Value:
     """The product [m, k] @ [k, n], with or without a batch dimension, or [m, k] @ [k], in dtype."""
-    if _is_half_vector(ctx, x, y):
-        return _multiply_and_sum(x, y, dtype)
     if build.rank_of(y) < 2:
+        if is_half_vector(ctx, x, y):
+            return multiply_and_sum(x, y, dtype)
         return build.dot_general(x, y, ([build.rank_of(x) - 1], [0]), dtype=dtype)
     return product(ctx, x, y, dtype)
-
-
-def _is_half_vector(ctx: Context, x: Value, y: Value) -> bool:
-    """Whether a factor is a vector, one row at the left or one column, of a half type on a CPU."""
-    if ctx.platform != "cpu" or build.dtype_of(x) not in _HALF:
-        return False
-    if build.rank_of(y) < 2:
-        return True
-    return build.shape_of(x)[-2] == 1 or build.shape_of(y)[-1] == 1
-
-
-def _multiply_and_sum(x: Value, y: Value, dtype: torch.dtype) -> Value:
-    """A product as a fused multiplication and sum in float32.
-
-    XLA:CPU widens a whole half-type matrix in memory before a matrix-vector dot; fused, it reads
-    the matrix once (bench: bf16 matrix-vector).
-    """
-    if build.rank_of(y) < 2:
-        x, y = spread([x, y], torch.float32)
-        return build.cast(build.reduce(hlo.multiply(x, y), [build.rank_of(x) - 1], "sum"), dtype)
-    rank = build.rank_of(x)
-    swap = [*range(rank - 2), rank - 1, rank - 2]
-    left = build.expand_dims(x, rank - 1)
-    right = build.expand_dims(build.transpose(y, swap), rank - 2)
-    left, right = spread([left, right], torch.float32)
-    return build.cast(build.reduce(hlo.multiply(left, right), [rank], "sum"), dtype)
 
 
 def blend(
@@ -110,7 +83,7 @@ def addmm(
 ) -> Value:
     is_bias = build.rank_of(added) == 1 and build.shape_of(added) == build.shape_of(y)[-1:]
     is_sum = is_bias and beta == alpha == 1 and build.dtype_of(added) is ctx.out.dtype
-    if is_sum and build.rank_of(y) == 2 and not _is_half_vector(ctx, x, y):
+    if is_sum and build.rank_of(y) == 2:
         return product(ctx, x, y, ctx.out.dtype, bias=added)
     total = matrix_product(ctx, x, y, computed_in(x))
     return blend(ctx, added, total, beta, alpha, by_blas=_is_by_blas(x, y))
