@@ -74,6 +74,7 @@ def test_a_pass_changes_no_call_of_a_library(dtype, monkeypatch):
         return nn.functional.scaled_dot_product_attention(x, x, x)
 
     monkeypatch.setattr(attention, "FEWEST_IN_ATTENTION", 1)
+    monkeypatch.setattr(attention, "FEWEST_IN_PLAN", 1)
     x = torch.randn(1, 2, 8, 8)
     with xla_dynamo.register_pass(convert_operands, identity="convert-1"):
         if "torch" in libraries_of("cpu"):

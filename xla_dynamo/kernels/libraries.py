@@ -27,8 +27,9 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
 
     "onednn" are its kernels for float32, and "onednn_bfloat16" those for bfloat16, which it has
     for processors with AVX-512. "onednn_packed" are those of a library of oneDNN's own, which take
-    packed weights, and programs that call them need `can_execute_packed`. "torch" are kernels of
-    torch.
+    packed weights, and programs that call them need `can_execute_packed`. "onednn_plans" are
+    those of them that also read plain operands, where `product_choices` has measured the processor.
+    "torch" are kernels of torch.
     """
     if pjrt_platform != "cpu":
         return frozenset()

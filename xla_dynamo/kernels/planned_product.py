@@ -219,14 +219,14 @@ class Product:
         weight = self._y.described((count, one.inner, columns))
         result = self._result.described((count, rows, columns))
         bias = self._bias_matrix.described((1, 1, columns))
-        if len(one.stack) and math.prod(one.stack) > 1:
-            bias = self._stacked_bias(columns)
         wanted = weight
+        is_stacked = math.prod(one.stack) > 1
+        if is_stacked:
+            strides = columns, columns, 1
+            bias = onednn.described((1, 1, columns), strides, one.dtypes[0])
         if self._weight is not None:
-            sizes = (
-                (one.inner, columns) if math.prod(one.stack) == 1 else (count, one.inner, columns)
-            )
-            wanted = onednn.described(sizes, None, one.dtypes[0])
+            sizes = (count, one.inner, columns)
+            wanted = onednn.described(sizes[not is_stacked :], None, one.dtypes[0])
         arguments = (
             onednn.engine(),
             source,
@@ -255,9 +255,6 @@ class Product:
         made = Execution(desc, primitive, held, read)
         self._held.append(made)
         return made
-
-    def _stacked_bias(self, columns: int) -> onednn.Object:
-        return onednn.described((1, 1, columns), (columns, columns, 1), self._product.dtypes[0])
 
     def _weights(self, part: _Part) -> Weights:
         """The weight of the columns of a part."""
