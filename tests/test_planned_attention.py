@@ -5,11 +5,15 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from tests.compiling import assert_matches_eager, compiled, watched
 from tests.packing import DTYPES, let_plan, needs_onednn, packed_calls
-from tests.runtime.test_torch_kernels import CASES, MASKS, assert_attends_as_eager
+from tests.runtime.test_torch_kernels import (
+    CASES,
+    MASKS,
+    assert_attends_as_eager,
+    assert_right_in_other_modes,
+)
 from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.kernels.planned_attention import PlannedAttention, PlannedAttentionGradients
 from xla_dynamo.runtime.cpu import torch_functions
@@ -73,18 +77,7 @@ def test_numbers_that_are_none():
 
 
 def test_in_other_modes():
-    inputs = torch.randn(3, 2, 3, 6, 8).unbind()
-    attend = compiled(F.scaled_dot_product_attention, dynamic=False, fullgraph=False)
-    expected = F.scaled_dot_product_attention(*inputs)
-    with torch.inference_mode():
-        torch.testing.assert_close(attend(*inputs), expected)
-    with FlopCounterMode(display=False):
-        torch.testing.assert_close(attend(*inputs), expected)
-    with torch.device("meta"):
-        torch.testing.assert_close(attend(*inputs), expected)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert_matches_eager(attend, *inputs, rtol=2e-2, atol=2e-2)
-    torch.testing.assert_close(attend(*inputs), expected)
+    assert_right_in_other_modes()
 
 
 def test_the_number_of_threads_stays():

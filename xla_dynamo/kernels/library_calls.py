@@ -11,7 +11,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders.dtypes import permuted_type, row_major_layout
 from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.values import Value
-from xla_dynamo.lowerings.kernels import Kernel, register
+from xla_dynamo.lowerings.kernels import Kernel, PackedKernel, register
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16, ONEDNN_PLANS
 from xla_dynamo.runtime.cpu import foreign_calls, script_layout
@@ -127,6 +127,17 @@ def script_calls(number: int, operands: Sequence[Value], types: Sequence[ir.Type
         **_by_ffi(),
     )
     return list(op.results)
+
+
+class ScriptKernel(PackedKernel):
+    """A kernel whose handles are plans of `runtime.cpu.call_scripts`."""
+
+    @staticmethod
+    def emit_handle(
+        number: int, operands: Sequence[Value], types: Sequence[ir.Type]
+    ) -> Sequence[Value]:
+        """Write the call of a plan."""
+        return script_calls(number, operands, types)
 
 
 def _by_ffi() -> dict[str, ir.Attribute]:

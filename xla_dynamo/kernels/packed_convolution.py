@@ -17,7 +17,7 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.errors import LoweringError
 from xla_dynamo.kernels.convolution_parts import Part, parts_of
-from xla_dynamo.kernels.library_calls import script_calls
+from xla_dynamo.kernels.library_calls import ScriptKernel
 from xla_dynamo.kernels.onednn_convolution import OneDNNConvolution
 from xla_dynamo.kernels.onednn_plans import (
     BIAS,
@@ -32,7 +32,7 @@ from xla_dynamo.kernels.onednn_plans import (
     second_operands,
 )
 from xla_dynamo.lowerings.builders.values import Value
-from xla_dynamo.lowerings.kernels import PackedKernel, register
+from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.passes.epilogues import LAST, PostOp, epilogue_of
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script, slot
@@ -46,7 +46,7 @@ _FASTER = {"brgconv_1x1:avx2": "jit_1x1:avx2", "brdgmm_dw:avx2": "jit_dw:avx2"}
 
 @register
 @dataclasses.dataclass(frozen=True)
-class PackedConvolution(PackedKernel):
+class PackedConvolution(ScriptKernel):
     """A convolution of images of two dimensions in one dtype, and what follows it.
 
     Attributes:
@@ -82,13 +82,6 @@ class PackedConvolution(PackedKernel):
         found = epilogue_of(result)
         added = [] if found.added is None else [found.added]
         return found.result, added, dataclasses.replace(self, then=found.then)
-
-    @staticmethod
-    def emit_handle(
-        number: int, operands: Sequence[Value], types: Sequence[ir.Type]
-    ) -> Sequence[Value]:
-        """Write the call of a plan."""
-        return script_calls(number, operands, types)
 
     def packed(self, *weights: torch.Tensor) -> "Convolution":
         """The convolution with a weight, and a bias if it has one."""

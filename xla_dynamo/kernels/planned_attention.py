@@ -15,9 +15,8 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.kernels.attention import HEADS_LAST, SUMS, Attention, AttentionCall
 from xla_dynamo.kernels.attention_gradients import AttentionGradients
-from xla_dynamo.kernels.library_calls import script_calls
-from xla_dynamo.lowerings.builders.values import Value
-from xla_dynamo.lowerings.kernels import PackedKernel, register
+from xla_dynamo.kernels.library_calls import ScriptKernel
+from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.runtime.cpu import call_scripts, onednn, torch_functions
 from xla_dynamo.runtime.cpu.call_scripts import NULL, Argument, Plan, Script, number, slot
 from xla_dynamo.torch_private import invert_perm
@@ -25,7 +24,7 @@ from xla_dynamo.torch_private import invert_perm
 _ROW_MAJOR = (0, 1, 2, 3)
 
 
-class _PlannedCall(PackedKernel):
+class _PlannedCall(ScriptKernel):
     """A call of a kernel of torch's for attention.
 
     Attributes:
@@ -52,13 +51,6 @@ class _PlannedCall(PackedKernel):
         config = ir.DictAttr(op.attributes["backend_config"])
         text = ir.StringAttr(config["kernel"]).value.partition(":")[2]
         return cls(cls.kernel.read(text))  # type: ignore[call-arg]
-
-    @staticmethod
-    def emit_handle(
-        number: int, operands: Sequence[Value], types: Sequence[ir.Type]
-    ) -> Sequence[Value]:
-        """Write the call of a plan."""
-        return script_calls(number, operands, types)
 
     def packed(self, *weights: torch.Tensor) -> "_Attending":
         """The plan of a call."""

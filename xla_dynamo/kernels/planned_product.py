@@ -17,7 +17,7 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.errors import LoweringError
-from xla_dynamo.kernels.library_calls import script_calls
+from xla_dynamo.kernels.library_calls import ScriptKernel
 from xla_dynamo.kernels.onednn_plans import (
     BIAS,
     RESULT,
@@ -33,7 +33,7 @@ from xla_dynamo.kernels.onednn_plans import (
 from xla_dynamo.kernels.onednn_product import OneDNNProduct
 from xla_dynamo.kernels.product_choices import choice
 from xla_dynamo.lowerings.builders.values import Value
-from xla_dynamo.lowerings.kernels import PackedKernel, register
+from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.passes.epilogues import LAST, PostOp, epilogue_of
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script, slot
@@ -45,7 +45,7 @@ FEWEST_DIVIDED = 1 << 20
 
 @register
 @dataclasses.dataclass(frozen=True)
-class PlannedProduct(PackedKernel):
+class PlannedProduct(ScriptKernel):
     """A product, and what follows it.
 
     Attributes:
@@ -85,13 +85,6 @@ class PlannedProduct(PackedKernel):
             return result, (), self
         added = [] if found.added is None else [found.added]
         return found.result, added, dataclasses.replace(self, then=found.then)
-
-    @staticmethod
-    def emit_handle(
-        number: int, operands: Sequence[Value], types: Sequence[ir.Type]
-    ) -> Sequence[Value]:
-        """Write the call of a plan."""
-        return script_calls(number, operands, types)
 
     def packed(self, *weights: torch.Tensor) -> "Product":
         """The product with a weight, and a bias if it has one; without, all come with a call."""
