@@ -55,12 +55,12 @@ class PackedKernel(Kernel):
 
     Attributes:
         replaces: the name of the other kernel.
-        reads_plain: whether it also takes calls whose other operands are no such values: a plan
-            then reads all operands at each call.
+        reads_plain: the library that a program needs for calls whose other operands are no such
+            values: a plan then reads all operands at each call. "" if it takes none.
     """
 
     replaces: ClassVar[str]
-    reads_plain: ClassVar[bool] = False
+    reads_plain: ClassVar[str] = ""
 
     @property
     def packs(self) -> bool:

@@ -3,14 +3,14 @@
 import dataclasses
 
 # The names under which `Target.libraries` has oneDNN's kernels for float32, those for bfloat16,
-# those that run as plans, those of them with packed weights, and torch's; and the libraries of
-# users' options that they belong to.
+# those that run as plans, those of them with packed weights, torch's, and those of them that run as
+# plans; and the libraries of users' options that they belong to.
 ONEDNN, ONEDNN_BFLOAT16, ONEDNN_PACKED = "onednn", "onednn_bfloat16", "onednn_packed"
-ONEDNN_PLANS = "onednn_plans"
+ONEDNN_PLANS, TORCH_PLANS = "onednn_plans", "torch_plans"
 TORCH = "torch"
 LIBRARIES = {
     "onednn": frozenset({ONEDNN, ONEDNN_BFLOAT16, ONEDNN_PACKED, ONEDNN_PLANS}),
-    "torch": frozenset({TORCH}),
+    "torch": frozenset({TORCH, TORCH_PLANS}),
 }
 
 

@@ -20,7 +20,7 @@ from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import operations_of, update_type
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import KERNELS, PackedKernel, kernel_of
-from xla_dynamo.lowerings.target import ONEDNN_PLANS, Target
+from xla_dynamo.lowerings.target import Target
 
 PACKED = "xla_dynamo.packed"
 
@@ -70,10 +70,8 @@ class PlannedCall(NamedTuple):
 
 def plain_calls(operations: Iterable[ir.Operation], target: Target) -> list[PlannedCall]:
     """The calls among some operations whose kernels read plain operands."""
-    if ONEDNN_PLANS not in target.libraries:
-        return []
-    pairs = ((op, packed_form(op)) for op in operations)
-    return [PlannedCall(op, form) for op, form in pairs if form is not None and form.reads_plain]
+    known, pairs = target.libraries, ((op, packed_form(op)) for op in operations)
+    return [PlannedCall(op, form) for op, form in pairs if form and form.reads_plain in known]
 
 
 def plan_calls(main: func.FuncOp, target: Target) -> list[Packed]:

@@ -17,7 +17,7 @@ from tests.compiling import assert_matches_eager, compiled
 from xla_dynamo.kernels import attention, grouped_products
 from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.lowerings.builders.specifications import Specification
-from xla_dynamo.lowerings.target import ONEDNN_PLANS
+from xla_dynamo.lowerings.target import ONEDNN_PLANS, TORCH_PLANS
 from xla_dynamo.programs import targets
 from xla_dynamo.runtime.cpu import foreign_calls, torch_shares
 from xla_dynamo.runtime.cpu.foreign_calls import TARGET
@@ -33,7 +33,8 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def always(monkeypatch):
     """However small the attention is, and without plans (`tests/test_planned_attention.py`)."""
-    monkeypatch.setattr(targets, "libraries_of", lambda name: libraries_of(name) - {ONEDNN_PLANS})
+    without = libraries_of("cpu") - {ONEDNN_PLANS, TORCH_PLANS}
+    monkeypatch.setattr(targets, "libraries_of", lambda name: without)
     monkeypatch.setattr(attention, "FEWEST_IN_ATTENTION", 1)
 
 

@@ -13,6 +13,7 @@ from xla_dynamo.lowerings.target import (
     ONEDNN_PACKED,
     ONEDNN_PLANS,
     TORCH,
+    TORCH_PLANS,
 )
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.foreign_calls import can_call
@@ -29,7 +30,7 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
     for processors with AVX-512. "onednn_packed" are those of a library of oneDNN's own, which take
     packed weights, and programs that call them need `can_execute_packed`. "onednn_plans" are
     those of them that also read plain operands, where `product_choices` has measured the processor.
-    "torch" are kernels of torch.
+    "torch" are kernels of torch, and "torch_plans" those of them that need no Python.
     """
     if pjrt_platform != "cpu":
         return frozenset()
@@ -44,6 +45,8 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
         names.add(ONEDNN_PACKED)
         if product_choices.are_measured():
             names.add(ONEDNN_PLANS)
+        if TORCH in names:
+            names.add(TORCH_PLANS)
     return frozenset(names)
 
 

@@ -17,6 +17,7 @@ from xla_dynamo.kernels.attention import HEADS_LAST, SUMS, Attention, AttentionC
 from xla_dynamo.kernels.attention_gradients import AttentionGradients
 from xla_dynamo.kernels.library_calls import ScriptKernel
 from xla_dynamo.lowerings.kernels import register
+from xla_dynamo.lowerings.target import TORCH_PLANS
 from xla_dynamo.runtime.cpu import call_scripts, onednn, torch_functions
 from xla_dynamo.runtime.cpu.call_scripts import NULL, Argument, Plan, Script, number, slot
 from xla_dynamo.torch_private import invert_perm
@@ -32,7 +33,7 @@ class _PlannedCall(ScriptKernel):
         function: the name of torch's function.
     """
 
-    reads_plain = True
+    reads_plain = TORCH_PLANS
     kernel: ClassVar[type[AttentionCall]]
     function: ClassVar[str]
 

@@ -35,6 +35,7 @@ from xla_dynamo.kernels.product_choices import choice
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.passes.epilogues import LAST, PostOp, epilogue_of
+from xla_dynamo.lowerings.target import ONEDNN_PLANS
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script, slot
 
@@ -56,7 +57,7 @@ class PlannedProduct(ScriptKernel):
 
     name = "planned_product"
     replaces = OneDNNProduct.name
-    reads_plain = True
+    reads_plain = ONEDNN_PLANS
 
     product: OneDNNProduct
     then: tuple[PostOp, ...] = ()

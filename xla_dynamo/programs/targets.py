@@ -7,7 +7,13 @@ from jax.extend.mlir.dialects import func
 from xla_dynamo.kernels.libraries import can_execute_packed, libraries_of
 from xla_dynamo.lowerings.builders.functions import operations_of
 from xla_dynamo.lowerings.passes.pack_weights import is_packable
-from xla_dynamo.lowerings.target import LIBRARIES, ONEDNN_PACKED, ONEDNN_PLANS, Target
+from xla_dynamo.lowerings.target import (
+    LIBRARIES,
+    ONEDNN_PACKED,
+    ONEDNN_PLANS,
+    TORCH_PLANS,
+    Target,
+)
 from xla_dynamo.options import Options
 
 
@@ -34,7 +40,7 @@ def target_of_plans(target: Target, main: func.FuncOp) -> Target:
 
     Whether they can is asked only if there is such a call.
     """
-    plans = {ONEDNN_PACKED, ONEDNN_PLANS}
+    plans = {ONEDNN_PACKED, ONEDNN_PLANS, TORCH_PLANS}
     planned = plans & target.libraries and any(map(is_packable, operations_of(main)))
     if not planned or can_execute_packed():
         return target
