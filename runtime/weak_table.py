@@ -37,9 +37,10 @@ class WeakTable(Generic[K, V]):
         """Keep a value for as long as an owner lives."""
         this = weakref.ref(self)
 
-        def forget(_: Any) -> None:
+        def forget(_: Any, remove: Callable[..., None] = _remove_dead_weakref) -> None:
+            # The name of a module may be gone where the interpreter ends.
             if (table := this()) is not None:
-                _remove_dead_weakref(table._owners, key)  # at once, and only a dead owner's
+                remove(table._owners, key)  # at once, and only a dead owner's
                 if key not in table._owners:
                     table._drop(key)
 
