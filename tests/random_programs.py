@@ -257,6 +257,7 @@ _NO_DERIVATIVE = (
     "derivative for",
     "Expected isFloatingType(grad",
     "on a bool tensor is not supported",  # its formula negates the input: atan2
+    "returned an invalid gradient",  # of a source that is larger than the index: scatter_add
 )
 # What is compared, of which kinds of programs, at dynamic sizes or not.
 MODES: dict[str, tuple[Any, ...]] = {
