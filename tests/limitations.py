@@ -48,6 +48,8 @@ _NUMBER = "reads a number from a tensor (item), on which the rest of the graph m
 _OPAQUE = "an opaque Python operator of torch.nn, whose loop over chunks Dynamo does not see"
 _NO_GRADIENT_RULE = "the gradient has no rule: it runs in eager torch"
 
+# At these Dynamo may cut the graph by itself: of one_hot, where the classes are counted.
+CUT_BY_DYNAMO = {"nn.functional.one_hot"}
 _VALUES = [
     Limitation("argwhere", _EVERY, _BY_VALUE),
     Limitation("bincount", (_I64, torch.int32), _BY_VALUE),
