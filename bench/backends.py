@@ -51,6 +51,16 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
+def _inductor_freeze(model: torch.nn.Module) -> Call:
+    import torch._inductor.config
+
+    torch._inductor.config.freezing = True
+    return torch.compile(model)
+
+
+BACKENDS["inductor-freeze"] = Backend("Inductor with freezing", _inductor_freeze)
+
+
 def _inductor_max(model: torch.nn.Module) -> Call:
     import torch._inductor.config
 
@@ -137,7 +147,7 @@ BACKENDS["torchax"] = Backend(
 def _openvino(model: torch.nn.Module) -> Call:
     from bench import runtimes
 
-    return runtimes.Exported("openvino", model, runtimes.openvino)
+    return runtimes.Exported("openvino", model, runtimes.openvino, (torch.bfloat16,))
 
 
 def _onnxruntime(model: torch.nn.Module) -> Call:
@@ -147,7 +157,7 @@ def _onnxruntime(model: torch.nn.Module) -> Call:
 
 
 BACKENDS["openvino"] = Backend(
-    "OpenVINO of torch.export, inference in float32", _openvino, packages=("openvino",)
+    "OpenVINO of torch.export, inference", _openvino, packages=("openvino",)
 )
 BACKENDS["onnxruntime"] = Backend(
     "ONNX Runtime of torch.onnx.export, inference in float32",

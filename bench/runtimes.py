@@ -3,7 +3,8 @@
 A model is exported at its first call (`torch.export`), which both runtimes read. They get and give
 tensors in a row; what is nested is taken apart before and put together after.
 
-They are called as somebody would who serves with them: in float32, with the benchmark's number of
+They are called as somebody would who serves with them: in float32, or OpenVINO with its hint of
+bfloat16 where the others have autocast, with the benchmark's number of
 threads, their default optimizations, sizes that are fixed, and no copy at the border. Inputs are
 read where torch has them. OpenVINO writes into new tensors of torch; ONNX Runtime hands over the
 memory that it allocated. So no later call changes a result, as no other backend's does either.
@@ -22,8 +23,9 @@ from torch.utils import _pytree as pytree
 
 Tensors = Sequence[torch.Tensor]
 Run = Callable[[Tensors], Tensors]
-# What a runtime makes of an exported program, the example tensors and the number of threads.
-Runtime = Callable[[torch.export.ExportedProgram, Tensors, int], Run]
+# What a runtime makes of an exported program, the example tensors and the dtype to compute in.
+Runtime = Callable[[torch.export.ExportedProgram, Tensors, torch.dtype], Run]
+_PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
 class _Flat(torch.nn.Module):
@@ -97,8 +99,16 @@ class Exported:
     The runtime keeps the weights as they were then.
     """
 
-    def __init__(self, name: str, model: torch.nn.Module, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: torch.nn.Module,
+        runtime: Runtime,
+        autocasts: Sequence[torch.dtype] = (),
+    ) -> None:
+        """Take a model and a runtime, and which dtypes of autocast that one takes as a hint."""
         self._name, self._model, self._runtime = name, model, runtime
+        self._autocasts = autocasts
         self._key: Any = None
         self._run: Run | None = None
 
@@ -106,7 +116,7 @@ class Exported:
         """The model's result.
 
         Raises:
-            NotImplementedError: gradients or autocast are asked for.
+            NotImplementedError: gradients are asked for, or an autocast that it has not.
             TypeError: the model returns what is neither a tensor nor a number or text.
             ValueError: the sizes, dtypes or constants are not those of the first call.
         """
@@ -115,18 +125,22 @@ class Exported:
                 f"{self._name} runs inference alone: leave it out of training, or call it under "
                 "torch.no_grad()"
             )
-        if torch.is_autocast_enabled("cpu"):
-            raise NotImplementedError(f"{self._name} is measured in float32 alone: no autocast")
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        if dtype is not None and dtype not in self._autocasts:
+            raise NotImplementedError(f"{self._name} has no autocast to {dtype} here")
         leaves, spec = pytree.tree_flatten((arguments, keywords))
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         key = (spec, [(x.shape, x.dtype) if isinstance(x, torch.Tensor) else x for x in leaves])
         if self._run is None:
-            self._key, self._run = key, self._export(leaves, spec, tensors)
+            with torch.autocast("cpu", enabled=False):
+                self._key, self._run = key, self._export(leaves, spec, tensors, dtype)
         if key != self._key:
             raise ValueError(f"{self._name} was made for {self._key[1]}, not for {key[1]}")
         return self._flat._outputs.unflatten(self._run(tensors), tensors)
 
-    def _export(self, leaves: list[Any], spec: pytree.TreeSpec, tensors: Tensors) -> Run:
+    def _export(
+        self, leaves: list[Any], spec: pytree.TreeSpec, tensors: Tensors, dtype: torch.dtype | None
+    ) -> Run:
         def unflatten(given: Tensors) -> Any:
             rest = iter(given)
             filled = [next(rest) if isinstance(x, torch.Tensor) else x for x in leaves]
@@ -134,7 +148,7 @@ class Exported:
 
         self._flat = _Flat(self._model, unflatten)
         program = torch.export.export(self._flat, tuple(tensors), strict=False)
-        return self._runtime(program, tensors, torch.get_num_threads())
+        return self._runtime(program, tensors, dtype or torch.float32)
 
 
 def _places(program: torch.export.ExportedProgram, read: Sequence[set[str]]) -> list[int]:
@@ -156,8 +170,8 @@ def _places(program: torch.export.ExportedProgram, read: Sequence[set[str]]) -> 
     raise RuntimeError(f"the program has the inputs {list(places)}, the runtime {list(read)}")
 
 
-def openvino(program: torch.export.ExportedProgram, tensors: Tensors, threads: int) -> Run:
-    """OpenVINO's CPU plugin."""
+def openvino(program: torch.export.ExportedProgram, tensors: Tensors, dtype: torch.dtype) -> Run:
+    """OpenVINO's CPU plugin, with the hint of a precision."""
     with _telling_nobody():
         import openvino as ov
 
@@ -166,8 +180,12 @@ def openvino(program: torch.export.ExportedProgram, tensors: Tensors, threads: i
     # Its conversion leaves every size dynamic, though the exported program has fixed ones.
     shapes = [ov.PartialShape(list(tensors[place].shape)) for place in places]
     model.reshape(dict(zip(model.inputs, shapes, strict=True)))
-    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads}
-    compiled = ov.Core().compile_model(model, "CPU", {**settings, "PERFORMANCE_HINT": "LATENCY"})
+    settings = {
+        "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = ov.Core().compile_model(model, "CPU", settings)
     request = compiled.create_infer_request()
     results = _results(program)
     copied = _passed_on(compiled)
@@ -219,12 +237,12 @@ def _results(program: torch.export.ExportedProgram) -> list[tuple[torch.Size, to
     return [(value.shape, value.dtype) for value in values]
 
 
-def onnxruntime(program: torch.export.ExportedProgram, tensors: Tensors, threads: int) -> Run:
-    """ONNX Runtime's CPU provider."""
+def onnxruntime(program: torch.export.ExportedProgram, tensors: Tensors, _: torch.dtype) -> Run:
+    """ONNX Runtime's CPU provider, in float32."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = torch.get_num_threads()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     with tempfile.TemporaryDirectory() as folder:
         # As a file: a message of protobuf has at most 2 GB.

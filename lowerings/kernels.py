@@ -67,6 +67,11 @@ class PackedKernel(Kernel):
         """Whether a frozen weight is to be packed, and not read as it is."""
         return True
 
+    @property
+    def plans(self) -> bool:
+        """Whether a call whose operands are all plain is to be a plan, if the kernel reads such."""
+        return True
+
     @classmethod
     def of_call(cls, op: ir.Operation) -> Self | None:
         """The specification of a call of the other kernel; None if this one does not take it."""

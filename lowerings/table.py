@@ -68,6 +68,7 @@ class Context:
         functions: inlined functions by their key (see `from_jax`), so that each is added once.
         random_key: makes a fresh ui64[2] key for a random op; a new one at each call.
         calls: the kernels in Python that the program calls.
+        asked: calls whose form was looked up among measured ones.
         trains: whether the graph has a backward, or is one.
         inline: lowers a graph inside the graph, the body of a branch or loop, at the insertion
             point: takes the FX graph, or a function of torch that is traced; its inputs as values
@@ -82,6 +83,7 @@ class Context:
     functions: dict[Any, Any]
     random_key: Callable[[], ir.Value]
     calls: set[str]
+    asked: set[Any]
     trains: bool
     inline: Callable[..., list[Any]]
 

@@ -28,6 +28,7 @@ class Target:
             operations must be the same at all of them.
         embedded: whether the program becomes part of another, which JAX compiles by its own options
             and may shard over devices.
+        tunes: whether the forms of calls are measured on this machine where nobody has yet.
     """
 
     platform: str
@@ -36,6 +37,7 @@ class Target:
     matmul_precision: str = "highest"
     bounded: bool = False
     embedded: bool = False
+    tunes: bool = False
 
     @property
     def is_cpu(self) -> bool:

@@ -7,9 +7,9 @@ from torch import nn
 from tests.comparison import compare_with_exact
 from tests.compiling import watched
 from tests.freezing import check_inference
-from xla_dynamo.kernels import attention, onednn_convolution, planned_product, product_choices
+from xla_dynamo.kernels import attention, onednn_convolution, product_choices
 from xla_dynamo.kernels.libraries import libraries_of
-from xla_dynamo.kernels.product_choices import AVX512
+from xla_dynamo.kernels.product_choices import COLUMNS, ROWS, Choice
 from xla_dynamo.lowerings.target import ONEDNN_PLANS
 from xla_dynamo.programs import targets
 from xla_dynamo.programs.program import Handles
@@ -26,11 +26,15 @@ def let_plan(monkeypatch):
     """Let products and attentions be plans, whatever the processor, and however little there is."""
     every = libraries_of("cpu") | {ONEDNN_PLANS}
     monkeypatch.setattr(targets, "libraries_of", lambda name: every)
-    monkeypatch.setattr(product_choices, "pays", lambda *sizes: True)
-    always = {dtype: choice._replace(fewest_packed=0) for dtype, choice in AVX512.items()}
-    monkeypatch.setattr(planned_product, "choice", always.__getitem__)
+    monkeypatch.setattr(product_choices, "shipped", _always)
+    monkeypatch.setattr(attention, "are_measured", lambda: True)
     monkeypatch.setattr(attention, "FEWEST_IN_PLAN", 1)
     monkeypatch.setattr(attention, "MOST_KEYS_BESIDE_PLAN", 0)
+
+
+def _always(sizes):
+    by = ROWS if sizes.rows >= 16 else COLUMNS
+    return Choice(by, by)
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,10 @@ from tests.compiling import watched
 from tests.packing import DTYPES, let_plan, needs_onednn, packed_calls
 from tests.test_packed_epilogues import ACTIVATIONS
 from xla_dynamo.errors import LoweringError
-from xla_dynamo.kernels import planned_product
+from xla_dynamo.kernels import planned_product, product_choices
 from xla_dynamo.kernels.onednn_product import OneDNNProduct
 from xla_dynamo.kernels.planned_product import PlannedProduct
-from xla_dynamo.kernels.product_choices import AVX512
+from xla_dynamo.kernels.product_choices import COLUMNS, ROWS, XLA, Choice
 from xla_dynamo.lowerings.passes.epilogues import PostOp
 
 pytestmark = needs_onednn
@@ -209,7 +209,8 @@ def test_small_products_are_left_to_xla(monkeypatch):
 
 
 def test_of_few_rows_weights_are_not_packed(monkeypatch):
-    monkeypatch.setattr(planned_product, "choice", AVX512.__getitem__)
+    by_rows = lambda sizes: Choice(COLUMNS, ROWS if sizes.rows > 4 else XLA)  # noqa: E731
+    monkeypatch.setattr(product_choices, "shipped", by_rows)
     model = nn.Linear(8, 8)
     with torch.no_grad():
         found = [planned(model, torch.randn(rows, 8), freeze=True)[1] for rows in (1, 9)]

@@ -53,13 +53,14 @@ from xla_dynamo.graphs.sizes import offset_inputs
 from xla_dynamo.lowerings.passes import manager
 from xla_dynamo.options import Options
 from xla_dynamo.programs.program import Program
-from xla_dynamo.programs.targets import target_of
+from xla_dynamo.programs.targets import choices_of, target_of
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.cache_folder import CacheFolder
 from xla_dynamo.runtime.cache_settings import disk_cache
 from xla_dynamo.runtime.clients import placement_of
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.saved_executables import digest
 from xla_dynamo.torch_private import (
     aot_autograd,
     inductor_config,
@@ -105,15 +106,22 @@ def _saved_or_compiled(
     try:
         device = _device_of(example_inputs)
         placement = placement_of(device)
-        key = graph_key(gm, example_inputs, options, target_of(placement.platform, options))
+        target = target_of(placement.platform, options)
+        graph = graph_key(gm, example_inputs, options, target)
     except (NoKey, UnsupportedTensor) as reason:
         log.info("disk cache: no place for the program of a graph: %s", reason)
         return compile_torch_graph(gm, example_inputs, options)
+
+    def key_now() -> str:
+        """The key of the graph's programs, which are others when forms have been measured."""
+        return digest([graph, choices_of(target)])
+
+    key = key_now()
     if is_dynamic := has_dynamic_sizes(gm):
         guard = functools.partial(take_guards, gm)
         fakes = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
-        graph = saved_dynamic_graphs.load(folder, key, options, fakes, guard, passes)
-        call = None if graph is None else saved_graphs.as_aot_autograd_calls(graph)
+        saved_graph = saved_dynamic_graphs.load(folder, key, options, fakes, guard, passes)
+        call = None if saved_graph is None else saved_graphs.as_aot_autograd_calls(saved_graph)
     else:
         call = saved_graphs.load(folder, key, options, placement)
     if call is not None:
@@ -124,7 +132,7 @@ def _saved_or_compiled(
 
     def save(program: Program) -> None:
         if manager.state() == passes:
-            write_entry(folder, key, program)
+            write_entry(folder, key_now(), program)
 
     watch.close(save)
     if watch.dynamic_graph is not None:

@@ -23,8 +23,8 @@ MODES: Mapping[str | None, Mapping[str, Any]] = {
     None: {},
     "default": {},
     "reduce-overhead": {},
-    "max-autotune": {"freeze": True},
-    "max-autotune-no-cudagraphs": {"freeze": True},
+    "max-autotune": {"freeze": True, "tune": True},
+    "max-autotune-no-cudagraphs": {"freeze": True, "tune": True},
 }
 
 
@@ -61,6 +61,11 @@ class Options:
             and anew when one of them has changed: by an optimizer, `load_state_dict`, operators in
             place, batch norm. Not seen are changes through `.data` or NumPy, by collectives of
             torch.distributed or by other processes: call `xla_dynamo.refreeze()` after them.
+        tune: measure on this machine in which form a matrix product is the fastest, where nobody
+            has yet: XLA's own, or a plan of oneDNN's by one division among threads or another. It
+            takes about 0.3 s for each product of other sizes, once: the disk cache keeps what was
+            measured, by the model of the processor, and every later process takes the winners,
+            with this option or without. On other platforms than x86 CPUs it does nothing.
         buckets: on the CPU, what graphs of dynamic sizes are compiled for: upper bounds of the
             sizes, "auto" or these, where that is proved to be right; or "exact"ly each tuple of
             sizes.
@@ -78,6 +83,7 @@ class Options:
     rng: str = "xla"
     libraries: tuple[str, ...] = tuple(LIBRARIES)
     freeze: bool = False
+    tune: bool = False
     buckets: str | tuple[int, ...] = "auto"
     while_compiling: str = "wait"
 

@@ -71,7 +71,8 @@ class PlannedCall(NamedTuple):
 def plain_calls(operations: Iterable[ir.Operation], target: Target) -> list[PlannedCall]:
     """The calls among some operations whose kernels read plain operands."""
     known, pairs = target.libraries, ((op, packed_form(op)) for op in operations)
-    return [PlannedCall(op, form) for op, form in pairs if form and form.reads_plain in known]
+    found = ((op, form) for op, form in pairs if form and form.reads_plain in known)
+    return [PlannedCall(op, form) for op, form in found if form.plans]
 
 
 def plan_calls(main: func.FuncOp, target: Target) -> list[Packed]:

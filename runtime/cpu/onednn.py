@@ -112,17 +112,24 @@ def described(
     return Object("memory_desc", make, len(shape), sizes, _DTYPES[dtype], layout)
 
 
-def described_primitive(kind: str, arguments: Sequence[Any], faster: Mapping[str, str]) -> Object:
+def described_primitive(
+    kind: str, arguments: Sequence[Any], faster: Mapping[str, str], wrong: str = ""
+) -> Object:
     """A primitive descriptor of oneDNN.
 
     oneDNN lists its implementations in an order of preference. The descriptor is for the first. It
-    is for the second where `faster` maps the first one's name to the second one's.
+    is for the second where `faster` maps the first one's name to the second one's. Where `wrong` is
+    given, those whose names end so are left out.
+
+    Raises:
+        OneDNNError: no implementation is left.
     """
-    first, second = (
-        Object("primitive_desc", f"{kind}_primitive_desc_create", *arguments) for _ in range(2)
-    )
+    make = f"{kind}_primitive_desc_create"
+    first, second = (Object("primitive_desc", make, *arguments) for _ in range(2))
+    while wrong and kernel_of(first).endswith(wrong):
+        check("primitive_desc_next_impl", first)
     wanted = faster.get(kernel_of(first))
-    if wanted is None or library().dnnl_primitive_desc_next_impl(second):
+    if wrong or wanted is None or library().dnnl_primitive_desc_next_impl(second):
         return first
     return second if kernel_of(second) == wanted else first
 

@@ -58,7 +58,8 @@ def emit(body, *shapes, platform="cpu", dtype=torch.float32):
     """The module after a body has been emitted in its main function."""
     with make_ir_context(), ir.Location.unknown():
         module = ir.Module.create()
-        ctx = Context(None, (), Target(platform), module, {}, lambda: None, set(), False, None)
+        kept = {}, lambda: None, set(), set()
+        ctx = Context(None, (), Target(platform), module, *kept, False, None)
         with ir.InsertionPoint(module.body):
             main = func.FuncOp("main", ([tensor_type(s, dtype) for s in shapes], []))
         with ir.InsertionPoint(main.add_entry_block()):

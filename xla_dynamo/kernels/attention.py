@@ -8,6 +8,7 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.kernels.library_calls import PythonKernel, may_plan, python_kernel
+from xla_dynamo.kernels.product_choices import are_measured
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.shapes import reshape
 from xla_dynamo.lowerings.builders.values import (
@@ -93,7 +94,7 @@ class AttentionCall(PythonKernel):
             return None
         query, key, value = map(shape_of, inputs[:3])
         fewest, most = FEWEST_IN_ATTENTION, 0 if ctx.trains else MOST_KEYS_IN_BFLOAT16
-        if may_plan(ctx):
+        if may_plan(ctx) and are_measured():
             fewest, most = FEWEST_IN_PLAN, MOST_KEYS_BESIDE_PLAN if ctx.trains else 0
         is_short = dtype is torch.bfloat16 and key[2] <= most
         if is_short and ONEDNN_BFLOAT16 in ctx.libraries:

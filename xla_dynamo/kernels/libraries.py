@@ -6,7 +6,6 @@ import sys
 
 import torch
 
-from xla_dynamo.kernels import product_choices
 from xla_dynamo.lowerings.target import (
     ONEDNN,
     ONEDNN_BFLOAT16,
@@ -29,7 +28,7 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
     "onednn" are its kernels for float32, and "onednn_bfloat16" those for bfloat16, which it has
     for processors with AVX-512. "onednn_packed" are those of a library of oneDNN's own, which take
     packed weights, and programs that call them need `can_execute_packed`. "onednn_plans" are
-    those of them that also read plain operands, where `product_choices` has measured the processor.
+    those of them that also read plain operands.
     "torch" are kernels of torch, and "torch_plans" those of them that need no Python.
     """
     if pjrt_platform != "cpu":
@@ -42,9 +41,7 @@ def libraries_of(pjrt_platform: str) -> frozenset[str]:
     if can_share() and can_call():
         names.add(TORCH)
     if ONEDNN in names and can_pack():
-        names.add(ONEDNN_PACKED)
-        if product_choices.are_measured():
-            names.add(ONEDNN_PLANS)
+        names |= {ONEDNN_PACKED, ONEDNN_PLANS}
         if TORCH in names:
             names.add(TORCH_PLANS)
     return frozenset(names)

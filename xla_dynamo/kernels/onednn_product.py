@@ -13,18 +13,19 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.errors import LoweringError
-from xla_dynamo.kernels import product_choices
 from xla_dynamo.kernels.library_calls import (
     LARGEST_IN_ONEDNN,
     ONEDNN_LIBRARIES,
     library_call,
     may_plan,
 )
+from xla_dynamo.kernels.product_choices import XLA, Sizes, choice
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.shapes import reshape
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
 from xla_dynamo.lowerings.kernels import Kernel, register
 from xla_dynamo.lowerings.table import Context
+from xla_dynamo.lowerings.target import ONEDNN_PACKED
 
 # Multiplications below which a call costs more than it gains: `python -m bench.forms`, with and
 # without `--dtype bfloat16`.
@@ -86,18 +87,30 @@ class OneDNNProduct(Kernel):
         if transpose_x:
             rows, inner = inner, rows
         columns = shape_of(y)[-2 if transpose_y else -1]
-        sizes = math.prod(stack), rows, inner, columns
+        turns = transpose_x, transpose_y
+        sizes = Sizes(given, math.prod(stack), rows, inner, columns, *turns)
+        known = None
         if may_plan(ctx):
-            if not product_choices.pays(given, *sizes):
+            ctx.asked.add(sizes)
+            known = choice(sizes)
+        if known is not None:
+            packs = ONEDNN_PACKED in ctx.libraries and not stack and known.packed != XLA
+            if known.plain == XLA and not packs:
                 return None
         elif given is torch.float32 and not (stack or transpose_x or transpose_y):
             return None  # XLA's own are as fast, and faster for few rows
-        elif 1 in (rows, columns) or math.prod(sizes) < max(FEWEST_IN_PRODUCT[given], 1):
+        elif 1 in (rows, columns) or math.prod(sizes[1:5]) < max(FEWEST_IN_PRODUCT[given], 1):
             return None
-        turns = transpose_x, transpose_y
         with contextlib.suppress(LoweringError):
-            return cls(tuple(stack), *sizes[1:], *turns, (given, dtype), bias is not None)
+            return cls(tuple(stack), *sizes[2:], (given, dtype), bias is not None)
         return None
+
+    @property
+    def sizes(self) -> Sizes:
+        """By which its form is chosen."""
+        turns = self.transpose_x, self.transpose_y
+        one = math.prod(self.stack), self.rows, self.inner, self.columns
+        return Sizes(self.dtypes[0], *one, *turns)
 
     def emit(self, ctx: Context, *operands: Any) -> Value:
         shape, given = [*self.stack, self.rows, self.columns], list(operands[:2])

@@ -41,6 +41,7 @@ from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script, slot
 _WEIGHT_DESC, _INFERENCE = 131, 96
 # Kernels that others of oneDNN's beat: on AVX2 by 1.1 to 3.5 times, most where there are many
 # channels, or each is convolved by itself.
+_AMX = "avx512_core_amx"  # how names of kernels end that use it
 _FASTER = {"brgconv_1x1:avx2": "jit_1x1:avx2", "brdgmm_dw:avx2": "jit_dw:avx2"}
 
 
@@ -186,9 +187,19 @@ class _Primitive:
             onednn.numbers(part.high),
             attributes_of(then, self.result),
         )
-        self.desc = onednn.described_primitive("convolution_forward", arguments, _FASTER)
+        wrong = _AMX if _is_wrong_by_amx(form) else ""
+        self.desc = onednn.described_primitive("convolution_forward", arguments, _FASTER, wrong)
         self.made = onednn.Object("primitive", "primitive_create", self.desc)
         self.weight = weights.packed(onednn.chosen(self.desc, _WEIGHT_DESC))
+
+
+def _is_wrong_by_amx(form: OneDNNConvolution) -> bool:
+    """Whether oneDNN (3.2) computes something else with AMX: it reads the wrong columns.
+
+    So it does where it lays columns and channels of the window in a row, and steps by two columns.
+    """
+    even = form.kernel[3] % 2 == form.stride[1] % 2 == 0
+    return form.dtypes[0] is not torch.float32 and even and form.kernel[1] % 32 != 0
 
 
 def _weights(weight: torch.Tensor, groups: int) -> Weights:

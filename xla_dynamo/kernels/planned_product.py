@@ -31,7 +31,7 @@ from xla_dynamo.kernels.onednn_plans import (
     second_operands,
 )
 from xla_dynamo.kernels.onednn_product import OneDNNProduct
-from xla_dynamo.kernels.product_choices import choice
+from xla_dynamo.kernels.product_choices import ROWS, XLA, assumed, choice
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.passes.epilogues import LAST, PostOp, epilogue_of
@@ -64,8 +64,13 @@ class PlannedProduct(ScriptKernel):
 
     @property
     def packs(self) -> bool:
-        """Whether there are rows enough for it to pay."""
-        return self.product.rows >= choice(self.product.dtypes[0]).fewest_packed
+        """Whether a packed weight is faster than the weight as it is."""
+        return assumed(self.product.sizes).packed != XLA
+
+    @property
+    def plans(self) -> bool:
+        """Whether a plan is known to be faster than XLA's call."""
+        return choice(self.product.sizes) is not None
 
     def check(self) -> None:
         """The result has one clamp or ReLU at most, the last of all."""
@@ -145,8 +150,16 @@ class Product:
         form: PlannedProduct,
         weight: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
+        *,
+        by: str = "",
     ) -> None:
-        """Take what the product computes, and its weight and bias if they are frozen.
+        """Take what the product computes.
+
+        Args:
+            form: the product, and what follows.
+            weight: its second factor, if that is frozen.
+            bias: its bias, if it has one and its second factor is frozen.
+            by: what threads share, the rows or the columns; "" for what is known to be faster.
 
         Raises:
             OneDNNError: oneDNN cannot compute it.
@@ -166,14 +179,15 @@ class Product:
         self._held: list[object] = []
         self._bounds = bounds_of(form.then)
         threads = os.cpu_count() or 1
-        parts = self._parts(threads)
+        known = assumed(one.sizes)
+        parts = self._parts(threads, by or (known.plain if weight is None else known.packed))
         with onednn.one_thread():
             self.plan = Plan([self._scripts(part) for part in parts], threads - 1)
         for packed in self._packed.values():
             packed.give_back()
         self._weight = None
 
-    def _parts(self, threads: int) -> list[_Part]:
+    def _parts(self, threads: int, by: str) -> list[_Part]:
         """Ranges for some threads, which they compute in about the same time."""
         one, stack = self._product, math.prod(self._product.stack)
         whole = (0, stack), (0, one.rows), (0, one.columns)
@@ -184,10 +198,8 @@ class Product:
         clamps = bool(self._form.then) and self._form.then[-1].name in LAST
         each = [_Part((i, 1), *whole[1:]) for i in range(stack)]
         ranges = -(-threads // stack)
-        known = choice(one.dtypes[0])
-        fewest = known.fewest_rows if self._weight is None else known.fewest_packed_rows
         # A clamp by itself takes memory without gaps.
-        if one.rows > 1 and (clamps or one.rows >= fewest):
+        if one.rows > 1 and (clamps or by in (ROWS, XLA)):
             return [p._replace(rows=r) for p in each for r in _ranges(one.rows, ranges)]
         return [p._replace(columns=r) for p in each for r in _ranges(one.columns, ranges)]
 

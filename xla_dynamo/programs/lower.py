@@ -21,6 +21,7 @@ from xla_dynamo.graphs.output_views import Memories, outputs_of_one_memory, view
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.signatures import no_rule
 from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.kernels import tuning
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
 from xla_dynamo.lowerings.passes.call_packed import with_forms
@@ -73,13 +74,18 @@ def lower(
 
     Unless `frozen` is None, the values that depend on parameters and buffers alone are computed by
     another program, `Program.frozen`, or are known already under one of the keys in `frozen`.
+    Where forms of calls were measured for the target, the graph is lowered again by what they are.
 
     Raises:
         UnsupportedOperator: a node has no rule.
         LoweringError: a rule failed or emitted another type than the fake value's.
     """
-    with make_ir_context(), ir.Location.unknown():
-        return ProgramLowering(gm, fake_values, ModuleBuilder(target, request)).run(frozen)
+    while True:
+        with make_ir_context(), ir.Location.unknown():
+            builder = ModuleBuilder(target, request)
+            program = ProgramLowering(gm, fake_values, builder).run(frozen)
+        if not (target.tunes and tuning.measure(builder.asked)):
+            return program
 
 
 class ProgramLowering(GraphLowering):

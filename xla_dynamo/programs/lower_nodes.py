@@ -93,6 +93,7 @@ class GraphLowering:
             functions=builder.functions,
             random_key=self.random_key,
             calls=builder.calls,
+            asked=builder.asked,
             trains=builder.request.trains,
             inline=self.inline,
         )

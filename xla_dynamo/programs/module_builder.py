@@ -32,6 +32,7 @@ class ModuleBuilder:
         block: the body of `main`.
         functions: inlined functions by their key (see `from_jax`).
         calls: the kernels in Python that it calls.
+        asked: calls whose form was looked up among measured ones (see `kernels.tuning`).
         arguments: a slot for each argument of `main`.
     """
 
@@ -46,6 +47,7 @@ class ModuleBuilder:
         self.block = self.main.add_entry_block()
         self.functions: dict[Any, Any] = {}
         self.calls: set[str] = set()
+        self.asked: set[Any] = set()
         self.arguments: list[Slot] = []
         self._draws = 0
         self._seed: ir.Value | None = None

@@ -4,6 +4,7 @@ import dataclasses
 
 from jax.extend.mlir.dialects import func
 
+from xla_dynamo.kernels import product_choices
 from xla_dynamo.kernels.libraries import can_execute_packed, libraries_of
 from xla_dynamo.lowerings.builders.functions import operations_of
 from xla_dynamo.lowerings.passes.pack_weights import is_packable
@@ -32,7 +33,13 @@ def target_of(
         libraries = libraries_of(platform) & allowed
         if not options.freeze:
             libraries -= {ONEDNN_PACKED}
-    return Target(platform, libraries, partitions, options.matmul_precision, bounded)
+    precision, tunes = options.matmul_precision, options.tune and ONEDNN_PLANS in libraries
+    return Target(platform, libraries, partitions, precision, bounded, tunes=tunes)
+
+
+def choices_of(target: Target) -> str:
+    """A text that is another one where forms of calls may be chosen in another way."""
+    return product_choices.fingerprint() if ONEDNN_PLANS in target.libraries else ""
 
 
 def target_of_plans(target: Target, main: func.FuncOp) -> Target:
