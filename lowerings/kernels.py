@@ -72,6 +72,13 @@ class PackedKernel(Kernel):
         """Whether a call whose operands are all plain is to be a plan, if the kernel reads such."""
         return True
 
+    def calls_of(self, op: ir.Operation) -> Sequence[tuple[ir.Operation, "PackedKernel"]]:
+        """The calls that compute a call whose operands are all plain, which comes last of them.
+
+        Those that bring an operand into another layout are written in front of it.
+        """
+        return [(op, self)]
+
     @classmethod
     def of_call(cls, op: ir.Operation) -> Self | None:
         """The specification of a call of the other kernel; None if this one does not take it."""

@@ -72,7 +72,8 @@ def plain_calls(operations: Iterable[ir.Operation], target: Target) -> list[Plan
     """The calls among some operations whose kernels read plain operands."""
     known, pairs = target.libraries, ((op, packed_form(op)) for op in operations)
     found = ((op, form) for op, form in pairs if form and form.reads_plain in known)
-    return [PlannedCall(op, form) for op, form in found if form.plans]
+    calls = (call for op, form in found if form.plans for call in form.calls_of(op))
+    return [PlannedCall(op, form) for op, form in calls]
 
 
 def plan_calls(main: func.FuncOp, target: Target) -> list[Packed]:

@@ -169,11 +169,27 @@ def attributes() -> Object:
     return made
 
 
+def described_reorder(source: Any, target: Any) -> Object:
+    """The descriptor of the primitive that copies memory of one description into another's."""
+    made = (source, engine(), target, engine(), attributes())
+    return Object("primitive_desc", "reorder_primitive_desc_create", *made)
+
+
 def reordering(source: Any, target: Any) -> Object:
     """The primitive that copies memory of one description into memory of another (`reorder`)."""
     made = (source, engine(), target, engine(), None)
     desc = Object("primitive_desc", "reorder_primitive_desc_create", *made)
     return Object("primitive", "primitive_create", desc)
+
+
+def part_of(whole: Any, sizes: Sequence[int], starts: Sequence[int]) -> Object:
+    """The description of a part of memory, by its sizes and where it starts in each dimension.
+
+    Raises:
+        OneDNNError: the part cuts a block of the layout.
+    """
+    part = numbers(sizes), numbers(starts)
+    return Object("memory_desc", "memory_desc_create_submemory", whole, *part)
 
 
 def reorder(primitive: Object, source: Object, target: Object) -> None:

@@ -14,9 +14,18 @@ from typing import Any, Self
 
 import torch
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.errors import LoweringError
 from xla_dynamo.kernels.convolution_parts import Part, parts_of
+from xla_dynamo.kernels.convolution_weights import (
+    WeightLayout,
+    channels_last,
+    described,
+    layout_of,
+    shape_in_groups,
+    weight_of,
+)
 from xla_dynamo.kernels.library_calls import ScriptKernel
 from xla_dynamo.kernels.onednn_convolution import OneDNNConvolution
 from xla_dynamo.kernels.onednn_plans import (
@@ -26,23 +35,20 @@ from xla_dynamo.kernels.onednn_plans import (
     WEIGHT,
     Execution,
     Weights,
-    attributes_of,
     bounds_of,
     scripts_of,
     second_operands,
 )
-from xla_dynamo.lowerings.builders.values import Value
-from xla_dynamo.lowerings.kernels import register
+from xla_dynamo.lowerings.builders.dtypes import tensor_type
+from xla_dynamo.lowerings.builders.values import Value, defining_name, dtype_of
+from xla_dynamo.lowerings.kernels import PackedKernel, register
 from xla_dynamo.lowerings.passes.epilogues import LAST, PostOp, epilogue_of
+from xla_dynamo.lowerings.target import ONEDNN_PLANS
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script, slot
 
-# What the layout of a weight, and inference, are to oneDNN (oneapi/dnnl/dnnl_types.h).
-_WEIGHT_DESC, _INFERENCE = 131, 96
-# Kernels that others of oneDNN's beat: on AVX2 by 1.1 to 3.5 times, most where there are many
-# channels, or each is convolved by itself.
-_AMX = "avx512_core_amx"  # how names of kernels end that use it
-_FASTER = {"brgconv_1x1:avx2": "jit_1x1:avx2", "brdgmm_dw:avx2": "jit_dw:avx2"}
+# From which dtype a weight is rounded to which while it is brought into a layout.
+_ROUNDED = {(torch.float32, torch.bfloat16)}
 
 
 @register
@@ -52,16 +58,20 @@ class PackedConvolution(ScriptKernel):
 
     Attributes:
         convolution: by a kernel [out, in / groups, height, width].
+        is_held: whether the plan holds the weight, and the bias if there is one. If not, both come
+            with a call, behind the image; the weight as `WeightLayout` makes it.
         then: what is computed of its result, one after another. What is added, if anything, is the
-            call's operand behind the image.
+            call's last operand.
     """
 
     name = "packed_convolution"
     replaces = OneDNNConvolution.name
     takes_images = True
+    reads_plain = ONEDNN_PLANS
 
     convolution: OneDNNConvolution
     then: tuple[PostOp, ...] = ()
+    is_held: bool = True
 
     def check(self) -> None:
         """Its result has its image's dtype, and one clamp or ReLU at most, the last of all."""
@@ -70,6 +80,29 @@ class PackedConvolution(ScriptKernel):
             self.refuse(f"the convolution is {form}")
         if any(op.name in LAST for op in self.then[:-1]):
             self.refuse(f"a clamp is followed by others: {self.then}")
+
+    @property
+    def plans(self) -> bool:
+        """Whether oneDNN's own library can compute it."""
+        with contextlib.suppress(onednn.OneDNNError):
+            return layout_of(self.convolution).bytes > 0
+        return False
+
+    def calls_of(self, op: ir.Operation) -> Sequence[tuple[ir.Operation, PackedKernel]]:
+        """A call that brings the weight into the layout that oneDNN wants, and the convolution.
+
+        A cast of the weight is part of the first one.
+        """
+        weight, given = op.operands[1], self.convolution.dtypes[0]
+        if defining_name(weight) == "stablehlo.convert":
+            source = weight.owner.operands[0]
+            weight = source if (dtype_of(source), given) in _ROUNDED else weight
+        with ir.InsertionPoint(op), op.location:
+            type_ = tensor_type([layout_of(self.convolution).bytes], torch.uint8)
+            brought = hlo.CustomCallOp([type_], [weight], WeightLayout.name)
+        op.operands[1] = brought.results[0]
+        layout = WeightLayout(self.convolution, dtype_of(weight))
+        return [(brought.operation, layout), (op, dataclasses.replace(self, is_held=False))]
 
     @classmethod
     def of_call(cls, op: ir.Operation) -> Self | None:
@@ -85,25 +118,29 @@ class PackedConvolution(ScriptKernel):
         return found.result, added, dataclasses.replace(self, then=found.then)
 
     def packed(self, *weights: torch.Tensor) -> "Convolution":
-        """The convolution with a weight, and a bias if it has one."""
+        """The convolution with a weight, and a bias if it has one; without, both come."""
         return Convolution(self, *weights)
 
 
 class Convolution:
-    """A convolution with a packed weight, and the plan that executes it.
+    """A convolution, with a packed weight or without, and the plan that executes it.
 
     Attributes:
         plan: it reads and writes what this object holds.
     """
 
     def __init__(
-        self, form: PackedConvolution, weight: torch.Tensor, bias: torch.Tensor | None = None
+        self,
+        form: PackedConvolution,
+        weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
     ) -> None:
-        """Pack a weight.
+        """Pack a weight, if the plan is to hold one.
 
         Args:
-            form: what it computes. The plan's operands are the image and what is added, if
-                anything; channels are innermost in memory.
+            form: what it computes. The plan's operands are the image, the weight and the bias if
+                they come with a call, and what is added, if anything; channels are innermost in
+                memory.
             weight: [out, in / groups, height, width], in the image's dtype.
             bias: [out], likewise.
 
@@ -112,26 +149,34 @@ class Convolution:
             NativeCodeError: nothing can execute it here.
         """
         call_scripts.register(onednn.threads())
-        self._form = form
-        self._weights = _weights(weight, form.convolution.groups)
-        self._bias = bias
-        self._bias_desc: onednn.Object | None = None
-        self._bias_memory: onednn.Object | None = None
-        if bias is not None:
-            self._bias_desc = onednn.described([len(bias)], [1], bias.dtype)
-            self._bias_memory = onednn.memory(self._bias_desc, bias.data_ptr())
-        self._primitives: dict[Any, _Primitive] = {}
+        self._form, one = form, form.convolution
+        self._weights: Weights | None = None
+        if weight is not None:
+            shape = shape_in_groups(one)
+            strides = torch.empty(shape, device="meta").stride()
+            self._weights = Weights(shape, strides, weight.contiguous())
+        self._bias, self._bias_desc = bias, None
+        if one.bias:
+            self._bias_desc = onednn.described([one.kernel[0]], [1], one.dtypes[0])
+        self._primitives: dict[Any, tuple[onednn.Object, onednn.Object]] = {}
+        self._held: list[Execution] = []
         self._bounds = bounds_of(form.then)
         threads = os.cpu_count() or 1
-        parts = parts_of(form.convolution, threads)
+        parts = parts_of(one, threads)
         with onednn.one_thread():
             self.plan = Plan([self._scripts(part) for part in parts], threads - 1)
-        self._weights.give_back()
+        if self._weights is not None:
+            self._weights.give_back()
+
+    @property
+    def _operands(self) -> int:
+        """How many operands there are, the handles included, before what is added."""
+        return 2 if self._weights is not None else 3 + self._form.convolution.bias
 
     def _scripts(self, part: Part) -> tuple[Script, Script | None]:
         """The script of a part, and the one for NaN."""
         then = self._form.then
-        address = slot(2 + len(second_operands(then)), part.result_offset)
+        address = slot(self._operands + len(second_operands(then)), part.result_offset)
         elements = math.prod(part.result)
 
         def execution(then: Sequence[PostOp]) -> Execution:
@@ -141,77 +186,36 @@ class Convolution:
         return scripts_of(execution, then, memory, self._bounds)
 
     def _execution(self, part: Part, then: Sequence[PostOp], address: Argument) -> Execution:
-        primitive = self._primitive(part, then)
-        read = {SOURCE: (primitive.source, slot(1, part.image_offset))}
+        form, weights = self._form.convolution, self._weights
+        desc, primitive = self._primitive(part, then)
+        image, result = (channels_last(s, form.dtypes[0]) for s in (part.image, part.result))
+        read = {SOURCE: (image, slot(1, part.image_offset)), RESULT: (result, address)}
         for added in second_operands(then):
-            read[added] = (primitive.result, slot(2, part.result_offset))
-        read[RESULT] = (primitive.result, address)
-        held = {WEIGHT: primitive.weight}
-        if self._bias_memory is not None:
-            held[BIAS] = self._bias_memory
-        return Execution(primitive.desc, primitive.made, held, read)
+            read[added] = (result, slot(self._operands, part.result_offset))
+        held: dict[int, onednn.Object] = {}
+        if weights is None:
+            read[WEIGHT] = (layout_of(form).desc, slot(2))
+            if self._bias_desc is not None:
+                read[BIAS] = (self._bias_desc, slot(3))
+        else:
+            held[WEIGHT] = weights.packed(weight_of(desc))
+            if self._bias is not None:
+                held[BIAS] = onednn.memory(self._bias_desc, self._bias.data_ptr())
+        made = Execution(desc, primitive, held, read)
+        self._held.append(made)
+        return made
 
-    def _primitive(self, part: Part, then: Sequence[PostOp]) -> "_Primitive":
-        key = (*part[:4], then)
+    def _primitive(
+        self, part: Part, then: Sequence[PostOp]
+    ) -> tuple[onednn.Object, onednn.Object]:
+        """The descriptor and the primitive of a part; parts of one form share them."""
+        key = (*part[:4], tuple(then))
         if key not in self._primitives:
-            self._primitives[key] = _Primitive(
-                self._form.convolution, part, then, self._weights, self._bias_desc
-            )
+            form = self._form.convolution
+            if self._weights is None:
+                weight = layout_of(form).desc
+            else:
+                weight = onednn.described(self._weights.shape, None, form.dtypes[0])
+            desc = described(form, part, then, weight, self._bias_desc)
+            self._primitives[key] = desc, onednn.Object("primitive", "primitive_create", desc)
         return self._primitives[key]
-
-
-class _Primitive:
-    """A primitive for a part of a convolution, its descriptions, and its weight in memory."""
-
-    def __init__(
-        self,
-        form: OneDNNConvolution,
-        part: Part,
-        then: Sequence[PostOp],
-        weights: Weights,
-        bias: onednn.Object | None,
-    ) -> None:
-        dtype = form.dtypes[0]
-        self.source, self.result = (_channels_last(s, dtype) for s in (part.image, part.result))
-        arguments = (
-            onednn.engine(),
-            _INFERENCE,
-            onednn.DIRECT,
-            self.source,
-            onednn.described(weights.shape, None, dtype),
-            bias,
-            self.result,
-            onednn.numbers(form.stride),
-            onednn.numbers([d - 1 for d in form.dilation]),
-            onednn.numbers(part.low),
-            onednn.numbers(part.high),
-            attributes_of(then, self.result),
-        )
-        wrong = _AMX if _is_wrong_by_amx(form) else ""
-        self.desc = onednn.described_primitive("convolution_forward", arguments, _FASTER, wrong)
-        self.made = onednn.Object("primitive", "primitive_create", self.desc)
-        self.weight = weights.packed(onednn.chosen(self.desc, _WEIGHT_DESC))
-
-
-def _is_wrong_by_amx(form: OneDNNConvolution) -> bool:
-    """Whether oneDNN (3.2) computes something else with AMX: it reads the wrong columns.
-
-    So it does where it lays columns and channels of the window in a row, and steps by two columns.
-    """
-    even = form.kernel[3] % 2 == form.stride[1] % 2 == 0
-    return form.dtypes[0] is not torch.float32 and even and form.kernel[1] % 32 != 0
-
-
-def _weights(weight: torch.Tensor, groups: int) -> Weights:
-    """A weight, whose groups have a dimension of their own for oneDNN."""
-    out, *others = weight.shape
-    shape = [groups, out // groups, *others] if groups > 1 else [out, *others]
-    strides = torch.empty(shape, device="meta").stride()
-    return Weights(shape, strides, weight.contiguous())
-
-
-def _channels_last(shape: Sequence[int], dtype: torch.dtype) -> onednn.Object:
-    """The description of an image [batch, channel, height, width] with the channels innermost."""
-    batch, channels, *spatial = shape
-    strides = torch.empty(batch, *spatial, channels, device="meta").stride()
-    return onednn.described(shape, (strides[0], strides[-1], *strides[1:-1]), dtype)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from xla_dynamo.kernels import measurements
-from xla_dynamo.runtime.cpu.features import family
+from xla_dynamo.runtime.cpu.features import family, processor
 
 TABLE = pathlib.Path(__file__).with_name("product_choices.json")
 # Forms: XLA's own product, and plans whose threads share the rows or the columns. Among the forms
@@ -106,8 +106,8 @@ def shipped(sizes: Sizes) -> Choice | None:
 
 
 def fingerprint() -> str:
-    """A text that is another one where another choice may be made."""
-    return f"{family()} {_text()} {measurements.fingerprint()}"
+    """A text that is another one where another choice may be made, as of layouts of weights."""
+    return f"{processor()} {_text()} {measurements.fingerprint()}"
 
 
 def _place(numbers: Any) -> list[float]:
