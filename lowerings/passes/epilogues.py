@@ -1,6 +1,7 @@
-"""What follows a product or convolution that oneDNN computes on the way: an activation, and a sum.
+"""What follows a product or convolution that oneDNN computes on the way.
 
-Activations are a table of expressions as rules write them, and of oneDNN's algorithms. Rules
+That is an activation, a sum, and before them a factor and a term for each channel, as a batch norm
+in inference has. Activations are a table of expressions as rules write them, and of oneDNN's algorithms. Rules
 compute those of bfloat16 and float16 in float32, between two conversions, and so does oneDNN.
 """
 
@@ -15,7 +16,7 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.lowerings.builders.shapes import transpose
 from xla_dynamo.lowerings.builders.specifications import Specification
-from xla_dynamo.lowerings.builders.values import Value, defining_name, dtype_of, number_of
+from xla_dynamo.lowerings.builders.values import Value, defining_name, dtype_of, number_of, shape_of
 
 # An expression: X, a number, a name for any number, or an operation on expressions. A comparison
 # has its direction behind a point.
@@ -55,6 +56,11 @@ ACTIVATIONS = {
     "relu": Activation(("select", ("compare.LE", X, 0.0), 0.0, X), 0x20),
     "swish": Activation(("multiply", X, ("logistic", X)), 0x2C, (1.0, 0.0)),
 }
+# What each channel is multiplied by, and what is added to it: a batch norm.
+CHANNELWISE = ("scale", "shift")
+# What has an operand of its own: the sum has one of the result's shape and dtype, the others a
+# vector in float32.
+WITH_OPERAND = (*CHANNELWISE, "add")
 # They come last: where there is NaN they are computed by themselves.
 LAST = ("clamp", "relu")
 _COMMUTES = {"add", "multiply", "minimum", "maximum"}
@@ -64,7 +70,7 @@ _MOST_OPERATIONS = 16
 
 @dataclasses.dataclass(frozen=True)
 class PostOp(Specification):
-    """What is computed of a value: an activation, with its numbers, or the sum "add"."""
+    """What is computed of a value: an activation, with its numbers, or one of `WITH_OPERAND`."""
 
     name: str
     numbers: tuple[float, ...] = ()
@@ -72,7 +78,7 @@ class PostOp(Specification):
     def check(self) -> None:
         """It is one of the table."""
         wanted = {"clamp": 2, "leaky_relu": 1}.get(self.name, 0)
-        if self.name not in (*ACTIVATIONS, "add") or len(self.numbers) != wanted:
+        if self.name not in (*ACTIVATIONS, *WITH_OPERAND) or len(self.numbers) != wanted:
             self.refuse(f"there is no {self.name} of {self.numbers}")
         if self.numbers != tuple(sorted(self.numbers)):
             self.refuse("oneDNN takes no clamp with its bounds the wrong way round")
@@ -84,21 +90,51 @@ class Epilogue(NamedTuple):
     Attributes:
         result: the value that takes its place.
         then: what is computed of it, one after another.
-        added: what "add" adds; None if there is none.
+        operands: one for each of `then` that has one.
     """
 
     result: Value
     then: tuple[PostOp, ...] = ()
-    added: Value | None = None
+    operands: tuple[Value, ...] = ()
 
 
-def epilogue_of(x: Value) -> Epilogue:
-    """All that follows a value and may be computed with it: activations, and a sum among them."""
-    found = Epilogue(x)
+def epilogue_of(x: Value, *, has_channels: bool = False) -> Epilogue:
+    """All that follows a value and may be computed with it: activations, and a sum among them.
+
+    If it `has_channels`, its last dimension, first a factor and a term for each.
+    """
+    found = _channelwise(Epilogue(x)) if has_channels else Epilogue(x)
     for more in (_activation, _sum, _activation):
         if not found.then or found.then[-1].name not in LAST:
             found = more(found)
     return found
+
+
+def _channelwise(found: Epilogue) -> Epilogue:
+    """With a factor for each channel, a term, or both."""
+    dtype, value = dtype_of(found.result), _widened(found.result)
+    then, operands = list[PostOp](), list[Value]()
+    for name, operation in zip(CHANNELWISE, ("multiply", "add"), strict=True):
+        users = [] if value is None else _users(value)
+        if len(users) == 1 and users[0].name == f"stablehlo.{operation}":
+            others = [v for v in users[0].operands if v != value]
+            vector = _vector(others[0]) if len(others) == 1 else None
+            if vector is not None:
+                then.append(PostOp(name))
+                operands.append(vector)
+                value = users[0].results[0]
+    result = _narrowed(value, dtype) if value is not None and then else None
+    return found if result is None else Epilogue(result, tuple(then), tuple(operands))
+
+
+def _vector(x: Value) -> Value | None:
+    """The vector in float32 that a value has along its last dimension everywhere; else None."""
+    if defining_name(x) != "stablehlo.broadcast_in_dim":
+        return None
+    source, shape = x.owner.operands[0], shape_of(x)
+    dims = list(ir.DenseI64ArrayAttr(x.owner.attributes["broadcast_dimensions"]))
+    is_one = dims == [len(shape) - 1] and shape_of(source) == shape[-1:]
+    return source if is_one and dtype_of(source) is torch.float32 else None
 
 
 def _sum(found: Epilogue) -> Epilogue:
@@ -114,7 +150,7 @@ def _sum(found: Epilogue) -> Epilogue:
     result, added = _narrowed(add.results[0], dtype), _before_conversion(others[0], dtype)
     if result is None or added is None:
         return found
-    return Epilogue(result, (*found.then, PostOp("add")), added)
+    return Epilogue(result, (*found.then, PostOp("add")), (*found.operands, added))
 
 
 def _activation(found: Epilogue) -> Epilogue:

@@ -8,7 +8,7 @@ how they lie in memory.
 The custom call's first operand is an array of addresses of plans, and its one attribute is the
 number of the plan among them. So programs hold no address, and their executables may be saved.
 
-While a script runs there are 32 slots of 64 bits. The first hold the addresses of the custom call's
+While a script runs there are 40 slots of 64 bits. The first hold the addresses of the custom call's
 operands and then of its results; the others are free.
 """
 

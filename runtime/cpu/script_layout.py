@@ -23,7 +23,7 @@ WORD = 8
 # The most arguments of a call, and the most operands and results of a custom call together.
 MOST_ARGUMENTS, MOST_ADDRESSES = 14, 12
 # The first slots hold the addresses of operands and results, and the others are free.
-NUMBER_OF_SLOTS = 32
+NUMBER_OF_SLOTS = 40
 ARGUMENTS, SLOTS = 0, WORD * MOST_ARGUMENTS
 WORKSPACE = MOST_ARGUMENTS + NUMBER_OF_SLOTS
 # What is added to a value: the address of the slots; whether the word at the sum is meant; and from

@@ -8,6 +8,7 @@ KERNELS = (
     "attention_gradients",
     "grouped_products",
     "convolution_weight_gradient",
+    "convolution_weights",
     "onednn_convolution",
     "onednn_product",
     "packed_convolution",

@@ -47,10 +47,10 @@ class Layout(NamedTuple):
     bytes: int
 
 
-def shape_in_groups(form: OneDNNConvolution) -> list[int]:
+def in_groups(shape: Sequence[int], groups: int) -> list[int]:
     """The shape of a weight to oneDNN: groups have a dimension of their own."""
-    out, *others = form.kernel
-    return [form.groups, out // form.groups, *others] if form.groups > 1 else [out, *others]
+    out, *others = shape
+    return [groups, out // groups, *others] if groups > 1 else [out, *others]
 
 
 def channels_last(shape: Sequence[int], dtype: torch.dtype) -> onednn.Object:
@@ -58,6 +58,11 @@ def channels_last(shape: Sequence[int], dtype: torch.dtype) -> onednn.Object:
     batch, channels, *spatial = shape
     strides = torch.empty(batch, *spatial, channels, device="meta").stride()
     return onednn.described(shape, (strides[0], strides[-1], *strides[1:-1]), dtype)
+
+
+def channel_vector(channels: int) -> onednn.Object:
+    """The description of a number for each channel of an image, in float32."""
+    return onednn.described([1, channels, 1, 1], [channels, 1, 1, 1], torch.float32)
 
 
 def described(
@@ -76,7 +81,8 @@ def described(
         OneDNNError: oneDNN cannot compute it.
     """
     dtype = form.dtypes[0]
-    result = channels_last(part.result, dtype)
+    result, vector = channels_last(part.result, dtype), channel_vector(part.result[1])
+    operands = {"scale": vector, "shift": vector, "add": result}
     arguments = (
         onednn.engine(),
         _INFERENCE,
@@ -89,7 +95,7 @@ def described(
         onednn.numbers([d - 1 for d in form.dilation]),
         onednn.numbers(part.low),
         onednn.numbers(part.high),
-        attributes_of(then, result),
+        attributes_of(then, operands),
     )
     wrong = _AMX if _is_wrong_by_amx(form) else ""
     return onednn.described_primitive("convolution_forward", arguments, _FASTER, wrong)
@@ -119,7 +125,7 @@ def layout_of(form: OneDNNConvolution) -> Layout:
     dtype = form.dtypes[0]
     part = parts_of(form, os.cpu_count() or 1)[0]
     with onednn.one_thread():
-        any_ = onednn.described(shape_in_groups(form), None, dtype)
+        any_ = onednn.described(in_groups(form.kernel, form.groups), None, dtype)
         bias = onednn.described([form.kernel[0]], [1], dtype) if form.bias else None
         desc = described(form, part, (), any_, bias)
     weight, size = weight_of(desc)
@@ -162,8 +168,9 @@ class Reorder:
             NativeCodeError: nothing can execute it here.
         """
         call_scripts.register(onednn.threads())
-        self._layout = layout_of(form.convolution).desc
-        self._shape, self._dtype = shape_in_groups(form.convolution), form.source
+        one = form.convolution
+        self._layout = layout_of(one).desc
+        self._shape, self._dtype = in_groups(one.kernel, one.groups), form.source
         self._held: list[Execution] = []
         threads = os.cpu_count() or 1
         with onednn.one_thread():

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from xla_dynamo.lowerings.passes.epilogues import ACTIVATIONS, LAST, PostOp
+from xla_dynamo.lowerings.passes.epilogues import ACTIVATIONS, LAST, WITH_OPERAND, PostOp
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import (
     FIRST_FREE,
     NULL,
+    NUMBER_OF_SLOTS,
     Argument,
     Script,
     number,
@@ -27,11 +28,11 @@ from xla_dynamo.runtime.cpu.call_scripts import (
 # Numbers of oneapi/dnnl/dnnl_types.h: what memory is to a primitive, and what may be asked of one.
 SOURCE, RESULT, WEIGHT, BIAS = 1, 17, 33, 41
 _POST_OP, _SECOND = 32768, 2  # what is the second operand of a post-op
-_ADD = 0x1FFF0
+_BINARY = {"add": 0x1FFF0, "shift": 0x1FFF0, "scale": 0x1FFF1}
 _ALLOCATED = -1  # an address: oneDNN has memory of its own
-# Slots of what a script makes: at most an image or factor, a weight, a bias, a sum's operand, a
-# result and a scratchpad.
-_MADE = range(26, 32)
+# Slots of what a script makes: at most an image or factor, a weight, a bias, three operands of what
+# follows, a result and a scratchpad.
+_MADE = range(NUMBER_OF_SLOTS - 8, NUMBER_OF_SLOTS)
 # The functions that clamp, by dtype.
 CLAMPS = {torch.float32: "clamp", torch.bfloat16: "clamp_bfloat16"}
 
@@ -122,15 +123,16 @@ def _destroy(script: Script, place: int) -> None:
     script.call(onednn.library().dnnl_memory_destroy, slot(place), stored={place: NULL})
 
 
-def attributes_of(then: Sequence[PostOp], added: onednn.Object) -> onednn.Object:
+def attributes_of(then: Sequence[PostOp], operands: Mapping[str, onednn.Object]) -> onednn.Object:
     """The attributes of a primitive: what follows, and that its scratchpad comes with calls.
 
-    `added` describes what a sum adds.
+    `operands` describes those of what follows, by its name.
     """
     operations = onednn.Object("post_ops", "post_ops_create")
     for one in then:
-        if one.name == "add":
-            onednn.check("post_ops_append_binary", operations, _ADD, added)
+        if one.name in _BINARY:
+            operand = operands[one.name]
+            onednn.check("post_ops_append_binary", operations, _BINARY[one.name], operand)
         else:
             known = ACTIVATIONS[one.name]
             numbers = map(ctypes.c_float, (*one.numbers, *known.parameters[len(one.numbers) :]))
@@ -140,9 +142,10 @@ def attributes_of(then: Sequence[PostOp], added: onednn.Object) -> onednn.Object
     return attributes
 
 
-def second_operands(then: Sequence[PostOp]) -> list[int]:
-    """What the operand of a sum is to a primitive, if one follows it."""
-    return [_POST_OP * i | _SECOND for i, one in enumerate(then, 1) if one.name == "add"]
+def second_operands(then: Sequence[PostOp]) -> list[tuple[int, str]]:
+    """What the operand of each of what follows is to a primitive, and the name of what follows."""
+    pairs = enumerate(then, 1)
+    return [(_POST_OP * i | _SECOND, one.name) for i, one in pairs if one.name in WITH_OPERAND]
 
 
 class Weights:

@@ -20,10 +20,11 @@ from xla_dynamo.errors import LoweringError
 from xla_dynamo.kernels.convolution_parts import Part, parts_of
 from xla_dynamo.kernels.convolution_weights import (
     WeightLayout,
+    channel_vector,
     channels_last,
     described,
+    in_groups,
     layout_of,
-    shape_in_groups,
     weight_of,
 )
 from xla_dynamo.kernels.library_calls import ScriptKernel
@@ -42,7 +43,7 @@ from xla_dynamo.kernels.onednn_plans import (
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.values import Value, defining_name, dtype_of
 from xla_dynamo.lowerings.kernels import PackedKernel, register
-from xla_dynamo.lowerings.passes.epilogues import LAST, PostOp, epilogue_of
+from xla_dynamo.lowerings.passes.epilogues import CHANNELWISE, LAST, PostOp, epilogue_of
 from xla_dynamo.lowerings.target import ONEDNN_PLANS
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script, slot
@@ -60,8 +61,8 @@ class PackedConvolution(ScriptKernel):
         convolution: by a kernel [out, in / groups, height, width].
         is_held: whether the plan holds the weight, and the bias if there is one. If not, both come
             with a call, behind the image; the weight as `WeightLayout` makes it.
-        then: what is computed of its result, one after another. What is added, if anything, is the
-            call's last operand.
+        then: what is computed of its result, one after another. Their operands are the call's last
+            ones, in their order.
     """
 
     name = "packed_convolution"
@@ -74,7 +75,7 @@ class PackedConvolution(ScriptKernel):
     is_held: bool = True
 
     def check(self) -> None:
-        """Its result has its image's dtype, and one clamp or ReLU at most, the last of all."""
+        """Its result has its image's dtype, one clamp or ReLU at most, the last of all, one sum."""
         form = self.convolution
         if len(form.image) != 4 or form.kernel_dims != (0, 1) or len({*form.dtypes}) != 1:
             self.refuse(f"the convolution is {form}")
@@ -112,10 +113,9 @@ class PackedConvolution(ScriptKernel):
         return None
 
     def absorb(self, result: Value) -> tuple[Value, Sequence[Value], Self]:
-        """The activations and the sum that follow."""
-        found = epilogue_of(result)
-        added = [] if found.added is None else [found.added]
-        return found.result, added, dataclasses.replace(self, then=found.then)
+        """What follows: a factor and a term for each channel, activations and a sum."""
+        found = epilogue_of(result, has_channels=True)
+        return found.result, found.operands, dataclasses.replace(self, then=found.then)
 
     def packed(self, *weights: torch.Tensor) -> "Convolution":
         """The convolution with a weight, and a bias if it has one; without, both come."""
@@ -152,7 +152,7 @@ class Convolution:
         self._form, one = form, form.convolution
         self._weights: Weights | None = None
         if weight is not None:
-            shape = shape_in_groups(one)
+            shape = in_groups(weight.shape, one.groups)
             strides = torch.empty(shape, device="meta").stride()
             self._weights = Weights(shape, strides, weight.contiguous())
         self._bias, self._bias_desc = bias, None
@@ -190,8 +190,11 @@ class Convolution:
         desc, primitive = self._primitive(part, then)
         image, result = (channels_last(s, form.dtypes[0]) for s in (part.image, part.result))
         read = {SOURCE: (image, slot(1, part.image_offset)), RESULT: (result, address)}
-        for added in second_operands(then):
-            read[added] = (result, slot(self._operands, part.result_offset))
+        for place, (operand, name) in enumerate(second_operands(then), self._operands):
+            if name in CHANNELWISE:
+                read[operand] = (channel_vector(part.result[1]), slot(place))
+            else:
+                read[operand] = (result, slot(place, part.result_offset))
         held: dict[int, onednn.Object] = {}
         if weights is None:
             read[WEIGHT] = (layout_of(form).desc, slot(2))
@@ -205,9 +208,7 @@ class Convolution:
         self._held.append(made)
         return made
 
-    def _primitive(
-        self, part: Part, then: Sequence[PostOp]
-    ) -> tuple[onednn.Object, onednn.Object]:
+    def _primitive(self, part: Part, then: Sequence[PostOp]) -> tuple[onednn.Object, onednn.Object]:
         """The descriptor and the primitive of a part; parts of one form share them."""
         key = (*part[:4], tuple(then))
         if key not in self._primitives:

@@ -34,7 +34,7 @@ from xla_dynamo.kernels.onednn_product import OneDNNProduct
 from xla_dynamo.kernels.product_choices import ROWS, XLA, assumed, choice
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import register
-from xla_dynamo.lowerings.passes.epilogues import LAST, PostOp, epilogue_of
+from xla_dynamo.lowerings.passes.epilogues import CHANNELWISE, LAST, PostOp, epilogue_of
 from xla_dynamo.lowerings.target import ONEDNN_PLANS
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script, slot
@@ -73,9 +73,11 @@ class PlannedProduct(ScriptKernel):
         return choice(self.product.sizes) is not None
 
     def check(self) -> None:
-        """The result has one clamp or ReLU at most, the last of all."""
+        """The result has one clamp or ReLU at most, the last of all, and one sum at most."""
         if any(op.name in LAST for op in self.then[:-1]):
             self.refuse(f"a clamp is followed by others: {self.then}")
+        if any(op.name in CHANNELWISE for op in self.then):
+            self.refuse(f"columns have no factors of their own: {self.then}")
 
     @classmethod
     def of_call(cls, op: ir.Operation) -> Self | None:
@@ -89,8 +91,7 @@ class PlannedProduct(ScriptKernel):
         found = epilogue_of(_in_last_shape(result))
         if not found.then:
             return result, (), self
-        added = [] if found.added is None else [found.added]
-        return found.result, added, dataclasses.replace(self, then=found.then)
+        return found.result, found.operands, dataclasses.replace(self, then=found.then)
 
     def packed(self, *weights: torch.Tensor) -> "Product":
         """The product with a weight, and a bias if it has one; without, all come with a call."""
@@ -239,7 +240,7 @@ class Product:
             wanted,
             bias if one.bias else None,
             result,
-            attributes_of(then, result),
+            attributes_of(then, {"add": result}),
         )
         desc = onednn.described_primitive("matmul", arguments, {})
         primitive = onednn.Object("primitive", "primitive_create", desc)
@@ -255,7 +256,7 @@ class Product:
                 assert self._bias is not None
                 start = self._bias.data_ptr() + self._bias_matrix.offset(0, 0, column)
                 held[BIAS] = onednn.memory(bias, start)
-        for added in second_operands(then):
+        for added, _ in second_operands(then):
             read[added] = (result, slot(operands, self._result.offset(s, row, column)))
         read[RESULT] = (result, address)
         made = Execution(desc, primitive, held, read)
