@@ -1,8 +1,9 @@
 """What follows a product or convolution that oneDNN computes on the way.
 
 That is an activation, a sum, and before them a factor and a term for each channel, as a batch norm
-in inference has. Activations are a table of expressions as rules write them, and of oneDNN's algorithms. Rules
-compute those of bfloat16 and float16 in float32, between two conversions, and so does oneDNN.
+in inference has. Activations are a table of expressions as rules write them, and of oneDNN's
+algorithms. Rules compute those of bfloat16 and float16 in float32, between two conversions, and so
+does oneDNN.
 """
 
 import dataclasses

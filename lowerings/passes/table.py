@@ -10,6 +10,7 @@ from xla_dynamo.lowerings.passes.call_packed import call_packed
 from xla_dynamo.lowerings.passes.channels_last import put_channels_last
 from xla_dynamo.lowerings.passes.gather_manual_regions import gather_manual_regions
 from xla_dynamo.lowerings.passes.guard_exponentials import guard_exponentials
+from xla_dynamo.lowerings.passes.integer_moves import move_as_integers
 from xla_dynamo.lowerings.passes.materialize import materialize
 from xla_dynamo.lowerings.passes.matmul_precision import set_matmul_precision
 from xla_dynamo.lowerings.passes.notes import Notes
@@ -89,6 +90,7 @@ PASSES = (
     # A NaN that XLA knows has a wrong exponential there.
     Pass(guard_exponentials, for_partitions=True, for_embedded=True, keeps_numbers=True),
     Pass(split_reductions),
+    Pass(move_as_integers),
     # Some updates in place read what they have overwritten, if they are not outlined.
     Pass(outline, keeps_numbers=True),
     Pass(materialize),

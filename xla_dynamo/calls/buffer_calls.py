@@ -8,7 +8,7 @@ from xla_dynamo.calls.supply import supply_of
 from xla_dynamo.lowerings.builders.strides import Sizes, row_major
 from xla_dynamo.memory.memory import Memory, Results, Supply
 from xla_dynamo.programs.layouts import InputLayout, layout_of
-from xla_dynamo.programs.program import Input, Program, result_types
+from xla_dynamo.programs.program import Donated, Input, Program, result_types
 from xla_dynamo.runtime.jaxlib_private import Buffer
 
 # Takes the buffers of the graph's inputs, each in the layout of its strides, and torch's stream.
@@ -57,7 +57,7 @@ class Binding(NamedTuple):
 def binding_of(program: Program) -> Binding | None:
     """How a program's results are bound; None where torch has to do with inputs or results."""
     changes = [m.output for m in program.mutations]
-    if program.effects or program.reads_frozen:
+    if program.effects or program.reads_frozen or any(s.as_bits for s in program.of(Donated)):
         return None
     geometries = own_geometries(program)
     every = (*program.outputs, *changes)

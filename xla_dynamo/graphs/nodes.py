@@ -87,6 +87,17 @@ def writes_input(node: Node) -> bool:
     return isinstance(target, torch.fx.Node) and target.op == "placeholder"
 
 
+_UPDATES = (
+    aten.index_copy, aten.index_put, aten._unsafe_index_put, aten.scatter, aten.select_scatter,
+    aten.slice_scatter,
+)  # fmt: skip
+
+
+def updates_part(node: Any) -> bool:
+    """Whether a node replaces a part of a tensor, as the new keys in a cache."""
+    return isinstance(node, torch.fx.Node) and getattr(node.target, "overloadpacket", 0) in _UPDATES
+
+
 _REPLACING = frozenset({present.set_.source_Tensor, present.shallow_copy_data_.default})
 
 

@@ -13,12 +13,13 @@ import torch
 from xla_dynamo.memory.known_buffers import ready
 from xla_dynamo.memory.overlaps import are_apart
 from xla_dynamo.memory.restriding import preparation
-from xla_dynamo.programs.program import Donated, Input
+from xla_dynamo.programs.program import Donated
 from xla_dynamo.runtime.buffers import import_donated, import_tensor
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import invert_perm
 
+_BITS = torch.int16
 _address_of = torch.Tensor.data_ptr
 _is_inference = torch.Tensor.is_inference
 
@@ -29,26 +30,28 @@ class DonatedInputs:
     def __init__(
         self,
         placement: Placement,
-        donations: Sequence[Input],
+        donations: Sequence[Donated],
         read: Sequence[int],
         constants: Sequence[torch.Tensor],
     ) -> None:
         """Take the donations, the indices of the inputs that are only read, and the constants."""
         self._placement, self._constants = placement, constants
-        self._slots = [(slot.index, preparation(slot.layout)) for slot in donations]
+        self._slots = [(one.index, preparation(one.layout), one.as_bits) for one in donations]
         self._read = list(read)
         self._apart: list[int] = []
 
     def buffers(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:
         """The buffers of the tensors that a call will change."""
-        tensors = [args[index] for index, _ in self._slots]
+        tensors = [args[index] for index, *_ in self._slots]
         # Eager refuses to change inference tensors elsewhere, and so does copying back.
         foreign = not torch.is_inference_mode_enabled() and any(map(_is_inference, tensors))
         give = import_tensor if foreign or not self._are_apart(tensors, args) else import_donated
         found = []
-        for tensor, (_, prepare) in zip(tensors, self._slots, strict=True):
+        for tensor, (_, prepare, as_bits) in zip(tensors, self._slots, strict=True):
             given = ready(tensor, _address_of(tensor), prepare)
-            found.append(give(given, self._placement, stream))
+            found.append(
+                give(given.detach().view(_BITS) if as_bits else given, self._placement, stream)
+            )
         return found
 
     def _are_apart(self, donated: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
@@ -73,7 +76,8 @@ def write_back(
     """Copy the new values that did not land in the tensors' own memory."""
     for slot, tensor, value in zip(slots, tensors, values, strict=True):
         if _address_of(tensor) != _address_of(value):
-            copy_back(tensor, value.permute(invert_perm(slot.layout.permutation)))
+            numbers = value.view(tensor.dtype) if slot.as_bits else value
+            copy_back(tensor, numbers.permute(invert_perm(slot.layout.permutation)))
 
 
 def copy_back(tensor: torch.Tensor, value: torch.Tensor) -> None:

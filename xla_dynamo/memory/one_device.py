@@ -34,7 +34,8 @@ class OneDevice:
         for kind, group in itertools.groupby(slots, _kind):
             of_kind = list(group)
             if kind is Donated:
-                parts.append(DonatedInputs(self.placement, of_kind, read, self._held).buffers)
+                donated = [slot for slot in of_kind if isinstance(slot, Donated)]
+                parts.append(DonatedInputs(self.placement, donated, read, self._held).buffers)
             elif kind is Parameter:
                 indices = [slot.index for slot in of_kind]
                 prepare = [preparation(slot.layout) for slot in of_kind]

@@ -14,6 +14,7 @@ from xla_dynamo.graphs.nodes import (
     assertion,
     is_index,
     is_plain_effect,
+    updates_part,
     with_effects,
     writes_input,
 )
@@ -26,6 +27,7 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.strides import row_major, row_major_order
 from xla_dynamo.lowerings.passes.call_packed import with_forms
 from xla_dynamo.lowerings.passes.freeze import freeze
+from xla_dynamo.lowerings.passes.integer_moves import BITS, as_bits
 from xla_dynamo.lowerings.passes.notes import Notes
 from xla_dynamo.lowerings.passes.pack_weights import plan_calls
 from xla_dynamo.lowerings.passes.result_permutations import allow_any_permutation
@@ -221,9 +223,24 @@ class ProgramLowering(GraphLowering):
         shape = [example.shape[d] for d in layout.permutation]
         sharding = self.builder.request.shardings.get(index)
         axes = sharding.permuted(layout.permutation).axes if sharding is not None else ()
-        slot = kind(index, layout, axes)
-        argument = self.checked(node, lambda: self.builder.argument(slot, shape, example.dtype))
-        self.env[node] = build.transpose(argument, invert_perm(layout.permutation))
+        slot, dtype = kind(index, layout, axes), example.dtype
+        if kind is Donated and self.is_moved(node):
+            slot, dtype = Donated(index, layout, axes, as_bits=True), BITS
+        argument = self.checked(node, lambda: self.builder.argument(slot, shape, dtype))
+        value = build.bitcast(argument, example.dtype) if dtype is BITS else argument
+        self.env[node] = build.transpose(value, invert_perm(layout.permutation))
+
+    def is_moved(self, node: Node) -> bool:
+        """Whether a donated input of bfloat16 gets new elements in a part of it, as a cache does.
+
+        Not where its buffer may be somebody else's, of another type.
+        """
+        request = self.builder.request
+        is_half = self.fake_values[node].dtype is torch.bfloat16
+        if not is_half or request.placement is not None or self.symbols:
+            return False
+        written = (n for n in self.gm.graph.nodes if writes_input(n) and n.args[0] is node)
+        return any(updates_part(n.args[1]) for n in written)
 
     def is_read(self, node: Node) -> bool:
         """Whether an input is to be an argument of the program."""
@@ -257,7 +274,8 @@ class ProgramLowering(GraphLowering):
         """The final value of a donated input, permuted as the input's argument is."""
         example, value = self.fake_values[node], self.env[self.mutated[node]]
         value = build.broadcast_to(build.cast(value, example.dtype), example.shape)
-        return build.transpose(value, input_layout(example).permutation)
+        value = build.transpose(value, input_layout(example).permutation)
+        return as_bits(value) if self.is_moved(node) else value
 
     # --- nodes ---------------------------------------------------------------------------------
 

@@ -45,7 +45,14 @@ class Parameter(Input):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Donated(Input):
-    """An input whose memory takes its new value, which is a result of the argument's shape."""
+    """An input whose memory takes its new value, which is a result of the argument's shape.
+
+    Attributes:
+        as_bits: whether argument and result are int16, the bits of a tensor of bfloat16: XLA:CPU
+            updates these in place.
+    """
+
+    as_bits: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
