@@ -148,8 +148,7 @@ def forms_of_calls(module: ir.Module) -> set[str]:
     def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name == "stablehlo.custom_call":
             config = op.attributes.get("backend_config")
-            by_handle = isinstance(config, ir.DictAttr) and "script" in config
-            if by_handle or kernel_of(op) is not None:
+            if is_plan(op) or kernel_of(op) is not None:
                 operands = ", ".join(str(x.type) for x in op.operands)
                 results = ", ".join(str(x.type) for x in op.results)
                 target = ir.StringAttr(op.attributes["call_target_name"]).value
@@ -158,6 +157,12 @@ def forms_of_calls(module: ir.Module) -> set[str]:
 
     module.operation.walk(visit)
     return found
+
+
+def is_plan(op: ir.Operation) -> bool:
+    """Whether a custom call runs a plan, which reads its operands as they lie in memory."""
+    config = op.attributes.get("backend_config")
+    return isinstance(config, ir.DictAttr) and "script" in config
 
 
 def kernel_of(op: ir.Operation) -> type[Kernel] | None:

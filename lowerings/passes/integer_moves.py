@@ -16,9 +16,9 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.operation_names import named
 from xla_dynamo.lowerings.builders.values import Value, defining_name, dtype_of, shape_of
+from xla_dynamo.lowerings.kernels import is_plan
 from xla_dynamo.lowerings.passes.permuted_operations import clone_with
 from xla_dynamo.lowerings.target import Target
-from xla_dynamo.runtime.cpu import script_layout
 
 BITS = torch.int16
 # How many of an operation's operands are arrays that are moved: the first ones.
@@ -77,7 +77,7 @@ def _let_plan_read_bits(op: ir.Operation) -> None:
 
 def _moves_halves(op: ir.Operation) -> bool:
     if op.name == "stablehlo.custom_call":
-        return ir.StringAttr(op.attributes["call_target_name"]).value == script_layout.TARGET
+        return is_plan(op)
     if op.name not in (*_MOVED, *_READING, "stablehlo.scatter") or len(op.results) != 1:
         return False
     if dtype_of(op.results[0]) is not torch.bfloat16:

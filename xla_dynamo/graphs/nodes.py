@@ -93,9 +93,11 @@ _UPDATES = (
 )  # fmt: skip
 
 
-def updates_part(node: Any) -> bool:
-    """Whether a node replaces a part of a tensor, as the new keys in a cache."""
-    return isinstance(node, torch.fx.Node) and getattr(node.target, "overloadpacket", 0) in _UPDATES
+def is_updated_in_part(node: Node) -> bool:
+    """Whether an input gets new elements in a part of it, as a cache of keys does."""
+    written = (user.args[1] for user in node.users if writes_input(user) and user.args[0] is node)
+    nodes = (value for value in written if isinstance(value, torch.fx.Node))
+    return any(getattr(node.target, "overloadpacket", None) in _UPDATES for node in nodes)
 
 
 _REPLACING = frozenset({present.set_.source_Tensor, present.shallow_copy_data_.default})

@@ -14,7 +14,7 @@ from xla_dynamo.graphs.nodes import (
     assertion,
     is_index,
     is_plain_effect,
-    updates_part,
+    is_updated_in_part,
     with_effects,
     writes_input,
 )
@@ -226,21 +226,15 @@ class ProgramLowering(GraphLowering):
         slot, dtype = kind(index, layout, axes), example.dtype
         if kind is Donated and self.is_moved(node):
             slot, dtype = Donated(index, layout, axes, as_bits=True), BITS
-        argument = self.checked(node, lambda: self.builder.argument(slot, shape, dtype))
-        value = build.bitcast(argument, example.dtype) if dtype is BITS else argument
+        value = self.checked(node, lambda: self.builder.argument(slot, shape, dtype))
+        value = build.bitcast(value, example.dtype) if dtype is BITS else value
         self.env[node] = build.transpose(value, invert_perm(layout.permutation))
 
     def is_moved(self, node: Node) -> bool:
-        """Whether a donated input of bfloat16 gets new elements in a part of it, as a cache does.
-
-        Not where its buffer may be somebody else's, of another type.
-        """
-        request = self.builder.request
-        is_half = self.fake_values[node].dtype is torch.bfloat16
-        if not is_half or request.placement is not None or self.symbols:
+        """Whether a donated input's bits are updated in part; its buffer is nobody else's."""
+        if self.builder.request.placement is not None or self.symbols:
             return False
-        written = (n for n in self.gm.graph.nodes if writes_input(n) and n.args[0] is node)
-        return any(updates_part(n.args[1]) for n in written)
+        return self.fake_values[node].dtype is torch.bfloat16 and is_updated_in_part(node)
 
     def is_read(self, node: Node) -> bool:
         """Whether an input is to be an argument of the program."""
