@@ -217,7 +217,12 @@ class CompiledGraph(BoxedGraph):
             if mesh.size() > 1:
                 placement = placement_of_mesh
                 request = dataclasses.replace(request, mesh=mesh, shardings=given)
-        target = target_of(placement.platform, request.options, len(placement.devices))
+        target = target_of(
+            placement.platform,
+            request.options,
+            len(placement.devices),
+            shares_memory=placement.shares_memory,
+        )
         with self._lowering:
             start = time.perf_counter()
             # Frozen values would be whole on one device.

@@ -84,7 +84,9 @@ class PackedConvolution(ScriptKernel):
 
     @property
     def plans(self) -> bool:
-        """Whether oneDNN's own library can compute it."""
+        """Whether oneDNN's own library can compute it, and is there."""
+        if onednn.library() is None:
+            return False
         with contextlib.suppress(onednn.OneDNNError):
             return layout_of(self.convolution).bytes > 0
         return False

@@ -17,15 +17,23 @@ from xla_dynamo.lowerings.target import (
 )
 from xla_dynamo.options import Options
 
+PLANS = frozenset({ONEDNN_PACKED, ONEDNN_PLANS, TORCH_PLANS})
+
 
 def target_of(
-    platform: str, options: Options, partitions: int = 1, *, bounded: bool = False
+    platform: str,
+    options: Options,
+    partitions: int = 1,
+    *,
+    bounded: bool = False,
+    shares_memory: bool = True,
 ) -> Target:
     """The target of programs for devices of a PJRT platform ("cpu", "cuda", "tpu").
 
     A program that is divided calls no libraries: XLA's partitioner does not see into the calls, so
     each device would compute the whole of them. Neither does a bounded one: which places of an
-    operand a library combines is not known. Weights are packed where they are frozen.
+    operand a library combines is not known. Weights are packed where they are frozen. Plans need
+    handles in torch's memory, which a placement may not share (`Placement.shares_memory`).
     """
     libraries: frozenset[str] = frozenset()
     if partitions == 1 and not bounded:
@@ -33,6 +41,8 @@ def target_of(
         libraries = libraries_of(platform) & allowed
         if not options.freeze:
             libraries -= {ONEDNN_PACKED}
+        if not shares_memory:
+            libraries -= PLANS
     precision, tunes = options.matmul_precision, options.tune and ONEDNN_PLANS in libraries
     return Target(platform, libraries, partitions, precision, bounded, tunes=tunes)
 
@@ -47,8 +57,7 @@ def target_of_plans(target: Target, main: func.FuncOp) -> Target:
 
     Whether they can is asked only if there is such a call.
     """
-    plans = {ONEDNN_PACKED, ONEDNN_PLANS, TORCH_PLANS}
-    planned = plans & target.libraries and any(map(is_packable, operations_of(main)))
+    planned = PLANS & target.libraries and any(map(is_packable, operations_of(main)))
     if not planned or can_execute_packed():
         return target
-    return dataclasses.replace(target, libraries=target.libraries - plans)
+    return dataclasses.replace(target, libraries=target.libraries - PLANS)

@@ -40,6 +40,7 @@ ORDERS = {
         "choose_permutations",
         "guard_exponentials",
         "split_reductions",
+        "move_as_integers",
         "outline",
         "materialize",
     ],
