@@ -169,17 +169,18 @@ def attributes() -> Object:
     return made
 
 
-def described_reorder(source: Any, target: Any) -> Object:
-    """The descriptor of the primitive that copies memory of one description into another's."""
-    made = (source, engine(), target, engine(), attributes())
+def described_reorder(source: Any, target: Any, how: Object | None) -> Object:
+    """The descriptor of the primitive that copies memory of one description into another's.
+
+    `how` are its attributes, if it has any.
+    """
+    made = (source, engine(), target, engine(), how)
     return Object("primitive_desc", "reorder_primitive_desc_create", *made)
 
 
 def reordering(source: Any, target: Any) -> Object:
     """The primitive that copies memory of one description into memory of another (`reorder`)."""
-    made = (source, engine(), target, engine(), None)
-    desc = Object("primitive_desc", "reorder_primitive_desc_create", *made)
-    return Object("primitive", "primitive_create", desc)
+    return Object("primitive", "primitive_create", described_reorder(source, target, None))
 
 
 def part_of(whole: Any, sizes: Sequence[int], starts: Sequence[int]) -> Object:

@@ -9,7 +9,6 @@ mode="max-autotune"; --option freeze=False leaves them plain. The function is ca
 """
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -49,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from xla_dynamo.kernels import measurements
     from xla_dynamo.kernels.libraries import can_execute_packed
+    from xla_dynamo.kernels.trials import median_seconds
 
     if not can_execute_packed():
         print("there is nothing to choose here: no library of oneDNN's own (xla-dynamo doctor)")
@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
         start = time.perf_counter()
         after = _called(target, {**options, "tune": True})
         seconds = time.perf_counter() - start
-        times = _median_times({"before": before, "now": after})
+        calls = {"before": before, "now": after}
+        times = median_seconds(calls, rounds=_ROUNDS, seconds=_SECONDS)
     found = measurements.everything()
     new = [question for question in found if question not in known]
     print(f"{target.name}: {count_of(len(new), 'product')} measured, compiled in {seconds:.1f} s")
@@ -90,23 +91,6 @@ def _called(target: Target, options: Mapping[str, Any]) -> Callable[[], None]:
 
     call()
     return call
-
-
-def _median_times(calls: Mapping[str, Callable[[], None]]) -> dict[str, float]:
-    """Seconds of a call: medians of rounds in which each takes its turn."""
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    counts = dict.fromkeys(calls, 1)
-    for number in range(_ROUNDS + 1):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(counts[name]):
-                call()
-            took = (time.perf_counter() - start) / counts[name]
-            if number:
-                samples[name].append(took)
-            else:
-                counts[name] = max(1, round(_SECONDS / max(took, 1e-6)))
-    return {name: statistics.median(found) for name, found in samples.items()}
 
 
 def _show(found: Mapping[str, Any]) -> None:

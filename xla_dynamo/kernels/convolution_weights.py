@@ -198,7 +198,7 @@ class Reorder:
         if count < self._shape[0]:
             starts = [start] + [0] * (len(shape) - 1)
             target = onednn.part_of(self._layout, shape, starts)
-        desc = onednn.described_reorder(source, target)
+        desc = onednn.described_reorder(source, target, onednn.attributes())
         primitive = onednn.Object("primitive", "primitive_create", desc)
         offset = start * strides[0] * self._dtype.itemsize
         read = {SOURCE: (source, slot(1, offset)), RESULT: (target, slot(2))}

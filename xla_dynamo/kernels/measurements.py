@@ -95,8 +95,8 @@ def fingerprint() -> str:
 
 def _read() -> dict[str, Measurement]:
     """All that is known. Whoever asks holds the lock."""
-    folder, key = disk_cache(), _key()
-    if folder is not None and key is not None and folder is not _known.folder:
+    folder = disk_cache()
+    if folder is not None and folder is not _known.folder and (key := _key()) is not None:
         _known.measurements.update(_load(folder, key))
         _known.folder = folder
     return _known.measurements

@@ -97,10 +97,15 @@ def assumed(sizes: Sizes) -> Choice:
 
 def shipped(sizes: Sizes) -> Choice | None:
     """The forms of the most similar product in the table of this family; None without one."""
-    known = _tables().get(family(), {}).get(str(sizes.dtype).removeprefix("torch."), ())
+    return _nearest(family(), str(sizes.dtype).removeprefix("torch."), sizes[1:5])
+
+
+@functools.lru_cache(4096)
+def _nearest(name: str, dtype: str, numbers: tuple[int, ...]) -> Choice | None:
+    known = _tables().get(name, {}).get(dtype, ())
     if not known:
         return None
-    wanted = _place(sizes[1:5])
+    wanted = _place(numbers)
     nearest = min(known, key=lambda row: math.dist(_place(row[:4]), wanted))
     return Choice(*nearest[4:])
 
