@@ -138,7 +138,7 @@ def test_random_functions(data):
 @pytest.fixture
 def sharded(monkeypatch):
     """Programs are for several devices, and run on one."""
-    monkeypatch.setattr(compiled_graph, "target_of", lambda *_: TARGET)
+    monkeypatch.setattr(compiled_graph, "target_of", lambda *_, **__: TARGET)
 
 
 class Mlp(nn.Module):
