@@ -1,11 +1,12 @@
 """The processor that machine code is made for, as text that differs where the code may."""
 
 import functools
-import os
 import platform
 import re
 import subprocess
 import sys
+
+from xla_dynamo.runtime.cpu.shares import threads
 
 # Lines of /proc/cpuinfo that tell one processor from another: on x86, and on Arm.
 _LINES = re.compile(
@@ -24,12 +25,7 @@ def processor() -> str | None:
     features = _features()
     if features is None:
         return None
-    if hasattr(os, "sched_getaffinity"):
-        threads = len(os.sched_getaffinity(0))
-    else:
-        threads = os.cpu_count() or 0
-    given = [os.environ.get(name, "") for name in ("NPROC", "PJRT_NPROC")]
-    return "\n".join([sys.platform, platform.machine(), str(threads), *given, features])
+    return "\n".join([sys.platform, platform.machine(), str(threads()), features])
 
 
 @functools.cache

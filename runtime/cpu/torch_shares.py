@@ -2,7 +2,6 @@
 
 import ctypes
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import torch
 from xla_dynamo.errors import LoweringError
 from xla_dynamo.runtime.cpu import torch_functions
 from xla_dynamo.runtime.cpu.foreign_calls import Memory
+from xla_dynamo.runtime.cpu.shares import ranges
 from xla_dynamo.torch_private import invert_perm
 
 
@@ -62,7 +62,6 @@ def tensor_at(
     return flat.view([shape[d] for d in order]).permute(invert_perm(order))
 
 
-def ranges_of(count: int, number: int) -> list[slice]:
-    """Ranges of about the same size; fewer where there are fewer things."""
-    bounds = [count * i // number for i in range(number + 1)]
-    return [slice(a, b) for a, b in itertools.pairwise(bounds) if a < b]
+def slices(count: int, number: int) -> list[slice]:
+    """`ranges`, as slices of a dimension."""
+    return [slice(one.start, one.stop) for one in ranges(count, number)]

@@ -22,7 +22,7 @@ from xla_dynamo.lowerings.builders.values import (
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import ONEDNN_BFLOAT16, TORCH
 from xla_dynamo.runtime.cpu.foreign_calls import Memory
-from xla_dynamo.runtime.cpu.torch_shares import alone, ranges_of, tensor_at
+from xla_dynamo.runtime.cpu.torch_shares import alone, slices, tensor_at
 
 # Multiplications of one of attention's two products below which a call costs more than it gains:
 # `python -m bench.forms`, with and without `--dtype bfloat16`.
@@ -134,8 +134,8 @@ class AttentionCall(PythonKernel):
         """Ranges of the batch, or of the heads of keys, each with the queries that it serves."""
         batch, heads = self.key[:2]
         if batch % threads == 0 or batch > heads:
-            return [(part, slice(0, heads)) for part in ranges_of(batch, threads)]
-        return [(slice(0, batch), part) for part in ranges_of(heads, threads)]
+            return [(part, slice(0, heads)) for part in slices(batch, threads)]
+        return [(slice(0, batch), part) for part in slices(heads, threads)]
 
     def at(
         self, share: Any, address: Memory, shape: Sequence[int], dtype: torch.dtype | None = None

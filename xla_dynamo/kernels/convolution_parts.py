@@ -1,10 +1,10 @@
 """How a convolution is divided among threads: whole images, or ranges of rows of the result."""
 
-import itertools
 import math
 from typing import NamedTuple
 
 from xla_dynamo.kernels.onednn_convolution import OneDNNConvolution
+from xla_dynamo.runtime.cpu.shares import ranges
 
 # Multiplications below which to call other threads costs more than they do.
 FEWEST_DIVIDED = 1 << 20
@@ -46,12 +46,11 @@ def parts_of(form: OneDNNConvolution, threads: int) -> list[Part]:
     if batch % threads == 0:
         each = batch // threads
         return [_images(whole, itemsize, first, each) for first in range(0, batch, each)]
-    ranges = min(threads // math.gcd(batch, threads), rows)
-    ends = [rows * i // ranges for i in range(ranges + 1)]
+    of_rows = ranges(rows, threads // math.gcd(batch, threads))
     return [
-        _rows(_images(whole, itemsize, number, 1), form, first, end)
+        _rows(_images(whole, itemsize, number, 1), form, some)
         for number in range(batch)
-        for first, end in itertools.pairwise(ends)
+        for some in of_rows
     ]
 
 
@@ -71,18 +70,18 @@ def _images(part: Part, itemsize: int, first: int, count: int) -> Part:
     )
 
 
-def _rows(part: Part, form: OneDNNConvolution, first: int, end: int) -> Part:
+def _rows(part: Part, form: OneDNNConvolution, some: range) -> Part:
     """Some rows of the result of a part that is one image, and the rows of the image they need."""
     (_, channels, height, width), (_, out, _, columns) = part.image, part.result
     stride, padding, itemsize = form.stride[0], part.low[0], form.dtypes[0].itemsize
     reach = (form.kernel[2] - 1) * form.dilation[0] + 1
-    start, stop = first * stride - padding, (end - 1) * stride - padding + reach
+    start, stop = some.start * stride - padding, some[-1] * stride - padding + reach
     low, high = max(start, 0), min(stop, height)
     return Part(
         image=(1, channels, high - low, width),
-        result=(1, out, end - first, columns),
+        result=(1, out, len(some), columns),
         low=(low - start, part.low[1]),
         high=(stop - high, part.high[1]),
         image_offset=part.image_offset + low * width * channels * itemsize,
-        result_offset=part.result_offset + first * columns * out * itemsize,
+        result_offset=part.result_offset + some.start * columns * out * itemsize,
     )

@@ -21,7 +21,7 @@ from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16, TORCH
 from xla_dynamo.runtime.cpu import onednn
 from xla_dynamo.runtime.cpu.foreign_calls import Memory
-from xla_dynamo.runtime.cpu.torch_shares import alone, ranges_of, tensor_at
+from xla_dynamo.runtime.cpu.torch_shares import alone, slices, tensor_at
 
 # By `python -m bench run --suite training --mode training`: multiplications below which a call
 # costs more than it gains.
@@ -266,8 +266,8 @@ class WeightGradient(PythonKernel):
     def shares(self, threads: int) -> Sequence[Any]:
         """Parts of the batch, ranges of groups, or ranges of the result's channels."""
         if self.parts > 1:
-            return list(enumerate(ranges_of(self.image[0], self.parts)))
-        ranges = ranges_of(self.groups if self.groups > 1 else self.grad[1], threads)
+            return list(enumerate(slices(self.image[0], self.parts)))
+        ranges = slices(self.groups if self.groups > 1 else self.grad[1], threads)
         return [(0, some) for some in ranges]
 
     def run(self, share: Any, operands: Sequence[Memory], results: Sequence[Memory]) -> None:

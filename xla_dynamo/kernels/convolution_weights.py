@@ -7,9 +7,7 @@ convolution is in bfloat16: oneDNN rounds it on the way, as a cast does.
 
 import dataclasses
 import functools
-import itertools
 import math
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +21,7 @@ from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.passes.epilogues import PostOp
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import Plan, Script, slot
+from xla_dynamo.runtime.cpu.shares import ranges, threads
 
 # What the layout of a weight, and inference, are to oneDNN (oneapi/dnnl/dnnl_types.h).
 _WEIGHT_DESC, _INFERENCE = 131, 96
@@ -123,7 +122,7 @@ def layout_of(form: OneDNNConvolution) -> Layout:
         OneDNNError: oneDNN cannot compute the convolution.
     """
     dtype = form.dtypes[0]
-    part = parts_of(form, os.cpu_count() or 1)[0]
+    part = parts_of(form, threads())[0]
     with onednn.one_thread():
         any_ = onednn.described(in_groups(form.kernel, form.groups), None, dtype)
         bias = onednn.described([form.kernel[0]], [1], dtype) if form.bias else None
@@ -172,23 +171,21 @@ class Reorder:
         self._layout = layout_of(one).desc
         self._shape, self._dtype = in_groups(one.kernel, one.groups), form.source
         self._held: list[Execution] = []
-        threads = os.cpu_count() or 1
         with onednn.one_thread():
             try:
-                scripts = [self._script(*part) for part in self._parts(threads)]
+                scripts = [self._script(*part) for part in self._parts()]
             except onednn.OneDNNError:  # some layout cannot be divided so
                 scripts = [self._script(0, self._shape[0])]
-        self.plan = Plan([(script, None) for script in scripts], threads - 1)
+        self.plan = Plan([(script, None) for script in scripts], threads() - 1)
 
-    def _parts(self, threads: int) -> list[tuple[int, int]]:
+    def _parts(self) -> list[tuple[int, int]]:
         """Where each part starts, and how many it has of the first dimension."""
         first = self._shape[0]
         if math.prod(self._shape) < _FEWEST_DIVIDED:
             return [(0, first)]
         blocks = -(-first // _BLOCK)
-        parts = min(threads, blocks)
-        ends = [min(blocks * i // parts * _BLOCK, first) for i in range(parts + 1)]
-        return [(start, end - start) for start, end in itertools.pairwise(ends)]
+        parts = [(_BLOCK * r.start, _BLOCK * r.stop) for r in ranges(blocks, threads())]
+        return [(start, min(stop, first) - start) for start, stop in parts]
 
     def _script(self, start: int, count: int) -> Script:
         shape = [count, *self._shape[1:]]

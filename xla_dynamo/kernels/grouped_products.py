@@ -12,7 +12,7 @@ from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of, sour
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import TORCH
 from xla_dynamo.runtime.cpu.foreign_calls import Memory
-from xla_dynamo.runtime.cpu.torch_shares import alone, ranges_of, tensor_at
+from xla_dynamo.runtime.cpu.torch_shares import alone, slices, tensor_at
 from xla_dynamo.torch_private import invert_perm
 
 # Multiplications of all rows with all groups' matrices below which a call for each group costs more
@@ -107,7 +107,7 @@ class GroupedProduct(GroupedCall):
 
     def shares(self, threads: int) -> Sequence[Any]:
         """Ranges of the columns."""
-        return ranges_of(self.columns, threads)
+        return slices(self.columns, threads)
 
     def run(self, share: Any, operands: Sequence[Memory], results: Sequence[Memory]) -> None:
         """Compute some columns."""
@@ -141,7 +141,7 @@ class GroupedOuterProduct(GroupedCall):
 
     def shares(self, threads: int) -> Sequence[Any]:
         """Ranges of the inner size."""
-        return ranges_of(self.inner, threads)
+        return slices(self.inner, threads)
 
     def run(self, share: Any, operands: Sequence[Memory], results: Sequence[Memory]) -> None:
         """Compute some rows of each matrix."""

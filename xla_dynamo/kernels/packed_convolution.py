@@ -8,7 +8,6 @@ oneDNN's post-ops, and the result is written into the program's memory.
 import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -47,6 +46,7 @@ from xla_dynamo.lowerings.passes.epilogues import CHANNELWISE, LAST, PostOp, epi
 from xla_dynamo.lowerings.target import ONEDNN_PLANS
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script, slot
+from xla_dynamo.runtime.cpu.shares import threads
 
 # From which dtype a weight is rounded to which while it is brought into a layout.
 _ROUNDED = {(torch.float32, torch.bfloat16)}
@@ -163,10 +163,9 @@ class Convolution:
         self._primitives: dict[Any, tuple[onednn.Object, onednn.Object]] = {}
         self._held: list[Execution] = []
         self._bounds = bounds_of(form.then)
-        threads = os.cpu_count() or 1
-        parts = parts_of(one, threads)
+        parts = parts_of(one, threads())
         with onednn.one_thread():
-            self.plan = Plan([self._scripts(part) for part in parts], threads - 1)
+            self.plan = Plan([self._scripts(part) for part in parts], threads() - 1)
         if self._weights is not None:
             self._weights.give_back()
 

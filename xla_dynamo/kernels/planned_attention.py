@@ -6,7 +6,6 @@ it makes tensors over XLA's memory, calls the kernel, and copies what the kernel
 
 import ctypes
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
@@ -20,6 +19,7 @@ from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.target import TORCH_PLANS
 from xla_dynamo.runtime.cpu import call_scripts, onednn, torch_functions
 from xla_dynamo.runtime.cpu.call_scripts import NULL, Argument, Plan, Script, number, slot
+from xla_dynamo.runtime.cpu.shares import threads
 from xla_dynamo.torch_private import invert_perm
 
 _ROW_MAJOR = (0, 1, 2, 3)
@@ -124,9 +124,8 @@ class _Attending:
         """
         call_scripts.register(onednn.threads())
         self._form, self._held = form, list[Any]()
-        threads = os.cpu_count() or 1
-        parts = form.call.shares(threads)
-        self.plan = Plan([(self._script(part), None) for part in parts], threads - 1)
+        parts = form.call.shares(threads())
+        self.plan = Plan([(self._script(part), None) for part in parts], threads() - 1)
 
     def _script(self, part: Any) -> Script:
         """The script of a range of the batch and of heads."""

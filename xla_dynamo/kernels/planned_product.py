@@ -7,9 +7,7 @@ follows a product (bias, activation, sum) is computed on the way, by oneDNN's po
 
 import contextlib
 import dataclasses
-import itertools
 import math
-import os
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
@@ -38,6 +36,7 @@ from xla_dynamo.lowerings.passes.epilogues import CHANNELWISE, LAST, PostOp, epi
 from xla_dynamo.lowerings.target import ONEDNN_PLANS
 from xla_dynamo.runtime.cpu import call_scripts, onednn
 from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script, slot
+from xla_dynamo.runtime.cpu.shares import ranges, threads
 
 _WEIGHT_DESC = 131  # the layout of a weight (oneapi/dnnl/dnnl_types.h)
 # Multiplications below which to call other threads costs more than they do.
@@ -107,11 +106,11 @@ def _in_last_shape(value: Value) -> Value:
 
 
 class _Part(NamedTuple):
-    """A part of a product: the first one, and how many, of stacked products, rows and columns."""
+    """A part of a product: of the stacked products, of the rows and of the columns."""
 
-    stacked: tuple[int, int]
-    rows: tuple[int, int]
-    columns: tuple[int, int]
+    stacked: range
+    rows: range
+    columns: range
 
 
 class _Matrix:
@@ -176,52 +175,51 @@ class Product:
         self._result = _Matrix((stack, m, n), made, False)
         self._bias_matrix = _Matrix((1, 1, n), given, False)
         self._weight, self._bias = weight, bias
-        self._packed: dict[tuple[int, int], Weights] = {}
+        self._packed: dict[range, Weights] = {}
         self._held: list[object] = []
         self._bounds = bounds_of(form.then)
-        threads = os.cpu_count() or 1
         known = assumed(one.sizes)
-        parts = self._parts(threads, by or (known.plain if weight is None else known.packed))
+        parts = self._parts(threads(), by or (known.plain if weight is None else known.packed))
         with onednn.one_thread():
-            self.plan = Plan([self._scripts(part) for part in parts], threads - 1)
+            self.plan = Plan([self._scripts(part) for part in parts], threads() - 1)
         for packed in self._packed.values():
             packed.give_back()
         self._weight = None
 
-    def _parts(self, threads: int, by: str) -> list[_Part]:
+    def _parts(self, workers: int, by: str) -> list[_Part]:
         """Ranges for some threads, which they compute in about the same time."""
         one, stack = self._product, math.prod(self._product.stack)
-        whole = (0, stack), (0, one.rows), (0, one.columns)
+        whole = range(stack), range(one.rows), range(one.columns)
         if stack * one.rows * one.inner * one.columns < FEWEST_DIVIDED:
             return [_Part(*whole)]
-        if stack >= threads:
-            return [_Part(r, *whole[1:]) for r in _ranges(stack, threads)]
+        if stack >= workers:
+            return [_Part(r, *whole[1:]) for r in ranges(stack, workers)]
         clamps = bool(self._form.then) and self._form.then[-1].name in LAST
-        each = [_Part((i, 1), *whole[1:]) for i in range(stack)]
-        ranges = -(-threads // stack)
+        each = [_Part(range(i, i + 1), *whole[1:]) for i in range(stack)]
+        count = -(-workers // stack)
         # A clamp by itself takes memory without gaps.
         if one.rows > 1 and (clamps or by in (ROWS, XLA)):
-            return [p._replace(rows=r) for p in each for r in _ranges(one.rows, ranges)]
-        return [p._replace(columns=r) for p in each for r in _ranges(one.columns, ranges)]
+            return [p._replace(rows=r) for p in each for r in ranges(one.rows, count)]
+        return [p._replace(columns=r) for p in each for r in ranges(one.columns, count)]
 
     def _scripts(self, part: _Part) -> tuple[Script, Script | None]:
         """The script of a part, and the one for NaN."""
         then = self._form.then
         operands = 2 + (0 if self._weight is not None else 1 + self._product.bias)
-        (s, count), (row, rows), (column, columns) = part
-        address = slot(operands + len(second_operands(then)), self._result.offset(s, row, column))
+        starts = [r.start for r in part]
+        address = slot(operands + len(second_operands(then)), self._result.offset(*starts))
 
         def execution(then: Sequence[PostOp]) -> Execution:
             return self._execution(part, then, address, operands)
 
-        memory = address, count * rows * columns, self._product.dtypes[1]
+        memory = address, math.prod(map(len, part)), self._product.dtypes[1]
         return scripts_of(execution, then, memory, self._bounds)
 
     def _execution(
         self, part: _Part, then: Sequence[PostOp], address: Argument, operands: int
     ) -> Execution:
         one = self._product
-        (s, count), (row, rows), (column, columns) = part
+        (s, row, column), (count, rows, columns) = [r.start for r in part], map(len, part)
         source = self._x.described((count, rows, one.inner))
         weight = self._y.described((count, one.inner, columns))
         result = self._result.described((count, rows, columns))
@@ -266,21 +264,15 @@ class Product:
     def _weights(self, part: _Part) -> Weights:
         """The weight of the columns of a part."""
         assert self._weight is not None
-        (s, count), _, (column, columns) = part
+        stacked, _, columns = part
         if part.columns not in self._packed:
             one = self._product
             weight = self._weight
             rank = weight.dim()
             inner = weight.movedim(rank - 1, rank - 2) if one.transpose_y else weight
-            used = inner[..., column : column + columns]
+            used = inner[..., columns.start : columns.stop]
             if rank > 2:
-                used = used.flatten(0, rank - 3)[s : s + count]
+                used = used.flatten(0, rank - 3)[stacked.start : stacked.stop]
             self._packed[part.columns] = Weights(used.shape, used.stride(), used)
         return self._packed[part.columns]
 
-
-def _ranges(count: int, parts: int) -> list[tuple[int, int]]:
-    """The first one, and how many, of about equal ranges."""
-    parts = min(count, parts)
-    ends = [count * i // parts for i in range(parts + 1)]
-    return [(first, end - first) for first, end in itertools.pairwise(ends)]
