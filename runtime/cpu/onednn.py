@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from xla_dynamo.runtime.cpu import torch_functions
+
 _NAME = "libdnnl.so.3"
 _OPENMP = 2  # how a library's threads are made
 _CPU, _IN_ORDER, _ANY_LAYOUT, _KERNEL, _FROM, _TO = 1, 1, 1, 8, 1, 17
@@ -211,8 +213,15 @@ def one_thread() -> Iterator[None]:
 
 
 def threads() -> tuple[Any, Any]:
-    """OpenMP's functions that tell and set how many threads a thread's loops have."""
-    return library().omp_get_max_threads, library().omp_set_num_threads
+    """OpenMP's functions that tell and set how many threads a thread's loops have.
+
+    Torch's tells, if it has one. Else the first kernel of torch in a thread of XLA's pool would set
+    torch's number there, after a script has set 1, and start as many threads for that thread. With
+    more threads than cores OpenMP never spins: each loop of torch's own, an optimizer's for example,
+    then waits 60 us for them, as long as the process lives.
+    """
+    tells = torch_functions.threads() or library().omp_get_max_threads
+    return tells, library().omp_set_num_threads
 
 
 class ExecutionArgument(ctypes.Structure):

@@ -25,6 +25,15 @@ def mkl_threads() -> Any:
     return getattr(library(), "MKL_Set_Num_Threads_Local", None)
 
 
+def threads() -> Any:
+    """The function that tells how many threads torch has for an operator; None if it is elsewhere.
+
+    In a thread that calls it for the first time, it tells OpenMP what number was set for torch,
+    which otherwise the thread's first operator does.
+    """
+    return getattr(library(), "_ZN2at15get_num_threadsEv", None)
+
+
 def has(name: str) -> bool:
     """Whether torch has this kernel for the CPU, and what scripts need beside it."""
     needed = [f"cpu_{name}", "create_tensor_from_blob_v2", "copy_", "delete_tensor_object"]

@@ -37,8 +37,11 @@ class Handler:
         yields, sleeps: how often it has let others run, and slept.
     """
 
-    def __init__(self, *, has_memory=True, pool="threads"):
-        """`pool` says what happens to what is scheduled: "threads", "inline", "late", "none"."""
+    def __init__(self, *, has_memory=True, pool="threads", threads=None):
+        """`pool` says what happens to what is scheduled: "threads", "inline", "late", "none".
+
+        `threads` are the functions that tell and set OpenMP's number of threads, if not ours.
+        """
         self.errors, self.threads = [], []
         self.destroyed = self.living = self.yields = self.sleeps = 0
         self._pool, self._waiting, self._started = pool, [], []
@@ -62,7 +65,7 @@ class Handler:
             "sched_yield": STATUS(lambda: self._count("yields", 1)),
             "usleep": kinds(ctypes.c_int, ctypes.c_uint)(self._sleep),
         }
-        threads = STATUS(lambda: 7), kinds(None, ctypes.c_int)(self.threads.append)
+        threads = threads or (STATUS(lambda: 7), kinds(None, ctypes.c_int)(self.threads.append))
         addresses = compiled(threads, **self._held)
         self._held["threads"] = threads
         self._call = _Function(addresses["handler"])

@@ -5,10 +5,11 @@ import threading
 import time
 
 import pytest
+import torch
 
 from tests.runtime.handler_calls import Handler, function, plan
 from xla_dynamo.kernels.library_calls import script_calls
-from xla_dynamo.runtime.cpu import call_scripts, native_code, script_layout
+from xla_dynamo.runtime.cpu import call_scripts, native_code, onednn, script_layout
 from xla_dynamo.runtime.cpu.call_scripts import NULL, Script, number, place_of_slot, slot
 from xla_dynamo.runtime.cpu.ffi_structures import INTERNAL, RESOURCE_EXHAUSTED
 
@@ -86,9 +87,30 @@ def test_openmps_number_of_threads_is_restored(pool):
     assert sorted(handler.threads) == [1] * workers + [7] * workers
 
 
+def test_a_kernel_of_torch_has_one_thread_in_every_thread():
+    """Also where it is the first one, which sets the number that torch has."""
+    found, meeting, before = [], threading.Barrier(3, timeout=60), torch.get_num_threads()
+
+    def part():
+        meeting.wait()
+        found.append(torch.get_num_threads())
+
+    handler = Handler(threads=onednn.threads())
+    torch.set_num_threads(3)
+    try:
+        assert handler.call([plan(*[script_of(function(part))] * 3, helpers=2)])
+        handler.finish()
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert found == [1, 1, 1]
+
+
 def test_parts_run_side_by_side():
     meeting = threading.Barrier(2, timeout=60)
-    assert Handler().call([plan(*[script_of(function(lambda: meeting.wait() * 0))] * 2, helpers=1)])
+    handler = Handler()
+    assert handler.call([plan(*[script_of(function(lambda: meeting.wait() * 0))] * 2, helpers=1)])
+    handler.finish()
 
 
 def test_who_waits_long_gives_its_core_away():

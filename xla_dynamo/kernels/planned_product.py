@@ -275,4 +275,3 @@ class Product:
                 used = used.flatten(0, rank - 3)[stacked.start : stacked.stop]
             self._packed[part.columns] = Weights(used.shape, used.stride(), used)
         return self._packed[part.columns]
-
