@@ -217,8 +217,8 @@ def threads() -> tuple[Any, Any]:
 
     Torch's tells, if it has one. Else the first kernel of torch in a thread of XLA's pool would set
     torch's number there, after a script has set 1, and start as many threads for that thread. With
-    more threads than cores OpenMP never spins: each loop of torch's own, an optimizer's for example,
-    then waits 60 us for them, as long as the process lives.
+    more threads than cores OpenMP never spins: each of torch's own loops, such as an optimizer's,
+    then waits 60 us for its threads, as long as the process lives.
     """
     tells = torch_functions.threads() or library().omp_get_max_threads
     return tells, library().omp_set_num_threads
