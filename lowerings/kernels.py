@@ -75,7 +75,8 @@ class PackedKernel(Kernel):
     def calls_of(self, op: ir.Operation) -> Sequence[tuple[ir.Operation, "PackedKernel"]]:
         """The calls that compute a call whose operands are all plain, which comes last of them.
 
-        Those that bring an operand into another layout are written in front of it.
+        Those that bring an operand into another layout are written in front of it. A kernel may
+        write another call in its place, and erase what that computes too.
         """
         return [(op, self)]
 

@@ -1,5 +1,6 @@
 """The lowering table: ATen overloads to the rules that write them in StableHLO."""
 
+import collections
 import dataclasses
 import sys
 from collections.abc import Callable
@@ -67,7 +68,7 @@ class Context:
         module: the MLIR module under construction, for rules that add a function to it.
         functions: inlined functions by their key (see `from_jax`), so that each is added once.
         random_key: makes a fresh ui64[2] key for a random op; a new one at each call.
-        calls: the kernels in Python that the program calls.
+        calls: how often the program calls each kernel in Python.
         asked: calls whose form was looked up among measured ones.
         trains: whether the graph has a backward, or is one.
         inline: lowers a graph inside the graph, the body of a branch or loop, at the insertion
@@ -82,7 +83,7 @@ class Context:
     module: ir.Module
     functions: dict[Any, Any]
     random_key: Callable[[], ir.Value]
-    calls: set[str]
+    calls: collections.Counter[str]
     asked: set[Any]
     trains: bool
     inline: Callable[..., list[Any]]

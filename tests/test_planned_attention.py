@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from jax.extend.mlir import ir
 
 from tests.compiling import assert_matches_eager, compiled, watched
 from tests.packing import DTYPES, let_plan, needs_onednn, packed_calls
@@ -16,6 +17,7 @@ from tests.runtime.test_torch_kernels import (
 )
 from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.kernels.planned_attention import PlannedAttention, PlannedAttentionGradients
+from xla_dynamo.lowerings.builders.functions import main_of
 from xla_dynamo.runtime.cpu import torch_functions
 
 pytestmark = [
@@ -50,6 +52,7 @@ def test_both_directions_are_plans():
     found = [type(call.form) for event in built for call in packed_calls(event.program)]
     assert found == [PlannedAttention, PlannedAttentionGradients]
     assert not any("xla_dynamo.call" in str(event.program.module) for event in built)
+    assert not any(event.program.calls_torch for event in built)  # signals need not wait
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -125,3 +128,110 @@ def test_memory_stays():
     for _ in range(100):
         attend(*inputs)
     assert psutil.Process().memory_info().rss - before < 100 << 20  # 100 results are 210 MB
+
+
+# --- query, key and value in one memory ----------------------------------------------------------
+
+HEADS, SIZE, LENGTH, BATCH = 3, 8, 6, 2
+WIDTH = HEADS * SIZE
+
+
+def heads_last(x):
+    """[batch, length, width] to [batch, heads, length, size]."""
+    return x.view(*x.shape[:2], HEADS, -1).transpose(1, 2)
+
+
+def in_order(x, order):
+    """Query, key and value are these parts."""
+    parts = x.chunk(3, -1)
+    return [heads_last(parts[i]) for i in order]
+
+
+SPLITS = {
+    "stacked in front": lambda x: (
+        x.reshape(BATCH, LENGTH, 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
+    ),
+    "chunks of features": lambda x: map(heads_last, x.chunk(3, -1)),
+    "heads, then chunks": lambda x: x.view(BATCH, LENGTH, HEADS, -1).transpose(1, 2).chunk(3, -1),
+    "another order": lambda x: in_order(x, [2, 0, 1]),
+    "one for two": lambda x: in_order(x, [0, 1, 1]),
+    "features apart": lambda x: x.view(BATCH, LENGTH, HEADS, SIZE, 3).transpose(1, 2).unbind(-1),
+    "steps": lambda x: [heads_last(x.view(BATCH, LENGTH, -1, 3)[..., i]) for i in range(3)],
+}
+TOGETHER = ["stacked in front", "chunks of features", "heads, then chunks", "another order"]
+
+
+class OneProduct(torch.nn.Module):
+    """Attention whose query, key and value are parts of the result of one layer."""
+
+    def __init__(self, split, *, is_causal=False):
+        super().__init__()
+        self.inner, self.outer = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.split, self.is_causal = split, is_causal
+
+    def forward(self, x, mask=None):
+        query, key, value = self.split(self.inner(x))
+        y = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=self.is_causal
+        )
+        return self.outer(y.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("split", SPLITS)
+def test_parts_of_one_product(split, dtype):
+    module = OneProduct(SPLITS[split], is_causal=True).to(dtype)
+    x = torch.randn(BATCH, LENGTH, WIDTH, dtype=dtype, requires_grad=True)
+    tolerances = {"rtol": 1e-5, "atol": 1e-6} if dtype is torch.float32 else {}
+    assert_matches_eager(compiled(module, dynamic=False), x, **tolerances)
+
+
+def test_parts_of_one_product_with_a_mask():
+    module = OneProduct(SPLITS["chunks of features"])
+    x = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
+    mask = torch.randn(BATCH, 1, LENGTH, LENGTH)
+    assert_matches_eager(compiled(module, dynamic=False), x, mask, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("split", TOGETHER)
+def test_parts_are_read_and_written_where_they_lie(split):
+    """No program has a copy of them, and the forward saves the product's result alone."""
+    run, built = watched(OneProduct(SPLITS[split]), fullgraph=True)
+    x = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
+    run(x).sum().backward()
+    forward, backward = ([call.form for call in packed_calls(event.program)] for event in built)
+    (attention,) = (form for form in forward if isinstance(form, PlannedAttention))
+    assert [one.memory for one in attention.given] == [0, 0, 0]
+    (gradients,) = (form for form in backward if isinstance(form, PlannedAttentionGradients))
+    memories = [one.memory for one in gradients.given]
+    assert memories[1:4] == [memories[1]] * 3
+    assert [one.memory for one in gradients.made] == [0, 0, 0]
+    assert "stablehlo.concatenate" not in str(built[1].program.module)
+    results = main_of(built[0].program.module).type.results
+    saved = [list(type_.shape) for type_ in map(ir.RankedTensorType, results)]
+    assert saved.count([BATCH * LENGTH, 3 * WIDTH]) == 1
+
+
+def test_a_part_that_is_used_elsewhere_too():
+    """Its gradient is a sum of two."""
+
+    def f(x):
+        query, key, value = SPLITS["chunks of features"](x)
+        return F.scaled_dot_product_attention(query, key, value), query.square(), value
+
+    x = torch.randn(BATCH, LENGTH, 3 * WIDTH, requires_grad=True)
+    assert_matches_eager(compiled(f, dynamic=False), x, rtol=1e-5, atol=1e-6)
+
+
+def test_parts_of_a_part():
+    """Of some rows, which are not all rows of what is in memory."""
+
+    def f(x):
+        query, key, value = SPLITS["chunks of features"](x[1:3, 2:])
+        return F.scaled_dot_product_attention(query, key, value)
+
+    x = torch.randn(BATCH + 2, LENGTH + 2, 3 * WIDTH)
+    found, result = forms(f, x)
+    (attention,) = (form for form in found if isinstance(form, PlannedAttention))
+    assert {one.memory for one in attention.given} == {0}
+    torch.testing.assert_close(result, f(x))

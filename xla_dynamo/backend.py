@@ -37,7 +37,7 @@ from xla_dynamo.dynamo.own_memory import with_own_memory
 from xla_dynamo.dynamo.paged_cache import trace_paged_caches
 from xla_dynamo.dynamo.recompile_limit import raise_recompile_limit
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
-from xla_dynamo.dynamo.saved_parameters import fixed_indices
+from xla_dynamo.dynamo.saved_views import fixed_indices
 from xla_dynamo.dynamo.second_order import SecondOrder
 from xla_dynamo.dynamo.size_guards import guards_on_sizes, has_dynamic_sizes, take_guards
 from xla_dynamo.errors import UnsupportedTensor

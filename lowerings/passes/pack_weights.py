@@ -70,7 +70,7 @@ class PlannedCall(NamedTuple):
 
 def plain_calls(operations: Iterable[ir.Operation], target: Target) -> list[PlannedCall]:
     """The calls among some operations whose kernels read plain operands."""
-    known, pairs = target.libraries, ((op, packed_form(op)) for op in operations)
+    known, pairs = target.libraries, [(op, packed_form(op)) for op in operations]
     found = ((op, form) for op, form in pairs if form and form.reads_plain in known)
     calls = (call for op, form in found if form.plans for call in form.calls_of(op))
     return [PlannedCall(op, form) for op, form in calls]

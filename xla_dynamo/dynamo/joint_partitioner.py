@@ -6,7 +6,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from xla_dynamo.dynamo.carried_shards import carry_shards
-from xla_dynamo.dynamo.saved_parameters import fixed_inputs, save_parameters
+from xla_dynamo.dynamo.saved_views import fixed_inputs, save_whole, viewed_in_parts
 from xla_dynamo.graphs.nodes import call_of, is_random, run_and_save_rng_state, run_with_rng_state
 from xla_dynamo.torch_private import default_partition, detect_fake_mode, must_recompute
 
@@ -28,7 +28,7 @@ def forward_backward(
     nodes = _forward_nodes(joint)
     names = {node.name for node in nodes}
     static = kwargs.get("static_lifetime_input_indices") or ()
-    save_parameters(joint, fixed_inputs(joint, static), nodes[-1])
+    save_whole(joint, [*fixed_inputs(joint, static), *viewed_in_parts(nodes)], nodes)
     _skip_aliases(joint)
     forward, backward = default_partition(joint, joint_inputs, **kwargs)
     for gm, is_forward in ((forward, True), (backward, False)):

@@ -1,7 +1,7 @@
 """Custom calls of libraries, with operands and results in the layouts that the library wants."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from jax.extend.mlir import ir
@@ -44,7 +44,7 @@ class PythonKernel(Kernel, foreign_calls.Kernel):
         result_permutations: Sequence[Sequence[int]],
     ) -> list[Value]:
         """Write a call, as `library_call` does."""
-        ctx.calls.add(self.name)
+        ctx.calls[self.name] += 1
         text = ir.StringAttr.get(f"{self.name}:{self.text()}")
         return library_call(
             foreign_calls.TARGET,
@@ -55,6 +55,12 @@ class PythonKernel(Kernel, foreign_calls.Kernel):
             result_permutations,
             **_by_ffi(),
         )
+
+    @classmethod
+    def of_call(cls, op: ir.Operation) -> Self:
+        """The specification that `call` has written."""
+        config = ir.DictAttr(op.attributes["backend_config"])
+        return cls.read(ir.StringAttr(config["kernel"]).value.partition(":")[2])
 
 
 _K = TypeVar("_K", bound=type[PythonKernel])

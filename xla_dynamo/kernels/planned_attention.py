@@ -1,21 +1,27 @@
 """torch's fused attention and its gradients by plans: in XLA's threads, with no Python in the way.
 
 A script calls the C functions that torch has for compiled code (torch/csrc/inductor/aoti_torch):
-it makes tensors over XLA's memory, calls the kernel, and copies what the kernel returns.
+it makes tensors over XLA's memory, calls the kernel, and copies what the kernel returns. Tensors
+have strides. So query, key and value are read where one product has left all three, and their
+gradients are written where the gradient of that product's result is wanted.
 """
 
 import ctypes
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.kernels.attention import HEADS_LAST, SUMS, Attention, AttentionCall
 from xla_dynamo.kernels.attention_gradients import AttentionGradients
 from xla_dynamo.kernels.library_calls import ScriptKernel
-from xla_dynamo.lowerings.kernels import register
+from xla_dynamo.lowerings.builders.specifications import Specification
+from xla_dynamo.lowerings.builders.strided_views import joined_results, viewed
+from xla_dynamo.lowerings.builders.values import Value
+from xla_dynamo.lowerings.kernels import PackedKernel, register
 from xla_dynamo.lowerings.target import TORCH_PLANS
 from xla_dynamo.runtime.cpu import call_scripts, onednn, torch_functions
 from xla_dynamo.runtime.cpu.call_scripts import NULL, Argument, Plan, Script, number, slot
@@ -25,12 +31,56 @@ from xla_dynamo.torch_private import invert_perm
 _ROW_MAJOR = (0, 1, 2, 3)
 
 
+class _Array(NamedTuple):
+    """An operand or result of the kernel in Python.
+
+    Attributes:
+        shape: its shape.
+        order: of its dimensions in memory.
+        dtype: its dtype.
+    """
+
+    shape: tuple[int, ...]
+    order: Sequence[int]
+    dtype: torch.dtype
+
+    def as_it_lies(self) -> torch.Tensor:
+        """It in memory of its own, without data, with its dimensions as they are there."""
+        shape = [self.shape[d] for d in self.order]
+        return torch.empty(shape, dtype=self.dtype, device="meta")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lying(Specification):
+    """How a tensor lies in an operand or result of a plan.
+
+    Attributes:
+        memory: the number of that operand or result.
+        strides: of the tensor's dimensions, in elements.
+        offset: where it begins, in elements.
+    """
+
+    memory: int
+    strides: tuple[int, ...]
+    offset: int
+
+
+def _lying(array: _Array, memory: int, lies: torch.Tensor) -> Lying:
+    """How an array lies, which `lies` so there with its dimensions in their order in memory."""
+    tensor = lies.permute(invert_perm(list(array.order)))
+    return Lying(memory, tensor.stride(), int(tensor.storage_offset()))
+
+
+@dataclasses.dataclass(frozen=True)
 class _PlannedCall(ScriptKernel):
     """A call of a kernel of torch's for attention.
 
     Attributes:
         kernel: the kernel in Python whose calls it takes the place of.
         function: the name of torch's function.
+        call: that call.
+        given: how its operands but a mask lie in those of the plan.
+        made: how its results lie in those of the plan.
     """
 
     reads_plain = TORCH_PLANS
@@ -38,6 +88,15 @@ class _PlannedCall(ScriptKernel):
     function: ClassVar[str]
 
     call: AttentionCall
+    given: tuple[Lying, ...]
+    made: tuple[Lying, ...]
+
+    def check(self) -> None:
+        """Each tensor has strides."""
+        for lying, arrays in ((self.given, self.operands()), (self.made, self.results())):
+            ranks = [len(one.shape) for one in arrays]
+            if [len(one.strides) for one in lying] != ranks:
+                self.refuse(f"tensors of ranks {ranks} lie so: {lying}")
 
     @property
     def packs(self) -> bool:
@@ -49,20 +108,66 @@ class _PlannedCall(ScriptKernel):
         """The specification of a call in Python; None if torch has no such function."""
         if not torch_functions.has(cls.function):
             return None
-        config = ir.DictAttr(op.attributes["backend_config"])
-        text = ir.StringAttr(config["kernel"]).value.partition(":")[2]
-        return cls(cls.kernel.read(text))  # type: ignore[call-arg]
+        call = cls.kernel.of_call(op)
+        arrays = cls.operands_of(call), cls.results_of(call)  # type: ignore[arg-type]
+        alone = [
+            tuple(_lying(one, i, one.as_it_lies()) for i, one in enumerate(some)) for some in arrays
+        ]
+        return cls(call, *alone)  # type: ignore[call-arg]
+
+    def calls_of(self, op: ir.Operation) -> Sequence[tuple[ir.Operation, PackedKernel]]:
+        """The call on the values whose memory its operands lie in.
+
+        It writes its results into the memory of one value, if nothing else reads them.
+        """
+        arrays, memories, given = self.operands(), list[Value](), list[Lying]()
+        for value, array in zip(op.operands, arrays, strict=False):
+            base, lies = viewed(value)
+            if lies.stride(-1) != 1:  # torch's kernels want the features side by side
+                base, lies = value, array.as_it_lies()
+            if base not in memories:
+                memories.append(base)
+            given.append(_lying(array, memories.index(base), lies))
+        memories += list(op.operands)[len(arrays) :]
+        together = joined_results(op)
+        types, made = [result.type for result in op.results], self.made
+        if together is not None and all(lies.stride(-1) == 1 for lies in together.lie):
+            types = [together.value.type]
+            pairs = zip(self.results(), together.lie, strict=True)
+            made = tuple(_lying(array, 0, lies) for array, lies in pairs)
+        with ir.InsertionPoint(op), op.location:
+            names = "backend_config", "api_version"
+            same = {name: op.attributes[name] for name in names}
+            new = hlo.CustomCallOp(types, memories, self.kernel.name, **same).operation
+        if len(types) < len(op.results):
+            assert together is not None
+            together.replace(new.results[0])
+        else:
+            for result, other in zip(op.results, new.results, strict=True):
+                result.replace_all_uses_with(other)
+        op.erase()
+        return [(new, dataclasses.replace(self, given=tuple(given), made=made))]
 
     def packed(self, *weights: torch.Tensor) -> "_Attending":
         """The plan of a call."""
         return _Attending(self)
 
-    def operands(self) -> list[tuple[tuple[int, ...], Sequence[int], torch.dtype]]:
-        """The shapes of the operands, the orders of their dimensions in memory, and dtypes."""
+    def operands(self) -> list[_Array]:
+        """The operands but a mask, as the kernel in Python has them."""
+        return self.operands_of(self.call)
+
+    def results(self) -> list[_Array]:
+        """The results, as the kernel in Python has them."""
+        return self.results_of(self.call)
+
+    @staticmethod
+    def operands_of(call: Any) -> list[_Array]:
+        """The operands of a call but a mask."""
         raise NotImplementedError
 
-    def results(self) -> list[tuple[tuple[int, ...], Sequence[int], torch.dtype]]:
-        """The same of the results."""
+    @staticmethod
+    def results_of(call: Any) -> list[_Array]:
+        """The results of a call."""
         raise NotImplementedError
 
 
@@ -78,13 +183,16 @@ class PlannedAttention(_PlannedCall):
 
     call: Attention
 
-    def operands(self) -> list[tuple[tuple[int, ...], Sequence[int], torch.dtype]]:
-        one = self.call
-        return [(shape, HEADS_LAST, one.dtype) for shape in (one.query, one.key, one.value)]
+    @staticmethod
+    def operands_of(call: Attention) -> list[_Array]:
+        """Query, key and value."""
+        return [_Array(s, HEADS_LAST, call.dtype) for s in (call.query, call.key, call.value)]
 
-    def results(self) -> list[tuple[tuple[int, ...], Sequence[int], torch.dtype]]:
-        one = self.call
-        return [(one.output, HEADS_LAST, one.dtype), (one.sums, SUMS, torch.float32)]
+    @staticmethod
+    def results_of(call: Attention) -> list[_Array]:
+        """The output, and the logarithms of the sums."""
+        sums = _Array(call.sums, SUMS, torch.float32)
+        return [_Array(call.output, HEADS_LAST, call.dtype), sums]
 
 
 @register
@@ -99,14 +207,17 @@ class PlannedAttentionGradients(_PlannedCall):
 
     call: AttentionGradients
 
-    def operands(self) -> list[tuple[tuple[int, ...], Sequence[int], torch.dtype]]:
-        one = self.call
-        shapes = one.output, one.query, one.key, one.value, one.output
-        found = [(shape, HEADS_LAST, one.dtype) for shape in shapes]
-        return [*found, (one.sums, SUMS, torch.float32)]
+    @staticmethod
+    def operands_of(call: AttentionGradients) -> list[_Array]:
+        """The gradient of the output, query, key, value, the output, and the logarithms."""
+        shapes = call.output, call.query, call.key, call.value, call.output
+        found = [_Array(shape, HEADS_LAST, call.dtype) for shape in shapes]
+        return [*found, _Array(call.sums, SUMS, torch.float32)]
 
-    def results(self) -> list[tuple[tuple[int, ...], Sequence[int], torch.dtype]]:
-        return self.operands()[1:4]
+    @staticmethod
+    def results_of(call: AttentionGradients) -> list[_Array]:
+        """The three gradients."""
+        return PlannedAttentionGradients.operands_of(call)[1:4]
 
 
 class _Attending:
@@ -129,27 +240,33 @@ class _Attending:
 
     def _script(self, part: Any) -> Script:
         """The script of a range of the batch and of heads."""
-        one, script = self._form.call, Script()
+        form, one, script = self._form, self._form.call, Script()
         free = iter(range(call_scripts.FIRST_FREE, call_scripts.NUMBER_OF_SLOTS))
-        operands = list(self._form.operands())
-        if one.mask is not None:
-            operands.append((one.mask, _ROW_MAJOR, one.mask_dtype))
-        memory = [*operands, *self._form.results()]
-        made = [
-            self._tensor(script, next(free), part, index, *described)
-            for index, described in enumerate(memory, 1)
+        first = 1 + len({lying.memory for lying in form.given})  # behind the array of plans
+        given = [
+            self._tensor(script, next(free), part, 1, array, lying)
+            for array, lying in zip(form.operands(), form.given, strict=True)
         ]
-        given, results = made[: len(operands)], made[len(operands) :]
         mask = NULL
         if one.mask is not None:
-            mask = call_scripts.place_of_slot(given.pop())
+            array = _Array(one.mask, _ROW_MAJOR, one.mask_dtype)
+            lying = _lying(array, 0, array.as_it_lies())
+            place = self._tensor(script, next(free), part, first, array, lying)
+            mask = call_scripts.place_of_slot(place)
+            given.append(place)
+            first += 1
+        results = [
+            self._tensor(script, next(free), part, first, array, lying)
+            for array, lying in zip(form.results(), form.made, strict=True)
+        ]
+        operands = given[: len(form.given)]
         returned = [next(free) for _ in results]
         scale = NULL
         if one.scale is not None:
             scale = self._array(ctypes.c_double, [one.scale])
         script.call(
             torch_functions.kernel(self._form.function),
-            *map(slot, given),
+            *map(slot, operands),
             number(int(one.causal)),
             mask,
             scale,
@@ -157,33 +274,28 @@ class _Attending:
         )
         for target, source in zip(results, returned, strict=True):
             script.call(torch_functions.function("copy_"), slot(target), slot(source), NULL)
-        for place in [*made, *returned]:
+        for place in [*given, *results, *returned]:
             script.call(torch_functions.function("delete_tensor_object"), slot(place))
         return script
 
     def _tensor(
-        self,
-        script: Script,
-        place: int,
-        part: Any,
-        index: int,
-        shape: Sequence[int],
-        order: Sequence[int],
-        dtype: torch.dtype,
+        self, script: Script, place: int, part: Any, first: int, array: _Array, lying: Lying
     ) -> int:
-        """Have a script make the tensor of a part of an operand or result; returns its slot."""
-        dense = torch.empty([shape[d] for d in order], device="meta", dtype=dtype)
-        whole = dense.permute(invert_perm(order))
+        """Have a script make the tensor of a part of an operand or result; returns its slot.
+
+        The memory that it lies in is counted from the slot `first`.
+        """
+        whole = torch.empty_strided(array.shape, lying.strides, device="meta")
         tensor = self._form.call.part(whole, part)
-        offset = tensor.storage_offset() * dtype.itemsize
+        offset = (lying.offset + tensor.storage_offset()) * array.dtype.itemsize
         script.call(
             torch_functions.function("create_tensor_from_blob_v2"),
-            slot(index, offset),
+            slot(first + lying.memory, offset),
             number(tensor.dim()),
             self._array(ctypes.c_int64, tensor.shape),
             self._array(ctypes.c_int64, tensor.stride()),
             NULL,
-            number(torch_functions.dtype(dtype)),
+            number(torch_functions.dtype(array.dtype)),
             NULL,  # of the CPU
             NULL,
             call_scripts.place_of_slot(place),

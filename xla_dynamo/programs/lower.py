@@ -190,7 +190,7 @@ class ProgramLowering(GraphLowering):
             mutations=self.mutations,
             effects=tuple(self.effects),
             frozen=of_cut,
-            calls_torch=bool(builder.calls),
+            calls_torch=bool(builder.calls - collections.Counter(p.form.replaces for p in packed)),
             largest=self.largest(),
             mesh=tuple(builder.request.mesh.shape().items()) if builder.request.mesh else (),
         )

@@ -1,5 +1,6 @@
 """The MLIR module under construction, and the arguments that nodes add to its main function."""
 
+import collections
 import itertools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -31,7 +32,7 @@ class ModuleBuilder:
         main: its public function.
         block: the body of `main`.
         functions: inlined functions by their key (see `from_jax`).
-        calls: the kernels in Python that it calls.
+        calls: how often it calls each kernel in Python.
         asked: calls whose form was looked up among measured ones (see `kernels.tuning`).
         arguments: a slot for each argument of `main`.
     """
@@ -46,7 +47,7 @@ class ModuleBuilder:
             declare_mesh(self.module, request.mesh.axis_names, request.mesh.mesh_shape)
         self.block = self.main.add_entry_block()
         self.functions: dict[Any, Any] = {}
-        self.calls: set[str] = set()
+        self.calls = collections.Counter[str]()
         self.asked: set[Any] = set()
         self.arguments: list[Slot] = []
         self._draws = 0

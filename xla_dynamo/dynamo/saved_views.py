@@ -1,17 +1,19 @@
-"""Parameters that a backward graph reads: saved as they are, and not by views of them.
+"""What a backward graph reads views of: saved as it is, and not by the views.
 
 A layer multiplies by its transposed weight, and autograd saves the transpose. Such a view would be
 made anew at each call of the forward, and imported anew at each call of the backward. A parameter
-costs neither: it is there, and its buffer is known by its address.
+costs neither: it is there, and its buffer is known by its address. Likewise for query, key and
+value that one product has computed: its result is one tensor in place of three.
 """
 
+import collections
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 import torch
 
 from xla_dynamo.graphs.nodes import replaces_input, writes_input
-from xla_dynamo.graphs.output_views import is_view
+from xla_dynamo.graphs.output_views import Memories, is_view
 
 Node: TypeAlias = torch.fx.Node
 GraphModule: TypeAlias = torch.fx.GraphModule
@@ -35,26 +37,48 @@ def fixed_inputs(joint: GraphModule, static: Collection[int]) -> list[Node]:
     return found
 
 
-def save_parameters(joint: GraphModule, parameters: Collection[Node], last: Node) -> None:
-    """Let the backward make the views of parameters that it reads.
+def viewed_in_parts(forward: Collection[Node]) -> list[Node]:
+    """Find the values, no inputs, of which the backward reads several views, together all of them.
+
+    Args:
+        forward: the nodes of the forward, in order.
+    """
+    memories, before = Memories(), set(forward)
+    parts: dict[Node, int] = collections.Counter()
+    for node in forward:
+        whole = memories.of(node)
+        if whole is node or not _readers(node, before):
+            continue
+        size = node.meta["val"].numel() if isinstance(node.meta["val"], torch.Tensor) else None
+        if isinstance(size, int):
+            parts[whole] += size
+
+    def is_one(node: Node) -> bool:
+        value = node.meta.get("val")
+        given = node.op == "call_function" and "recompute" not in node.meta
+        return given and isinstance(value, torch.Tensor) and value.numel() == parts[node]
+
+    return [node for node in parts if is_one(node)]
+
+
+def save_whole(joint: GraphModule, whole: Collection[Node], forward: Sequence[Node]) -> None:
+    """Let the backward make the views that it reads of some values.
 
     Args:
         joint: a joint graph.
-        parameters: inputs that are parameters or buffers and do not change.
-        last: the last node of the forward.
+        whole: the values, such as inputs that are parameters or buffers and do not change.
+        forward: the nodes of the forward, in order.
     """
     graph = joint.graph
-    nodes = list(graph.nodes)
-    index = nodes.index(last) + 1
-    forward, behind = nodes[:index], nodes[index]
+    behind = list(graph.nodes)[len(forward)]
     before = set(forward)
-    # By each parameter, and each view of one, what the backward reads in its place.
-    own = {node: node for node in parameters}
+    # By each value, and each view of one, what the backward reads in its place.
+    own = {node: node for node in whole}
     copies = []
     for node in forward:
         if not _can_be_made_again(node, own):
             continue
-        readers = [user for user in node.users if user not in before and user.op != "output"]
+        readers = _readers(node, before)
         with graph.inserting_before(behind):
             copy = graph.node_copy(node, own.__getitem__)
         copy.meta["partitioner_tag"] = "is_backward"
@@ -65,6 +89,11 @@ def save_parameters(joint: GraphModule, parameters: Collection[Node], last: Node
     for copy in reversed(copies):
         if not copy.users:
             graph.erase_node(copy)
+
+
+def _readers(node: Node, before: Collection[Node]) -> list[Node]:
+    """What reads a node of the forward, whose nodes `before` are, behind it."""
+    return [user for user in node.users if user not in before and user.op != "output"]
 
 
 def _can_be_made_again(node: Node, own: Collection[Node]) -> bool:
