@@ -126,6 +126,30 @@ def pointwise_weights(
     return build.reshape(build.dot_general(grad, seen, (over, over), dtype=dtype), shape)
 
 
+def is_patchwise(kernel: Sequence[int], window: Window) -> bool:
+    """Whether each element of an image stands in one window at most, as where it is cut up."""
+    plain = not any(map(any, window.padding)) and {*window.image_dilation, *window.dilation} <= {1}
+    return plain and list(kernel) == list(window.stride)
+
+
+def patchwise_weights(
+    ctx: Context, x: Value, grad: Value, shape: Sequence[int], dtype: torch.dtype
+) -> Value:
+    """The weight gradient of a convolution whose windows cut up the image: a product of patches."""
+    counts, window = build.shape_of(grad)[2:], shape[2:]
+    batch, channels = build.shape_of(x)[:2]
+    sizes = [n * k for n, k in zip(counts, window, strict=True)]
+    seen = build.slice_(x, [0] * build.rank_of(x), [batch, channels, *sizes])
+    both = itertools.chain(*zip(counts, window, strict=True))
+    parts = build.reshape(seen, [batch, channels, *both])
+    rank = len(counts)
+    places, inside = (list(range(first, 2 + 2 * rank, 2)) for first in (2, 3))
+    patches = build.transpose(parts, [0, *places, 1, *inside])
+    patches = build.reshape(patches, [batch * math.prod(counts), math.prod(shape[1:])])
+    weights = product(ctx, _rows(grad), patches, dtype, transpose_x=True)
+    return build.reshape(weights, shape)
+
+
 def _rows(x: Value) -> Value:
     """[batch * places, channels]."""
     last = build.transpose(x, channels_last(build.rank_of(x)))

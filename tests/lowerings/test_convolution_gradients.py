@@ -22,6 +22,12 @@ CASES = {
     "one element": (2, 8, [5, 6], 16, [1, 1], 1, 0, 1, 1, False),
     "one element, strided": (2, 8, [5, 6], 16, [1, 1], 2, 0, 1, 1, False),
     "one element, padded": (2, 8, [5, 6], 16, [1, 1], 1, 1, 1, 1, False),
+    "patches": (2, 3, [12, 8], 6, [4, 4], 4, 0, 1, 1, False),
+    "patches, some left over": (2, 3, [13, 11], 6, [3, 4], (3, 4), 0, 1, 1, False),
+    "patches of one dimension": (3, 4, [11], 6, [2], 2, 0, 1, 1, False),
+    "patches of three dimensions": (1, 2, [4, 9, 8], 6, [2, 3, 4], (2, 3, 4), 0, 1, 1, False),
+    "patches, transposed": (2, 6, [5, 6], 4, [2, 2], 2, 0, 1, 1, True),
+    "patches, apart": (2, 3, [12, 8], 6, [2, 2], 2, 0, 2, 1, False),
     "groups": (2, 12, [9, 8], 8, [3, 3], 1, 1, 1, 4, False),
     "groups of one image": (1, 12, [9, 8], 9, [3, 3], 2, 1, 1, 3, False),
     "depthwise": (4, 8, [9, 8], 8, [3, 3], 1, 1, 1, 8, False),
@@ -68,6 +74,7 @@ def test_gradients(case, dtype, format_, cold, monkeypatch):
     exact, expected = gradients(convolve, torch.float64), gradients(convolve, dtype)
     compare_with_exact(exact, expected, gradients(run, dtype))
     product = case in ("one element", "one element, strided", "more weights than results")
+    product |= case.startswith("patches") and case != "patches, apart"
     narrow = case == "an image of one column" and dtype is torch.bfloat16  # oneDNN has it wrong
     library = {"torch", "onednn" if dtype is torch.float32 else "onednn_bfloat16"}
     calls = sum(str(event.program.module).count("weight_gradient:") for event in built)

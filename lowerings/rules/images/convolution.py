@@ -141,6 +141,8 @@ def weight_gradient(
     if ctx.platform == "cpu" and 0 not in (*build.shape_of(x), *build.shape_of(grad)):
         if groups == 1 and on_cpu.is_pointwise(shape[2:], window):
             return on_cpu.pointwise_weights(ctx, x, grad, shape, window.stride, dtype)
+        if groups == 1 and on_cpu.is_patchwise(shape[2:], window):
+            return on_cpu.patchwise_weights(ctx, x, grad, shape, dtype)
         found = call(ctx, "weight_gradient", x, grad, shape=shape, window=window, groups=groups)
         if found is not None:
             return found
