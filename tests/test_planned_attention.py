@@ -235,3 +235,48 @@ def test_parts_of_a_part():
     (attention,) = (form for form in found if isinstance(form, PlannedAttention))
     assert {one.memory for one in attention.given} == {0}
     torch.testing.assert_close(result, f(x))
+
+
+# --- heads that are repeated ---------------------------------------------------------------------
+
+
+def repeat_heads(x, times):
+    """As transformers repeats the heads of keys and values for grouped queries."""
+    batch, heads, length, size = x.shape
+    x = x[:, :, None].expand(batch, heads, times, length, size)
+    return x.reshape(batch, heads * times, length, size)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("queries", [1, 5])
+def test_repeated_heads_are_read_where_they_are(queries, dtype):
+    def f(query, key, value):
+        return F.scaled_dot_product_attention(query, repeat_heads(key, 3), repeat_heads(value, 3))
+
+    query = torch.randn(2, 6, queries, 8, dtype=dtype)
+    key, value = torch.randn(2, 2, 2, 7, 8, dtype=dtype).unbind()
+    found, result = forms(f, query, key, value)
+    assert found[0].call.key == found[0].call.value == (2, 2, 7, 8)
+    torch.testing.assert_close(result, f(query, key, value))
+
+
+def test_gradients_of_repeated_heads():
+    def f(query, key, value):
+        return F.scaled_dot_product_attention(query, repeat_heads(key, 3), repeat_heads(value, 3))
+
+    leaves = [torch.randn(2, heads, 5, 8, requires_grad=True) for heads in (6, 2, 2)]
+    assert_matches_eager(compiled(f, dynamic=False), *leaves, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("repeat", [
+    lambda x: x.repeat(1, 3, 1, 1),  # all heads, three times
+    lambda x: repeat_heads(x, 3).flip(1),
+    lambda x: x[:, :1].expand(2, 6, 7, 8),
+    lambda x: x[:, :, None, :1].expand(2, 2, 3, 7, 8).reshape(2, 6, 7, 8),
+])  # fmt: skip
+def test_other_repeats(repeat):
+    def f(query, key, value):
+        return F.scaled_dot_product_attention(query, repeat(key), repeat_heads(value, 3))
+
+    query, (key, value) = torch.randn(2, 6, 5, 8), torch.randn(2, 2, 2, 7, 8).unbind()
+    torch.testing.assert_close(compiled(f, dynamic=False)(query, key, value), f(query, key, value))

@@ -14,6 +14,7 @@ from xla_dynamo.lowerings.builders.shapes import reshape
 from xla_dynamo.lowerings.builders.values import (
     Value,
     defining_name,
+    defining_operation,
     dtype_of,
     numel_of,
     rank_of,
@@ -30,8 +31,11 @@ FEWEST_IN_ATTENTION = 1 << 23
 # Keys up to which XLA's products and softmax cost less in bfloat16: torch's kernel packs blocks of
 # keys.
 MOST_KEYS_IN_BFLOAT16 = 256
-# The same where calls and products are plans: multiplications, and keys in training.
-FEWEST_IN_PLAN, MOST_KEYS_BESIDE_PLAN = 1 << 20, 128
+# The same where calls and products are plans: multiplications, and keys in training. For one query,
+# as in decoding, XLA converts all keys and values of bfloat16, and repeats those of few heads:
+# `python -m bench.decode`.
+FEWEST_IN_PLAN, MOST_KEYS_BESIDE_PLAN = 1 << 20, 256
+FEWEST_OF_ONE_QUERY = 1 << 16
 # Heads behind the lengths, as a linear layer leaves them, and sums likewise.
 HEADS_LAST, SUMS = (0, 2, 1, 3), (0, 2, 1)
 
@@ -96,6 +100,8 @@ class AttentionCall(PythonKernel):
         fewest, most = FEWEST_IN_ATTENTION, 0 if ctx.trains else MOST_KEYS_IN_BFLOAT16
         if may_plan(ctx) and are_measured():
             fewest, most = FEWEST_IN_PLAN, MOST_KEYS_BESIDE_PLAN if ctx.trains else 0
+            if query[2] == 1 and (dtype is torch.bfloat16 or key[1] < query[1]):
+                fewest = FEWEST_OF_ONE_QUERY
         is_short = dtype is torch.bfloat16 and key[2] <= most
         if is_short and ONEDNN_BFLOAT16 in ctx.libraries:
             return None
@@ -177,6 +183,32 @@ def _compact(mask: Value) -> tuple[Value, tuple[int, ...]]:
     return mask, (*[1] * (4 - len(shape)), *shape)
 
 
+def unrepeated(key: Value, value: Value) -> tuple[Value, Value]:
+    """Keys and values without repeats, where each head was repeated for several heads of queries.
+
+    torch's kernel reads a head as often as queries want it.
+    """
+    found = _unrepeated(key), _unrepeated(value)
+    return found if shape_of(found[0])[:3] == shape_of(found[1])[:3] else (key, value)
+
+
+def _unrepeated(x: Value) -> Value:
+    op = defining_operation(x)
+    if op is None or op.name != "stablehlo.reshape":
+        return x
+    repeated = op.operands[0]
+    if defining_name(repeated) != "stablehlo.broadcast_in_dim" or rank_of(repeated) != 5:
+        return x
+    (source,) = repeated.owner.operands
+    batch, heads, times, *rest = shape_of(repeated)
+    dims = list(ir.DenseI64ArrayAttr(repeated.owner.attributes["broadcast_dimensions"]))
+    own = dict(zip(dims, shape_of(source), strict=True))
+    is_repeat = own.pop(2, 1) == 1 and [*own.values()] == [batch, heads, *rest]
+    if not is_repeat or shape_of(x) != (batch, heads * times, *rest):
+        return x
+    return reshape(source, [batch, heads, *rest])
+
+
 @python_kernel
 @dataclasses.dataclass(frozen=True)
 class Attention(AttentionCall):
@@ -198,10 +230,16 @@ class Attention(AttentionCall):
         mask: Value | None,
         **settings: Any,
     ) -> Self | None:
+        if not ctx.trains:  # gradients are for all heads
+            key, value = unrepeated(key, value)
         return cls.of(ctx, (query, key, value), mask, **settings)
 
     def emit(self, ctx: Context, *operands: Any) -> list[Value]:
         """The output, like the query, and the logarithms of the sums."""
+        query, key, value, mask = operands
+        if shape_of(key)[1] != self.key[1]:
+            key, value = unrepeated(key, value)
+        operands = query, key, value, mask
         types = [tensor_type(self.output, self.dtype), tensor_type(self.sums, torch.float32)]
         return self.call_on(ctx, operands[:-1], operands[-1], types, [HEADS_LAST, SUMS])
 
