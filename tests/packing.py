@@ -7,7 +7,7 @@ from torch import nn
 from tests.comparison import compare_with_exact
 from tests.compiling import watched
 from tests.freezing import check_inference
-from xla_dynamo.kernels import attention, onednn_convolution, product_choices
+from xla_dynamo.kernels import attention, onednn_convolution, onednn_product, product_choices
 from xla_dynamo.kernels.libraries import libraries_of
 from xla_dynamo.kernels.product_choices import COLUMNS, ROWS, Choice
 from xla_dynamo.lowerings.target import ONEDNN_PLANS
@@ -31,6 +31,7 @@ def let_plan(monkeypatch):
     monkeypatch.setattr(attention, "FEWEST_IN_PLAN", 1)
     monkeypatch.setattr(attention, "FEWEST_OF_ONE_QUERY", 1)
     monkeypatch.setattr(attention, "MOST_KEYS_BESIDE_PLAN", 0)
+    monkeypatch.setattr(onednn_product, "LARGEST_BY_ROWS", 0)
 
 
 def _always(sizes):

@@ -102,7 +102,7 @@ def test_what_has_other_weights_is_left_alone():
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_parts_for_threads(threads, batch, kernel, monkeypatch):
     """More threads than rows, and images that they do not divide evenly."""
-    monkeypatch.setattr(packed_convolution.os, "cpu_count", lambda: threads)
+    monkeypatch.setenv("NPROC", str(threads))
     monkeypatch.setattr(convolution_parts, "FEWEST_DIVIDED", 0)
     conv = convolution(kernel_size=kernel, padding=kernel // 2, dilation=kernel // 2 or 1)
     model = nn.Sequential(conv, nn.ReLU(), convolution(padding=1, stride=2, groups=8), nn.SiLU())

@@ -14,7 +14,7 @@ import torch
 
 from tests.compiling import watched
 from tests.packing import always, convolution, needs_onednn
-from xla_dynamo.kernels import convolution_parts, packed_convolution
+from xla_dynamo.kernels import convolution_parts
 from xla_dynamo.kernels.libraries import can_execute_packed
 from xla_dynamo.runtime.cpu.script_layout import TARGET
 
@@ -27,7 +27,7 @@ def test_eight_threads_call_the_handler_a_hundred_thousand_times(monkeypatch):
 
     Half of them bring NaN, so that second scripts run beside first ones.
     """
-    monkeypatch.setattr(packed_convolution.os, "cpu_count", lambda: 4)
+    monkeypatch.setenv("NPROC", "4")
     monkeypatch.setattr(convolution_parts, "FEWEST_DIVIDED", 0)
     layers = [torch.nn.Sequential(convolution(padding=1), torch.nn.ReLU()) for _ in range(25)]
     model = torch.nn.Sequential(*layers).eval()

@@ -30,6 +30,19 @@ from xla_dynamo.lowerings.target import ONEDNN_PACKED
 # Multiplications below which a call costs more than it gains: `python -m bench.forms`, with and
 # without `--dtype bfloat16`.
 FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
+# Elements of a weight below which XLA's own product of one row is faster: `python -m bench.decode`.
+LARGEST_BY_ROWS = 1 << 21
+
+
+def _is_row_by_rows(sizes: Sizes) -> bool:
+    """Whether a product is of one row by a weight whose rows are side by side in memory, and small.
+
+    XLA reads such a weight as fast as the memory gives it, and oneDNN brings it into blocks first.
+    What `product_choices` measures has the weight in the cache, which in decoding it is not.
+    """
+    is_one = sizes.stack == sizes.rows == 1 and sizes.transpose_y and not sizes.transpose_x
+    is_small = sizes.inner * sizes.columns < LARGEST_BY_ROWS
+    return is_one and is_small and sizes.dtype is torch.bfloat16
 
 
 @register
@@ -95,7 +108,7 @@ class OneDNNProduct(Kernel):
             known = choice(sizes)
         if known is not None:
             packs = ONEDNN_PACKED in ctx.libraries and not stack and known.packed != XLA
-            if known.plain == XLA and not packs:
+            if not packs and (known.plain == XLA or _is_row_by_rows(sizes)):
                 return None
         elif given is torch.float32 and not (stack or transpose_x or transpose_y):
             return None  # XLA's own are as fast, and faster for few rows
