@@ -49,16 +49,21 @@ def viewed_in_parts(forward: Collection[Node]) -> list[Node]:
         whole = memories.of(node)
         if whole is node or not _readers(node, before):
             continue
-        size = node.meta["val"].numel() if isinstance(node.meta["val"], torch.Tensor) else None
-        if isinstance(size, int):
-            parts[whole] += size
+        parts[whole] += _elements(node) or 0
+    return [
+        node
+        for node, elements in parts.items()
+        if node.op == "call_function"
+        and "recompute" not in node.meta
+        and _elements(node) == elements
+    ]
 
-    def is_one(node: Node) -> bool:
-        value = node.meta.get("val")
-        given = node.op == "call_function" and "recompute" not in node.meta
-        return given and isinstance(value, torch.Tensor) and value.numel() == parts[node]
 
-    return [node for node in parts if is_one(node)]
+def _elements(node: Node) -> int | None:
+    """How many elements a node's value has, if it is a tensor and all calls have as many."""
+    value = node.meta.get("val")
+    elements = value.numel() if isinstance(value, torch.Tensor) else None
+    return elements if isinstance(elements, int) else None
 
 
 def save_whole(joint: GraphModule, whole: Collection[Node], forward: Sequence[Node]) -> None:
