@@ -280,3 +280,17 @@ def test_other_repeats(repeat):
 
     query, (key, value) = torch.randn(2, 6, 5, 8), torch.randn(2, 2, 2, 7, 8).unbind()
     torch.testing.assert_close(compiled(f, dynamic=False)(query, key, value), f(query, key, value))
+
+
+def test_a_gradient_that_is_joined_twice():
+    """Another one is not read at all, so there are as many operands as gradients."""
+    operator = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+    def f(*given):
+        query, key, _ = operator(*given, 0.0, False)
+        return torch.cat([query, query, key], 1) + 0
+
+    x = [torch.randn(2, 3, 6, 8) for _ in range(3)]
+    output, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*x)
+    given = torch.randn_like(output), *x, output, sums
+    torch.testing.assert_close(compiled(f, dynamic=False)(*given), f(*given))

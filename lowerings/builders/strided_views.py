@@ -14,7 +14,7 @@ from xla_dynamo.lowerings.builders.functions import has_uses
 from xla_dynamo.lowerings.builders.values import Value, defining_operation, dtype_of, shape_of
 from xla_dynamo.torch_private import invert_perm
 
-Step: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+Step: TypeAlias = Callable[[ir.Operation, torch.Tensor], torch.Tensor]
 
 
 def viewed(value: Value) -> tuple[Value, torch.Tensor]:
@@ -34,7 +34,7 @@ def viewed(value: Value) -> tuple[Value, torch.Tensor]:
         lies = _dense(base)
         try:
             for op in reversed(chain):
-                lies = _STEPS[op.name](op)(lies)
+                lies = _STEPS[op.name](op, lies)
         except RuntimeError:  # a reshape of what does not lie in a row
             chain.pop()
         else:
@@ -70,12 +70,14 @@ def joined_results(op: ir.Operation) -> Joined | None:
     others: list[ir.Operation] = []
     chains = [_chain(result, others) for result in op.results]
     ends = [_last(chain, result) for chain, result in zip(chains, op.results, strict=True)]
-    uses = [use for end in ends for use in _uses(end)]
-    join = uses[0].owner if uses else None
-    if len(ends) < 2 or join is None or join.name != "stablehlo.concatenate":
+    uses = [_uses(end) for end in ends]
+    if len(ends) < 2 or any(len(some) != 1 for some in uses):
         return None
-    numbers = [use.operand_number for use in uses if use.owner == join]
-    if not len(ends) == len(uses) == len(numbers) == len(join.operands):
+    join = uses[0][0].owner
+    if join.name != "stablehlo.concatenate" or len(join.operands) != len(ends):
+        return None
+    numbers = [use.operand_number for (use,) in uses if use.owner == join]
+    if len(numbers) < len(ends):
         return None
     others.append(join)
     behind = _chain(join.results[0], others)
@@ -123,7 +125,9 @@ def _chain(value: Value, others: list[ir.Operation]) -> list[ir.Operation]:
     chain: list[ir.Operation] = []
     while True:
         uses = _uses(value)
-        others += [use.owner for use in value.uses if _is_dead(use.owner)]
+        for use in value.uses:
+            if _is_dead(use.owner) and use.owner not in others:
+                others.append(use.owner)
         if len(uses) != 1 or uses[0].owner.name not in _UNDONE:
             return chain
         chain.append(uses[0].owner)
@@ -145,7 +149,7 @@ def _undone(chain: Sequence[ir.Operation], lies: torch.Tensor | None) -> torch.T
         return None
     try:
         for op in reversed(chain):
-            lies = _UNDONE[op.name](op)(lies)
+            lies = _UNDONE[op.name](op, lies)
     except RuntimeError:
         return None
     return lies
@@ -155,38 +159,22 @@ def _dense(value: Value) -> torch.Tensor:
     return torch.empty(shape_of(value), dtype=dtype_of(value), device="meta")
 
 
-def _reshape(op: ir.Operation) -> Step:
-    shape = shape_of(op.results[0])
-    return lambda x: x.view(shape)
+def _permutation(op: ir.Operation) -> list[int]:
+    return list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
 
 
-def _transpose(op: ir.Operation) -> Step:
-    permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
-    return lambda x: x.permute(permutation)
-
-
-def _slice(op: ir.Operation) -> Step:
+def _sliced(op: ir.Operation, x: torch.Tensor) -> torch.Tensor:
     names = "start_indices", "limit_indices", "strides"
     given = [list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in names]
-    return lambda x: x[tuple(slice(*one) for one in zip(*given, strict=True))]
+    return x[tuple(slice(*one) for one in zip(*given, strict=True))]
 
 
-def _reshape_back(op: ir.Operation) -> Step:
-    shape = shape_of(op.operands[0])
-    return lambda x: x.view(shape)
-
-
-def _transpose_back(op: ir.Operation) -> Step:
-    permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
-    return lambda x: x.permute(invert_perm(permutation))
-
-
-_STEPS: dict[str, Callable[[ir.Operation], Step]] = {
-    "stablehlo.reshape": _reshape,
-    "stablehlo.transpose": _transpose,
-    "stablehlo.slice": _slice,
+_STEPS: dict[str, Step] = {
+    "stablehlo.reshape": lambda op, x: x.view(shape_of(op.results[0])),
+    "stablehlo.transpose": lambda op, x: x.permute(_permutation(op)),
+    "stablehlo.slice": _sliced,
 }
-_UNDONE: dict[str, Callable[[ir.Operation], Step]] = {
-    "stablehlo.reshape": _reshape_back,
-    "stablehlo.transpose": _transpose_back,
+_UNDONE: dict[str, Step] = {
+    "stablehlo.reshape": lambda op, x: x.view(shape_of(op.operands[0])),
+    "stablehlo.transpose": lambda op, x: x.permute(invert_perm(_permutation(op))),
 }
