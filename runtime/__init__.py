@@ -17,6 +17,7 @@ _LAZY = {
     "global_ordinal": "topology",
     "global_runtime_device_attributes": "topology",
     "global_runtime_device_count": "topology",
+    "initialize_processes": "topology",
     "is_spmd": "topology",
     "local_device_count": "topology",
     "local_ordinal": "topology",

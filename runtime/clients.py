@@ -15,9 +15,10 @@ import jax
 from xla_dynamo.errors import OptionError, ShardingError, UnsupportedTensor
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.cpu.host_memory import keep_freed_memory
-from xla_dynamo.runtime.jaxlib_private import make_cpu_client
+from xla_dynamo.runtime.jaxlib_private import device_numbers, make_cpu_client, numbered_devices
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.runtime.placement import DeviceTensors, Placement
+from xla_dynamo.runtime.processes import job
 
 if TYPE_CHECKING:  # exported programs run in processes that have no torch
     import torch
@@ -137,10 +138,30 @@ def devices_of(platform: str) -> list[jax.Device]:
         return _clients[platform]
 
 
+def devices_of_all(platform: str) -> list[jax.Device]:
+    """The devices of a PJRT platform in all processes; an id in a mesh is an index in this list.
+
+    Raises:
+        RuntimeError: there is no PJRT plugin for it.
+    """
+    return numbered_devices(devices_of(platform)[0].client)
+
+
+def numbers_of(placement: Placement) -> list[int]:
+    """The ids in a mesh of the devices of a placement."""
+    numbers = device_numbers(placement.device.client)
+    return [numbers[device.id] for device in placement.devices]
+
+
+def has_clients() -> bool:
+    """Whether there is a client of PJRT in this process."""
+    return bool(_clients)
+
+
 def _make_client(platform: str, configuration: ClientConfiguration) -> Any:
     if platform == "cpu":
         keep_freed_memory()
-        return make_cpu_client(configuration.cpu_devices).local_devices()
+        return make_cpu_client(configuration.cpu_devices, job.joined()).local_devices()
     preallocates = "true" if configuration.preallocates else "false"
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", preallocates)
     return jax.local_devices(backend=platform)
@@ -197,17 +218,17 @@ def placement_over(mesh: Mesh, one: Placement) -> Placement:
     Raises:
         ShardingError: there are no such devices.
     """
-    by_id = {device.id: device for device in devices_of(one.platform)}
-    if missing := [i for i in mesh.device_ids if i not in by_id]:
+    known = devices_of_all(one.platform)
+    if missing := [i for i in mesh.device_ids if not 0 <= i < len(known)]:
         few = (
             f"call xla_dynamo.runtime.set_device_count({max(mesh.device_ids) + 1}) before anything "
         )
         few += f"is compiled, or set CPU_NUM_DEVICES={max(mesh.device_ids) + 1}"
         raise ShardingError(
             f"{mesh} has the devices {missing}, and the platform {one.platform!r} has "
-            f"{sorted(by_id)}" + (f": {few}" if one.platform == "cpu" else "")
+            f"{[*range(len(known))]}" + (f": {few}" if one.platform == "cpu" else "")
         )
-    return dataclasses.replace(one, devices=tuple(by_id[i] for i in mesh.device_ids))
+    return dataclasses.replace(one, devices=tuple(known[i] for i in mesh.device_ids))
 
 
 def placement_on(platform: str) -> Placement:

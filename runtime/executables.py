@@ -1,9 +1,11 @@
 """Compile StableHLO modules by PJRT, and translate its errors."""
 
+import contextlib
 import dataclasses
+import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,7 +24,8 @@ from xla_dynamo.runtime.jaxlib_private import (
 )
 from xla_dynamo.runtime.mesh import Tiling
 from xla_dynamo.runtime.placement import Placement
-from xla_dynamo.runtime.saved_executables import saved_executable
+from xla_dynamo.runtime.processes import job
+from xla_dynamo.runtime.saved_executables import digest_of_module, saved_executable
 from xla_dynamo.runtime.xla_options import refused, with_defaults
 
 
@@ -50,19 +53,49 @@ def _compile(
             return loaded, False
 
 
+_USERS_LINE = re.compile(r'"([^"]+\.py)":(\d+)')
 # Held while a partitioned program runs. A device that waits for the others in a collective holds a
 # thread of the client's: were two such programs to run at once, each would wait for threads that
 # the other holds, and XLA ends the process when it notices.
 _in_turn = threading.Lock()
 
 
+@contextlib.contextmanager
+def taking_turns(processes: tuple[int, ...], about: str, same: bytes) -> Iterator[None]:
+    """Run a partitioned program in this block, when no other runs and all its processes have come.
+
+    Args:
+        processes: their ranks.
+        about: what runs, for people.
+        same: what must be equal in all processes.
+
+    Raises:
+        ProcessError: a process is gone, silent or late, or has come to something else.
+    """
+    with _in_turn:
+        if len(processes) == 1:
+            yield
+            return
+        here = job.joined()
+        assert here is not None
+        here.agree(about, same, processes)
+        try:
+            yield
+        except jax.errors.JaxRuntimeError as error:
+            raise here.explain(error) from error
+
+
 def _one_at_a_time(
     execute: Callable[[Sequence[Buffer]], list[list[Buffer]]],
+    processes: tuple[int, ...],
+    module: ir.Module,
 ) -> Callable[[Sequence[Buffer]], list[list[Buffer]]]:
-    """The call of a partitioned program, which returns when all devices are done."""
+    """The call of a program of several devices, which returns when all are done."""
+    digest = digest_of_module(module) if len(processes) > 1 else ""
+    about, same = f"the program {digest[:12]}{_line_of(module)}", digest.encode()
 
     def alone(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
-        with _in_turn:
+        with taking_turns(processes, about, same):
             results = execute(buffers)
             for shards in results:
                 for shard in shards:
@@ -70,6 +103,15 @@ def _one_at_a_time(
         return results
 
     return alone
+
+
+def _line_of(module: ir.Module) -> str:
+    """Where the user's code is that the last operation of a module comes from, if that is known."""
+    functions = [op for op in module.body.operations if "main" in str(op.attributes["sym_name"])]
+    *_, last = functions[0].regions[0].blocks[0].operations
+    given = [str(operand.owner.location) for operand in last.operands]
+    found = [_USERS_LINE.search(text) for text in given]
+    return next((f" ({one[1]}:{one[2]})" for one in found if one), "")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,7 +165,7 @@ class Executable:
         self.compile_seconds = time.perf_counter() - start
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)
         if len(placement.devices) > 1:
-            self.execute = _one_at_a_time(self.execute)
+            self.execute = _one_at_a_time(self.execute, placement.processes, module)
         metrics.add_time("CompileTime", self.compile_seconds)
         if self.compile_seconds > 1:
             give_back_memory()
@@ -149,7 +191,7 @@ class Executable:
 
     def result_tilings(self) -> list[Tiling]:
         """How each result lies over the devices of a placement of several."""
-        return result_tilings(self._loaded)
+        return result_tilings(self._loaded, len(self.placement.devices))
 
     def hlo_text(self) -> str:
         """The optimized HLO that the platform runs."""

@@ -5,16 +5,19 @@ The public roads (`jax.dlpack.from_dlpack`, `jax.jit`) cost 30 µs a tensor and 
 """
 
 import functools
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax._src.distributed
 import jaxlib.version
 import numpy as np
 from jax.extend.mlir import ir
 from jaxlib import _jax, lapack, xla_client
 
 from xla_dynamo.runtime.mesh import Mesh, Sharding, Tiling
+from xla_dynamo.runtime.processes.job import Job
 
 # A PJRT buffer as jaxlib returns it. No code uses it as a jax.Array.
 Buffer: TypeAlias = _jax.ArrayImpl
@@ -45,15 +48,72 @@ def platform_of(device: Any) -> str:
     return getattr(client, "_raw_platform", client.platform)
 
 
-def make_cpu_client(devices: int = 1) -> _jax.Client:
-    """A PJRT client for the CPU, as so many devices.
+# PJRT would end a process where another has not been heard of for so many seconds: for ever. Who is
+# lost is found by `processes.coordinator`, which tells with a Python error.
+_NEVER = 10**7
+
+
+def start_coordination_service(host: str, processes: int) -> tuple[Any, int]:
+    """PJRT's coordination service, for as long as the object lives, and the port it listens at."""
+    with socket.socket() as probe:  # the service does not tell which port it has taken
+        probe.bind((host, 0))
+        port = probe.getsockname()[1]
+    service = _jax.get_distributed_runtime_service(
+        f"{host}:{port}", processes, heartbeat_timeout=_NEVER, shutdown_timeout=1
+    )
+    return service, port
+
+
+def connect_to_coordination_service(where: str, rank: int, processes: int, seconds: float) -> Any:
+    """The client of the coordination service at "host:port", when all processes have come.
+
+    JAX's own state gets it too, so that JAX's clients in this process (CUDA's is made by JAX) are
+    of the same job.
+
+    Raises:
+        RuntimeError: they have not come in so many seconds.
+    """
+    client = _jax.get_distributed_runtime_client(
+        where,
+        rank,
+        init_timeout=int(seconds),
+        heartbeat_timeout=_NEVER,
+        shutdown_on_destruction=False,
+        use_compression=True,
+    )
+    client.connect()
+    state = jax._src.distributed.global_state
+    state.client, state.process_id, state.num_processes = client, rank, processes
+    return client
+
+
+def make_cpu_client(devices: int = 1, job: Job | None = None) -> _jax.Client:
+    """A PJRT client for the CPU, as so many devices, beside those of the job's other processes.
 
     It runs a program in the thread that calls it.
 
     JAX's own client hands all but the smallest programs to another thread, which costs 30 to 90 µs
     a call and gains nothing here: a call waits for its results.
     """
-    return xla_client.make_cpu_client(asynchronous=False, num_devices=devices)
+    if job is None:
+        return xla_client.make_cpu_client(asynchronous=False, num_devices=devices)
+    return xla_client.make_cpu_client(
+        asynchronous=False,
+        num_devices=devices,
+        distributed_client=job.service,
+        node_id=job.seat.rank,
+        num_nodes=job.seat.size,
+        collectives=_jax.make_gloo_tcp_collectives(job.service, hostname=job.host),
+    )
+
+
+def numbered_devices(client: _jax.Client) -> list[jax.Device]:
+    """The devices of all processes, in an order in which those of a process are together.
+
+    Their numbers in it are the ids of a mesh. PJRT's own have gaps between the processes of a job
+    of CPUs: 0, 1, 2048, 2049.
+    """
+    return sorted(client.devices(), key=lambda device: (device.process_index, device.id))
 
 
 def compile_options(
@@ -116,14 +176,13 @@ def executor(
     return execute
 
 
-def result_tilings(loaded: LoadedExecutable) -> list[Tiling]:
+def result_tilings(loaded: LoadedExecutable, devices: int) -> list[Tiling]:
     """How each result of a partitioned program lies over its devices, in their order."""
-    return [_tiling(sharding, loaded) for sharding in loaded.get_output_shardings()]
+    return [_tiling(sharding, devices) for sharding in loaded.get_output_shardings()]
 
 
-def _tiling(sharding: Any, loaded: LoadedExecutable) -> Tiling:
+def _tiling(sharding: Any, devices: int) -> Tiling:
     hlo = xla_client.HloSharding.from_proto(sharding)
-    devices = len(loaded.local_devices())
     if hlo.is_replicated():
         return Tiling.whole(devices)
     counts = hlo.tile_assignment_dimensions()
@@ -139,7 +198,7 @@ def _tiling(sharding: Any, loaded: LoadedExecutable) -> Tiling:
 def array_over(
     shape: Sequence[int], sharding: Sharding, devices: Sequence[jax.Device], shards: list[Buffer]
 ) -> Buffer:
-    """A buffer of several devices, made of the shard of each, in the order of the mesh."""
+    """A buffer of several devices, made of the shards of this process's, in the mesh's order."""
     named = _named_sharding(sharding, tuple(devices))
     # Without the checks of jax.make_array_from_single_device_arrays, a third of a step's overhead.
     aval = _shaped_array(tuple(shape), shards[0].dtype)
@@ -162,16 +221,62 @@ def _named_sharding(
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
 
 
+def moved_over_processes(
+    shape: Sequence[int],
+    tiling: Tiling,
+    shards: list[Buffer],
+    target: Sharding,
+    devices: Sequence[jax.Device],
+) -> Buffer:
+    """A buffer of the devices of several processes, all of which call this, sharded as `target` is.
+
+    It is made of the shards of this process's devices, which lie as the tiling says. Those of an
+    array that is not sharded evenly are padded to one size, as XLA's partitioner leaves them.
+    """
+    padded = tuple(-(-n // c) * c for n, c in zip(shape, tiling.counts or (1,) * len(shape)))
+    with jax.enable_x64(True):  # else 64-bit types are narrowed
+        aval = jax.core.ShapedArray(padded, shards[0].dtype)
+        lying = _tiled_sharding(tiling, len(shape), tuple(devices))
+        array = _jax.ArrayImpl(aval, lying, shards, committed=True, _skip_checks=True)
+        move = _mover(tuple(shape), _named_sharding(target, tuple(devices)))
+        return jax.block_until_ready(move(array))
+
+
+@functools.lru_cache(maxsize=1024)
+def _mover(shape: tuple[int, ...], target: jax.sharding.NamedSharding) -> Callable[..., Any]:
+    return jax.jit(lambda x: x[tuple(map(slice, shape))], out_shardings=target)
+
+
+@functools.lru_cache(maxsize=1024)
+def _tiled_sharding(
+    tiling: Tiling, rank: int, devices: tuple[jax.Device, ...]
+) -> jax.sharding.NamedSharding:
+    """A tiling as a sharding over a mesh of its own: an axis a dimension, and one of repetitions."""
+    counts = tiling.counts or (1,) * rank
+    order = sorted(range(len(devices)), key=lambda i: (tiling.shards[i], i))
+    grid = np.array([devices[i] for i in order]).reshape(*counts, -1)
+    names = [f"dim_{i}" for i in range(rank)]
+    mesh = jax.sharding.Mesh(grid, (*names, "again"))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*names))
+
+
 def sharding_of(buffer: Buffer) -> Sharding | None:
     """How a buffer of several devices is sharded over them; None for one of a single device."""
     named = buffer.sharding
     return _sharding_of(named) if isinstance(named, jax.sharding.NamedSharding) else None
 
 
+@functools.cache
+def device_numbers(client: _jax.Client) -> dict[int, int]:
+    """The numbers of `numbered_devices`, by the ids of PJRT."""
+    return {device.id: number for number, device in enumerate(numbered_devices(client))}
+
+
 @functools.lru_cache(maxsize=1024)
 def _sharding_of(named: jax.sharding.NamedSharding) -> Sharding:
     grid = named.mesh.devices
-    mesh = Mesh([d.id for d in grid.flat], grid.shape, named.mesh.axis_names)
+    numbers = device_numbers(grid.flat[0].client)
+    mesh = Mesh([numbers[d.id] for d in grid.flat], grid.shape, named.mesh.axis_names)
     names = ((e,) if isinstance(e, str) else tuple(e or ()) for e in named.spec)
     return Sharding(mesh, tuple(names))
 

@@ -58,8 +58,11 @@ class Placement:
         tensors: what the tensors are where they are of a device without memory of its own.
         shares_memory: whether a buffer and a tensor of `torch_device` may be one memory. Where they
             may not, as on a TPU, each way is a copy.
-        device: the first of them.
+        device: the first of them that is this process's.
         platform: their platform: "cpu", "cuda", "tpu".
+        own: the indices of those that are this process's: all of them, unless the program is one
+            of several processes.
+        processes: the ranks of the processes that they belong to.
     """
 
     torch_device: torch.device
@@ -69,10 +72,22 @@ class Placement:
     # Fields and not properties: a call looks them up.
     device: jax.Device = dataclasses.field(init=False)
     platform: str = dataclasses.field(init=False)
+    own: tuple[int, ...] = dataclasses.field(init=False)
+    processes: tuple[int, ...] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "device", self.devices[0])
+        here = self.devices[0].client.process_index()
+        owners = [device.process_index for device in self.devices]
+        own = tuple(i for i, owner in enumerate(owners) if owner == here)
+        object.__setattr__(self, "own", own)
+        object.__setattr__(self, "device", self.devices[own[0] if own else 0])
         object.__setattr__(self, "platform", platform_of(self.devices[0]))
+        object.__setattr__(self, "processes", tuple(sorted(set(owners))))
+
+    @property
+    def own_devices(self) -> list[jax.Device]:
+        """The devices of this process."""
+        return [self.devices[i] for i in self.own]
 
     @property
     def has_streams(self) -> bool:

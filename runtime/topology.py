@@ -14,8 +14,10 @@ import torch
 from xla_dynamo.errors import OptionError
 from xla_dynamo.process_state import kept
 from xla_dynamo.runtime import marks
-from xla_dynamo.runtime.clients import devices_of, placement_on
+from xla_dynamo.runtime.clients import devices_of, has_clients, placement_on
+from xla_dynamo.runtime.jaxlib_private import numbered_devices
 from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.processes import job
 
 
 class _Asked:
@@ -93,7 +95,8 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
 
     The platform of TPUs tells `coords`, `core_on_chip` and `slice_index`.
     """
-    return [_attributes(device) for device in default_devices()[0].client.devices()]
+    every = numbered_devices(default_devices()[0].client)
+    return [_attributes(number, device) for number, device in enumerate(every)]
 
 
 def runtime_device_attributes(device: str) -> dict[str, Any]:
@@ -108,11 +111,11 @@ def runtime_device_attributes(device: str) -> dict[str, Any]:
     return known[device.upper()]
 
 
-def _attributes(device: jax.Device) -> dict[str, Any]:
+def _attributes(number: int, device: jax.Device) -> dict[str, Any]:
     told = ("coords", "core_on_chip", "slice_index")
     attributes = {name: getattr(device, name, None) for name in told}
     known = {name: value for name, value in attributes.items() if value is not None}
-    return {"name": f"{device_type()}:{device.id}", **known}
+    return {"name": f"{device_type()}:{number}", **known}
 
 
 def global_device_count() -> int:
@@ -144,27 +147,30 @@ def global_ordinal() -> int:
 
 
 def local_ordinal() -> int:
-    """The number of this process among those of this host: PJRT_LOCAL_PROCESS_RANK, or 0."""
-    return int(os.environ.get("PJRT_LOCAL_PROCESS_RANK", "0"))
+    """The number of this process among those of this host, from 0."""
+    return job.seat().local_rank
 
 
 def process_index() -> int:
     """The number of this process, from 0."""
-    return default_devices()[0].client.process_index()
+    return job.seat().rank
 
 
 def process_count() -> int:
-    """The number of processes whose devices make up the job."""
-    return len({device.process_index for device in default_devices()[0].client.devices()})
+    """The number of processes of the job, as they have joined or as their launcher says."""
+    return job.seat().size
 
 
 def local_process_count() -> int:
-    """The number of processes on this host: PJRT_LOCAL_PROCESS_COUNT, or 1."""
-    return int(os.environ.get("PJRT_LOCAL_PROCESS_COUNT", "1"))
+    """The number of processes of the job on this host."""
+    return job.seat().local_size
 
 
 def use_spmd(auto: bool = False) -> None:
-    """Say that programs are partitioned over devices. Nothing is switched: marks alone shard.
+    """Say that programs are partitioned over devices; marks alone shard.
+
+    Where the environment tells of several processes, this one joins them (`initialize_processes`),
+    and meshes go over the devices of all.
 
     Args:
         auto: whether XLA is to choose shardings by itself, which it cannot do here.
@@ -177,7 +183,32 @@ def use_spmd(auto: bool = False) -> None:
             "use_spmd(auto=True): shardings are not chosen automatically; mark inputs and "
             "parameters by xla_dynamo.spmd.mark_sharding, and XLA partitions the rest"
         )
+    initialize_processes()
     _asked.spmd = True
+
+
+def initialize_processes(patience: float | None = None) -> None:
+    """Join the other processes of the job, so that PJRT's devices are those of all.
+
+    All of them call it, before anything is compiled. `xla_dynamo.launch`, `use_spmd` and
+    `torch.distributed.init_process_group("xla")` do. In a process that was started alone, nothing
+    happens.
+
+    Args:
+        patience: how many seconds a process may come later than the others to a program that they
+            run together. 600 unless given.
+
+    Raises:
+        OptionError: something was compiled before, or the environment of a launcher is incomplete.
+        ProcessError: not all of them have come.
+    """
+    if job.joined() is None and job.seat().size > 1 and has_clients():
+        raise OptionError(
+            f"process {job.seat().rank} of {job.seat().size} has used XLA by itself already: join "
+            "the others first, by xla_dynamo.launch, runtime.use_spmd(), "
+            "torch.distributed.init_process_group('xla') or runtime.initialize_processes()"
+        )
+    job.join(patience)
 
 
 def is_spmd() -> bool:
@@ -191,7 +222,7 @@ def slices() -> list[list[jax.Device]]:
     The platform of TPUs calls such a group a slice.
     """
     found: dict[int, list[jax.Device]] = {}
-    for device in sorted(default_devices()[0].client.devices(), key=lambda device: device.id):
+    for device in numbered_devices(default_devices()[0].client):
         number = getattr(device, "slice_index", None)
         found.setdefault(device.process_index if number is None else number, []).append(device)
     return [found[number] for number in sorted(found)]

@@ -9,6 +9,7 @@ from xla_dynamo.errors import (
     ExecutionError,
     LoweringError,
     OptionError,
+    ProcessError,
     ShardingError,
     StorageError,
     UnsupportedDtype,
@@ -56,6 +57,8 @@ _LAZY = {
     "manual_seed": "xla_dynamo.lazy.device_module",
     "set_rng_state": "xla_dynamo.lazy.device_module",
     "save": "xla_dynamo.lazy.saving",
+    "launch": "xla_dynamo.distributed.launching",
+    "spawn": "xla_dynamo.distributed.launching",
 }
 
 __all__ = [
@@ -67,6 +70,7 @@ __all__ = [
     "MpDeviceLoader",
     "OptionError",
     "ParallelLoader",
+    "ProcessError",
     "ShardingError",
     "StorageError",
     "UnsupportedDtype",
@@ -90,6 +94,7 @@ __all__ = [
     "is_eager_mode",
     "is_master_ordinal",
     "jax",
+    "launch",
     "lowers",
     "manual_seed",
     "mark_step",
@@ -103,6 +108,7 @@ __all__ = [
     "runtime",
     "save",
     "set_rng_state",
+    "spawn",
     "spmd",
     "stablehlo",
     "step",

@@ -11,6 +11,7 @@
     ├── LoweringError          a rule failed, or emitted another type than it promised
     ├── CompileError           PJRT refused the program
     ├── ExecutionError         PJRT failed while running it (out of memory, say)
+    │   └── ProcessError           another process of the job is gone, late, or runs something else
     ├── StorageError           a program cannot be written to a file, or read from one
     └── CheckpointError        a checkpoint cannot be written, or is incomplete or damaged
 
@@ -61,6 +62,10 @@ class CompileError(XlaDynamoError):
 
 class ExecutionError(XlaDynamoError):
     """PJRT failed while running an executable."""
+
+
+class ProcessError(ExecutionError):
+    """Another process of the job is gone, stopped or late, or has come to something else."""
 
 
 class StorageError(XlaDynamoError):

@@ -94,7 +94,11 @@ def _uploader(device: torch.device, sharding: InputSharding | None) -> Callable[
 
     def upload(batch: Any, spec: ShardingSpec | None) -> Any:
         def one(t: torch.Tensor) -> torch.Tensor:
-            if spec is None or spec.mesh.size() == 1 or not spec.can_apply(t):
+            if spec is None or spec.mesh.size() == 1:
+                return t.to(device)
+            if spec.minibatch and device.type == "xla" and t.dim() == len(spec.partition_spec) > 0:
+                return uploaded_in_shards(t, spec.sharding(), is_part=True)
+            if not spec.can_apply(t):
                 return t.to(device)
             if device.type == "xla" and t.device.type != "xla" and not t.requires_grad:
                 return uploaded_in_shards(t, spec.sharding())

@@ -9,7 +9,7 @@ from xla_dynamo.lazy.transfers import uploaded
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.clients import placement_over
 from xla_dynamo.runtime.mesh import Sharding
-from xla_dynamo.runtime.sharded_buffers import gathered, import_sharded, spread
+from xla_dynamo.runtime.sharded_buffers import gathered, import_part, import_sharded, spread
 from xla_dynamo.spmd.operators import mark_in_graph
 
 
@@ -35,19 +35,34 @@ def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
         tensor.copy_(mark_in_graph(tensor.detach(), sharding.mesh, axes, False))
 
 
-def uploaded_in_shards(tensor: torch.Tensor, sharding: Sharding) -> torch.Tensor:
+def uploaded_in_shards(
+    tensor: torch.Tensor, sharding: Sharding, is_part: bool = False
+) -> torch.Tensor:
     """A marked tensor of the device with the elements of one of the host, evenly sharded.
 
     Unlike `mark` it waits for no program that runs.
 
+    Args:
+        tensor: the tensor of the host.
+        sharding: how it is sharded over a mesh.
+        is_part: whether each process has only its own rows of it (see `import_part`).
+
     Raises:
+        ShardingError: the part does not shard evenly.
         UnsupportedTensor, UnsupportedDtype: XLA has no form for it.
     """
+    placement = placement_over(sharding.mesh, memory.placement())
+    if is_part and len(placement.processes) > 1:
+        rows = uploaded(tensor, tensor.dtype, torch.contiguous_format).detach()
+        buffer = import_part(rows, sharding, placement)
+        stride = torch.empty(buffer.shape, device="meta").stride()
+        made = new_tensor(Value((rows.dtype, torch.Size(buffer.shape), stride, 0), buffer))
+        marks.mark(made, sharding)
+        return made
     whole = uploaded(tensor, tensor.dtype)
     size, stride = whole.size(), whole.stride()
     permutation = strides_layout(size, stride).permutation
     elements = whole.detach().permute(permutation).contiguous()
-    placement = placement_over(sharding.mesh, memory.placement())
     buffer = import_sharded(elements, sharding.permuted(permutation), placement)
     made = new_tensor(Value((whole.dtype, size, stride, 0), buffer))
     marks.mark(made, sharding)

@@ -9,6 +9,7 @@ from xla_dynamo.memory.memory import Results, Supply
 from xla_dynamo.memory.sharded_tensors import new_sharded_buffer, sharded_buffer
 from xla_dynamo.programs.layouts import input_layout
 from xla_dynamo.programs.program import Constant, Input, Parameter, Program, result_types
+from xla_dynamo.runtime.clients import numbers_of
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Mesh, Sharding
@@ -21,7 +22,7 @@ class ShardedMemory:
     def __init__(self, program: Program, executable: Executable) -> None:
         """Take how the program's arguments and results are sharded."""
         self.placement = executable.placement
-        ids = [device.id for device in self.placement.devices]
+        ids = numbers_of(self.placement)
         names, sizes = zip(*program.mesh, strict=True)
         self._mesh = Mesh(ids, sizes, names)
         self._results = [

@@ -9,6 +9,7 @@ import numpy as np
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.process_state import kept
 from xla_dynamo.runtime import topology
+from xla_dynamo.runtime.jaxlib_private import device_numbers
 from xla_dynamo.runtime.mesh import Mesh
 
 
@@ -92,7 +93,8 @@ def _arranged(devices: list[jax.Device], shape: tuple[int, ...]) -> np.ndarray:
         grid = create_device_mesh(shape, devices)
     except (NotImplementedError, ValueError) as error:
         raise ShardingError(f"no mesh of {shape} lies over {devices}: {error}") from error
-    return np.vectorize(lambda device: device.id, otypes=[int])(grid)
+    numbers = device_numbers(devices[0].client)
+    return np.vectorize(lambda device: numbers[device.id], otypes=[int])(grid)
 
 
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:
@@ -101,8 +103,8 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     Args:
         axis_name: the axis's name; "axis_0" unless given.
     """
-    ids = sorted(device.id for devices in topology.slices() for device in devices)
-    return Mesh(ids, (len(ids),), None if axis_name is None else (axis_name,))
+    count = topology.global_runtime_device_count()
+    return Mesh(range(count), (count,), None if axis_name is None else (axis_name,))
 
 
 def set_global_mesh(mesh: Mesh | None) -> None:

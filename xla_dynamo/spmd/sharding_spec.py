@@ -16,8 +16,9 @@ class ShardingSpec:
     Attributes:
         mesh: the devices.
         partition_spec: as `mark_sharding` takes it.
-        minibatch: whether each process has loaded its own part of a batch. In one process, the part
-            is the batch, so that it makes no difference.
+        minibatch: whether each process has loaded its own rows of a batch: those of which its
+            devices have shards. Loaders take it, for the device 'xla'. In one process the part is
+            the batch, so that it makes no difference.
 
     Raises:
         ShardingError: the spec names an axis twice, or one that the mesh does not have.

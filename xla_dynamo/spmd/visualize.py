@@ -54,7 +54,7 @@ def visualize_sharding(
         ShardingError: it is no sharding of one array by shards.
         OptionError: matplotlib, which draws pictures, is not installed.
     """
-    everywhere = [device.id for devices in topology.slices() for device in devices]
+    everywhere = list(range(topology.global_runtime_device_count()))
     assignment = read_sharding(sharding, everywhere)
     return _show(assignment, sharding, use_color, scale, min_width, max_width, picture)
 

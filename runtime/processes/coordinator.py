@@ -1,0 +1,203 @@
+"""A process beside the job's: PJRT's coordination service, and who is there, late or gone.
+
+The first process of a job starts it (`python -m xla_dynamo.runtime.processes.coordinator`), and it
+lives until all have left: PJRT ends every process whose coordination service has gone, so it must
+not die with one of them.
+
+Each process keeps a connection. It sends a beat every second or two, and an exchange before each
+program that runs over several processes. The coordinator answers when all members have sent
+theirs, or tells at once which one is gone, silent, or wants to run another program.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection, Listener
+from typing import Any
+
+# After so many seconds without a beat a process is taken for stopped.
+SILENCE = 20.0
+_TICK = 1.0
+
+
+@dataclasses.dataclass(slots=True)
+class _Exchange:
+    """What the members of a group have sent so far.
+
+    Attributes:
+        since: when the first of them came.
+        sent: by rank: what it is about, what must be equal, and what the others get.
+    """
+
+    since: float
+    sent: dict[int, tuple[str, bytes, bytes]] = dataclasses.field(default_factory=dict)
+
+
+class Coordinator:
+    """The state of a job's processes, which a thread for each connection changes."""
+
+    def __init__(self, size: int, patience: float) -> None:
+        """Take the number of processes, and how many seconds one may be late."""
+        self._size, self._patience = size, patience
+        self._lock = threading.RLock()
+        self._connections: dict[int, Connection] = {}
+        self._beats: dict[int, float] = {}
+        self._last: dict[int, str] = {}  # what each sent an exchange about before
+        self._gone: dict[int, str] = {}
+        self._open: dict[tuple[int, ...], _Exchange] = {}
+        self._failure = ""
+
+    def serve(self, connection: Connection) -> None:
+        """Answer a process until it leaves."""
+        try:
+            rank = connection.recv()
+            with self._lock:
+                self._connections[rank] = connection
+                self._beats[rank] = time.monotonic()
+            while True:
+                kind, *content = connection.recv()
+                with self._lock:
+                    self._beats[rank] = time.monotonic()
+                    if kind == "exchange":
+                        self._take(rank, *content)
+                    elif kind == "state":
+                        connection.send(("state", self._state()))
+                    elif kind == "bye":
+                        self._leave(rank, "has ended")
+                        return
+        except (EOFError, OSError):
+            with self._lock:
+                self._leave(rank, "was killed, or has crashed")
+
+    def watch(self) -> None:
+        """Fail what waits for processes that are silent or late; never returns."""
+        while True:
+            time.sleep(_TICK)
+            with self._lock:
+                now = time.monotonic()
+                for members, exchange in list(self._open.items()):
+                    missing = [r for r in members if r not in exchange.sent]
+                    silent = [r for r in missing if now - self._beats.get(r, now) > SILENCE]
+                    if silent:
+                        self._fail(
+                            f"process {_names(silent)} has not been heard of for {SILENCE:.0f} s: "
+                            "it is stopped, or its machine or the network is down"
+                        )
+                    elif now - exchange.since > self._patience:
+                        about = next(iter(exchange.sent.values()))[0]
+                        self._fail(
+                            f"process {_names(missing)} has not come to {about} in "
+                            f"{self._patience:.0f} s, where the others wait"
+                            + "".join(f"; {r} last ran {self._last.get(r)}" for r in missing)
+                        )
+
+    def _take(
+        self, rank: int, members: tuple[int, ...], about: str, same: bytes, payload: bytes
+    ) -> None:
+        if self._failure:
+            self._connections[rank].send(("failed", self._failure))
+            return
+        exchange = self._open.setdefault(members, _Exchange(time.monotonic()))
+        first = next(iter(exchange.sent.items()), None)
+        exchange.sent[rank] = about, same, payload
+        if first is not None and (first[1][0] != about or first[1][1] != same):
+            self._fail(_difference(first[0], first[1][0], rank, about))
+        elif lost := [r for r in members if r in self._gone and r not in exchange.sent]:
+            self._fail(self._why_gone(lost[0]))
+        elif len(exchange.sent) == len(members):
+            del self._open[members]
+            self._last.update(dict.fromkeys(members, about))
+            answer = "done", [exchange.sent[r][2] for r in members]
+            for r in members:
+                self._connections[r].send(answer)
+
+    def _leave(self, rank: int, why: str) -> None:
+        self._gone[rank] = why
+        self._connections.pop(rank, None)
+        if any(rank in members for members in self._open):
+            self._fail(self._why_gone(rank))
+
+    def has_company(self) -> bool:
+        """Whether any process is still connected."""
+        with self._lock:
+            return bool(self._connections)
+
+    def _why_gone(self, rank: int) -> str:
+        last = self._last.get(rank)
+        return f"process {rank} {self._gone[rank]}" + (f"; it last ran {last}" if last else "")
+
+    def _fail(self, why: str) -> None:
+        """Tell all who wait, and whoever comes later."""
+        self._failure = self._failure or why
+        for exchange in self._open.values():
+            for rank in exchange.sent:
+                if rank in self._connections:
+                    self._connections[rank].send(("failed", self._failure))
+        self._open.clear()
+
+    def _state(self) -> str:
+        """Who is gone or silent; empty if all are well."""
+        if self._failure:
+            return self._failure
+        crashed = [r for r, why in self._gone.items() if why != "has ended"]
+        if self._gone:
+            return self._why_gone(min(crashed or self._gone))
+        now = time.monotonic()
+        silent = [r for r, beat in self._beats.items() if now - beat > SILENCE / 2]
+        return f"process {_names(silent)} is stopped, or cannot be reached" if silent else ""
+
+
+def _names(ranks: list[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))
+
+
+def _difference(rank: int, about: str, other: int, other_about: str) -> str:
+    if about == other_about:
+        return f"process {rank} and process {other} differ in {about}"
+    return f"process {rank} has come to {about}, and process {other} to {other_about}"
+
+
+def _accept(listener: Listener, coordinator: Coordinator) -> None:
+    while True:
+        try:
+            connection = listener.accept()
+        except Exception:  # somebody without the key, or who left at once
+            continue
+        threading.Thread(target=coordinator.serve, args=(connection,), daemon=True).start()
+
+
+def main() -> None:
+    """Serve until all processes have left.
+
+    Reads the key of its connections from the standard input, whose end tells that the process is
+    gone that started this one. Writes the ports that it listens at as JSON.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("size", type=int)
+    parser.add_argument("patience", type=float)
+    parser.add_argument("host")
+    given = parser.parse_args()
+    key = bytes.fromhex(sys.stdin.readline())
+    coordinator = Coordinator(given.size, given.patience)
+    listener = Listener((given.host, 0), backlog=given.size + 8, authkey=key)
+    threading.Thread(target=_accept, args=(listener, coordinator), daemon=True).start()
+    threading.Thread(target=coordinator.watch, daemon=True).start()
+    from xla_dynamo.runtime.jaxlib_private import start_coordination_service
+
+    service, port = start_coordination_service(given.host, given.size)
+    ports: dict[str, Any] = {"connections": listener.address[1], "service": port}
+    print(json.dumps(ports), flush=True)
+    sys.stdin.read()
+    time.sleep(_TICK)
+    while coordinator.has_company():
+        time.sleep(_TICK)
+    assert service
+    os._exit(0)  # the service would wait for processes that were killed
+
+
+if __name__ == "__main__":
+    main()

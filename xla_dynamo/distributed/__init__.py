@@ -1,0 +1,1 @@
+"""Jobs of several processes: launching them, what they exchange, and torch.distributed."""
