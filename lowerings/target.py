@@ -22,6 +22,8 @@ class Target:
         platform: the PJRT platform: "cpu", "cuda", "tpu".
         libraries: the libraries, by name, that programs may call there.
         partitions: over how many devices XLA partitions the program; 1 where it runs as it is.
+        replicas: the ranks of the processes that run the program beside each other, each on its own
+            values; () where this process runs it alone.
         matmul_precision: of float32 matrix products, in the words of
             torch.set_float32_matmul_precision.
         bounded: whether the program is for all sizes up to its own (see `lowerings.bounded`): its
@@ -38,6 +40,7 @@ class Target:
     bounded: bool = False
     embedded: bool = False
     tunes: bool = False
+    replicas: tuple[int, ...] = ()
 
     @property
     def is_cpu(self) -> bool:

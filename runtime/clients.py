@@ -7,12 +7,12 @@ import functools
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from xla_dynamo.errors import OptionError, ShardingError, UnsupportedTensor
+from xla_dynamo.errors import OptionError, ProcessError, ShardingError, UnsupportedTensor
 from xla_dynamo.runtime import forks
 from xla_dynamo.runtime.cpu.host_memory import keep_freed_memory
 from xla_dynamo.runtime.jaxlib_private import device_numbers, make_cpu_client, numbered_devices
@@ -229,6 +229,26 @@ def placement_over(mesh: Mesh, one: Placement) -> Placement:
             f"{[*range(len(known))]}" + (f": {few}" if one.platform == "cpu" else "")
         )
     return dataclasses.replace(one, devices=tuple(known[i] for i in mesh.device_ids))
+
+
+def placement_beside(ranks: Sequence[int], one: Placement) -> Placement:
+    """The placement of a program that processes run beside each other, on a device each.
+
+    Raises:
+        ProcessError: this process has not joined the others, or is none of them.
+    """
+    here = job.joined()
+    if here is None or here.seat.rank not in ranks or max(ranks) >= here.seat.size:
+        now = "it has not joined any" if here is None else f"it is {here.seat.rank}"
+        raise ProcessError(
+            f"a program exchanges values with the processes {list(ranks)}, of which this one must "
+            f"be one, and {now}: start the processes by xla_dynamo.launch, or join them by "
+            "runtime.initialize_processes()"
+        )
+    first: dict[int, jax.Device] = {}
+    for device in devices_of_all(one.platform):
+        first.setdefault(device.process_index, device)
+    return dataclasses.replace(one, replicas=tuple(first[rank] for rank in ranks))
 
 
 def placement_on(platform: str) -> Placement:

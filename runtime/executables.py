@@ -34,14 +34,15 @@ def _compile(
 ) -> tuple[LoadedExecutable, bool]:
     """The executable of a module, and whether the disk cache had it."""
     platform, devices = placement.platform, placement.devices
+    everywhere = placement.replicas or devices
     while True:
         debug_options = with_defaults(platform, given, len(devices))
         saved = saved_executable(module, placement, debug_options, written_as)
         if saved is not None and (loaded := saved.load()) is not None:
             return loaded, True
-        options = compile_options(debug_options, devices)
+        options = compile_options(debug_options, devices, placement.replicas)
         try:
-            loaded = compile_and_load(module, devices, options)
+            loaded = compile_and_load(module, everywhere, options)
         except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
             if not refused(platform, given, error, len(devices)):
                 raise CompileError(
@@ -164,7 +165,7 @@ class Executable:
         self.placement = placement
         self.compile_seconds = time.perf_counter() - start
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)
-        if len(placement.devices) > 1:
+        if len(placement.devices) > 1 or placement.replicas:
             self.execute = _one_at_a_time(self.execute, placement.processes, module)
         metrics.add_time("CompileTime", self.compile_seconds)
         if self.compile_seconds > 1:

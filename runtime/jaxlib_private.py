@@ -117,14 +117,17 @@ def numbered_devices(client: _jax.Client) -> list[jax.Device]:
 
 
 def compile_options(
-    debug_options: Mapping[str, Any], devices: Sequence[jax.Device]
+    debug_options: Mapping[str, Any],
+    devices: Sequence[jax.Device],
+    replicas: Sequence[jax.Device] = (),
 ) -> _jax.CompileOptions:
     """PJRT compile options for a program, partitioned over the devices if they are several.
 
-    Keys are those of XLA's DebugOptions.
+    Keys are those of XLA's DebugOptions. With replicas, as many processes run the program, each on
+    a device and values of its own.
     """
     options = _jax.CompileOptions()
-    options.num_replicas = 1
+    options.num_replicas = len(replicas) or 1
     options.num_partitions = len(devices)
     if len(devices) > 1:
         build = options.executable_build_options
@@ -132,9 +135,9 @@ def compile_options(
         # Arguments are sharded as the module says, results as suits the program.
         build.allow_spmd_sharding_propagation_to_parameters = [False]
         build.allow_spmd_sharding_propagation_to_output = [True]
-    options.device_assignment = _jax.DeviceAssignment.create(
-        np.array([[device.id for device in devices]], dtype=np.int32)
-    )
+    rows = [[device] for device in replicas] or [devices]
+    ids = np.array([[device.id for device in row] for row in rows], dtype=np.int32)
+    options.device_assignment = _jax.DeviceAssignment.create(ids)
     if debug_options:
         options.env_option_overrides = list(debug_options.items())
     return options

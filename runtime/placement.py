@@ -56,6 +56,9 @@ class Placement:
         torch_device: where the memory is of the tensors that go in and come out.
         devices: the PJRT devices: one, or several of one platform for a partitioned program.
         tensors: what the tensors are where they are of a device without memory of its own.
+        replicas: the devices of all processes that run the program beside each other, each on its
+            own values, by their ranks; () for a program of this process alone, and for one that is
+            partitioned.
         shares_memory: whether a buffer and a tensor of `torch_device` may be one memory. Where they
             may not, as on a TPU, each way is a copy.
         device: the first of them that is this process's.
@@ -69,6 +72,7 @@ class Placement:
     devices: tuple[jax.Device, ...]
     tensors: DeviceTensors | None = None
     shares_memory: bool = True
+    replicas: tuple[jax.Device, ...] = ()
     # Fields and not properties: a call looks them up.
     device: jax.Device = dataclasses.field(init=False)
     platform: str = dataclasses.field(init=False)
@@ -78,11 +82,12 @@ class Placement:
     def __post_init__(self) -> None:
         here = self.devices[0].client.process_index()
         owners = [device.process_index for device in self.devices]
+        ranks = {device.process_index for device in self.replicas or self.devices}
         own = tuple(i for i, owner in enumerate(owners) if owner == here)
         object.__setattr__(self, "own", own)
         object.__setattr__(self, "device", self.devices[own[0] if own else 0])
         object.__setattr__(self, "platform", platform_of(self.devices[0]))
-        object.__setattr__(self, "processes", tuple(sorted(set(owners))))
+        object.__setattr__(self, "processes", tuple(sorted(ranks)))
 
     @property
     def own_devices(self) -> list[jax.Device]:

@@ -53,7 +53,7 @@ class SavedExecutable:
     def __init__(self, folder: CacheFolder, key: str, options: Any, placement: Placement) -> None:
         """Take the key, and the options that the executable is compiled with."""
         self._folder, self._key = folder, key
-        self._options, self._placement = options, placement
+        self._options, self._devices = options, placement.replicas or placement.devices
 
     def load(self) -> LoadedExecutable | None:
         """The executable, ready to run; None if it is not there."""
@@ -62,7 +62,7 @@ class SavedExecutable:
             metrics.increment("PersistentCacheMiss")
             return None
         try:
-            loaded = load_executable(payload, self._placement.devices, self._options)
+            loaded = load_executable(payload, self._devices, self._options)
         except (jax.errors.JaxRuntimeError, ValueError, TypeError, MemoryError) as error:
             metrics.increment("PersistentCacheDeserializeFailure")
             metrics.increment("PersistentCacheMiss")
@@ -76,7 +76,7 @@ class SavedExecutable:
         if self._folder.readonly:
             return
         try:
-            payload = serialize_executable(loaded, self._placement.devices)
+            payload = serialize_executable(loaded, self._devices)
         except (jax.errors.JaxRuntimeError, ValueError, MemoryError) as error:
             log.info("disk cache: PJRT cannot save an executable: %s", error)
             return
@@ -103,7 +103,7 @@ def saved_executable(
     if folder is None or cpu is None:
         return None
     # Without the overrides, which come in no certain order, and with what XLA_FLAGS said.
-    base = compile_options({}, placement.devices).SerializeAsString()
+    base = compile_options({}, placement.devices, placement.replicas).SerializeAsString()
     if _DUMPS in "".join(options) or _DUMPS in os.environ.get("XLA_FLAGS", ""):
         return None
     text = module.operation.get_asm(enable_debug_info=False)
@@ -124,7 +124,8 @@ def saved_executable(
         written_as or digest([text]),
     ]
     key = digest(parts)
-    return SavedExecutable(folder, key, compile_options(options, placement.devices), placement)
+    given = compile_options(options, placement.devices, placement.replicas)
+    return SavedExecutable(folder, key, given, placement)
 
 
 def calls_left_out(text: str) -> list[str]:

@@ -60,6 +60,7 @@ from xla_dynamo.runtime.cache_settings import disk_cache
 from xla_dynamo.runtime.clients import placement_of
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.processes.job import joined
 from xla_dynamo.runtime.saved_executables import digest
 from xla_dynamo.torch_private import (
     aot_autograd,
@@ -93,7 +94,8 @@ def openxla(
     folder = disk_cache()
     # At several sizes, the programs of a graph under `freeze` share values of this process.
     is_shared = parsed.freeze and has_dynamic_sizes(gm)
-    if folder is None or is_shared or marks.were_ever_there():
+    is_of_several = joined() is not None  # whose programs may be others in each process
+    if folder is None or is_shared or is_of_several or marks.were_ever_there():
         return compile_torch_graph(gm, example_inputs, parsed)
     return _saved_or_compiled(gm, example_inputs, parsed, folder)
 

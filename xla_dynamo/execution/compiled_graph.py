@@ -18,6 +18,7 @@ from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.execution.traced_strides import with_strides
 from xla_dynamo.graphs.dynamic_sizes import NotBounded
+from xla_dynamo.graphs.manual_regions import replicas_of
 from xla_dynamo.graphs.marked import on_one_mesh
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values, values_at
@@ -29,7 +30,7 @@ from xla_dynamo.programs.lower_bounded import BoundedProgram
 from xla_dynamo.programs.program import Program, Strides
 from xla_dynamo.programs.targets import target_of
 from xla_dynamo.runtime import marks, metrics
-from xla_dynamo.runtime.clients import placement_of, placement_over, tensors_on
+from xla_dynamo.runtime.clients import placement_beside, placement_of, placement_over, tensors_on
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
@@ -217,11 +218,14 @@ class CompiledGraph(BoxedGraph):
             if mesh.size() > 1:
                 placement = placement_of_mesh
                 request = dataclasses.replace(request, mesh=mesh, shardings=given)
+        if replicas := replicas_of(self._gm):
+            placement = placement_beside(replicas, placement)
         target = target_of(
             placement.platform,
             request.options,
             len(placement.devices),
             shares_memory=placement.shares_memory,
+            replicas=replicas,
         )
         with self._lowering:
             start = time.perf_counter()

@@ -10,6 +10,7 @@ from xla_dynamo.graphs.marked import is_mark, mesh_of_node, name_of
 from xla_dynamo.graphs.nodes import bodies, is_number, operator_of, with_effects, writes_input
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.runtime.mesh import Mesh
+from xla_dynamo.runtime.processes.job import joined
 
 Node: TypeAlias = torch.fx.Node
 GraphModule: TypeAlias = torch.fx.GraphModule
@@ -55,12 +56,47 @@ def shards_in(gm: GraphModule) -> dict[Node, None]:
     return found
 
 
+def replicas_of(gm: GraphModule) -> tuple[int, ...]:
+    """The ranks of the processes whose values a graph's collectives exchange.
+
+    Collectives are of processes in a graph without manual regions.
+
+    Raises:
+        ShardingError: two collectives are of other processes.
+    """
+    if region_mesh(gm) is not None:
+        return ()
+    found: dict[tuple[int, ...], Node] = {}
+    for module in graphs_of(gm):
+        for node in module.graph.nodes:
+            if name_of(node) in COLLECTIVES:
+                found.setdefault(_ranks_of(node), node)
+    if len(found) > 1:
+        (first, _), (second, node) = list(found.items())[:2]
+        raise ShardingError(
+            f"a compiled region exchanges values among the processes {list(first)}, and among "
+            f"{list(second)}: name all processes of the region in groups, each in one"
+            f"{describe(node)}"
+        )
+    ranks = next(iter(found), ())
+    return ranks if len(ranks) > 1 else ()
+
+
+def _ranks_of(node: Node) -> tuple[int, ...]:
+    """The ranks of the processes that a collective is of: a permutation is of all."""
+    here = joined()
+    if name_of(node) == PERMUTE:
+        return tuple(range(here.seat.size if here is not None else 1))
+    ranks: list[int] = node.args[-2]  # type: ignore[assignment]
+    return tuple(sorted(ranks))
+
+
 def check_manual_regions(gm: GraphModule) -> None:
     """Check what the operators of manual regions are given, and what reads shards.
 
     Raises:
-        ShardingError: a collective is outside of a region, or has no groups of the mesh's devices;
-            a region has a mark, another region, or an effect; or a shard leaves it.
+        ShardingError: a collective has no groups of the mesh's devices, or of processes where it is
+            outside of a region; a region has a mark, another region, or an effect; or a shard leaves it.
     """
     mesh = region_mesh(gm)
     for module in graphs_of(gm):
@@ -81,10 +117,8 @@ def check_manual_regions(gm: GraphModule) -> None:
 
 def _check_collective(node: Node, mesh: Mesh | None) -> None:
     if mesh is None:
-        raise ShardingError(
-            f"{name_of(node)} is outside of a manual region, where no device has a shard of its "
-            f"own: use it in spmd.shard_map{describe(node)}"
-        )
+        _check_processes(node)
+        return
     indices = range(mesh.size())
     if name_of(node) == PERMUTE:
         pairs: list[int] = node.args[1]  # type: ignore[assignment]
@@ -100,6 +134,25 @@ def _check_collective(node: Node, mesh: Mesh | None) -> None:
         raise ShardingError(
             f"{name_of(node)} goes along axes of its mesh, {mesh.axis_names}, each once, or has "
             f"groups of one size, with each of the devices {mesh.device_ids} in one{describe(node)}"
+        )
+
+
+def _check_processes(node: Node) -> None:
+    """Check a collective outside of manual regions: its groups are ranks of processes."""
+    if joined() is None:
+        raise ShardingError(
+            f"{name_of(node)} is outside of a manual region, where no device has a shard of its "
+            "own, and this process has not joined others, which would have values of their own: "
+            f"use it in spmd.shard_map, or start the processes by xla_dynamo.launch{describe(node)}"
+        )
+    if name_of(node) == PERMUTE:
+        return
+    groups: list[int] = node.args[-2]  # type: ignore[assignment]
+    size: int = node.args[-1]  # type: ignore[assignment]
+    if len(set(groups)) != len(groups) or not groups or len(groups) % size:
+        raise ShardingError(
+            f"{name_of(node)} has groups of {size} processes, {groups}: they are of one size, with "
+            f"each process in one{describe(node)}"
         )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from xla_dynamo.graphs.call_sizes import CallSizes
 from xla_dynamo.graphs.dynamic_sizes import DynamicSizes, NotBounded
+from xla_dynamo.graphs.manual_regions import replicas_of
 from xla_dynamo.graphs.marked import specs_in
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import (
@@ -97,6 +98,8 @@ def source_of(gm: torch.fx.GraphModule, device: torch.device, request: Request) 
         facts = dataclasses.replace(facts, symbols=symbols_of(gm))
         if request.options.buckets != "exact":
             try:
+                if replicas_of(gm):
+                    raise NotBounded("processes exchange values of the sizes that they have")
                 if device.type != "cpu" or request.placement is not None:
                     raise NotBounded("buckets are for the tensors of the CPU")
                 _refuse_slow(gm, request.options)

@@ -52,12 +52,3 @@ def xla_device_hw(device: Any) -> str:
     """
     checked_index(torch.device(device))
     return placement().platform.upper()
-
-
-def is_master_ordinal(local: bool = True) -> bool:
-    """Whether this process is the one that logs and saves: always, since there is one.
-
-    Args:
-        local: as in PyTorch/XLA: among the processes of this machine, or of all.
-    """
-    return True

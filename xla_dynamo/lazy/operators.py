@@ -24,6 +24,7 @@ from xla_dynamo.lazy.refusals import refuse_beyond_memory
 from xla_dynamo.lazy.signatures import Signature, signature_of
 from xla_dynamo.lazy.transfers import SPECIAL, to_device
 from xla_dynamo.runtime import metrics
+from xla_dynamo.spmd.collective_operators import COLLECTIVES
 from xla_dynamo.spmd.operators import MARK
 from xla_dynamo.torch_private import (
     OpOverload,
@@ -51,6 +52,8 @@ def register_kernels(library: torch.library.Library) -> None:
 def register_own(library: torch.library.Library) -> None:
     """Give this package's operators that compiled code knows kernels that record them."""
     library.impl("mark_sharding", _kernel_of(MARK), "PrivateUse1")
+    for name in COLLECTIVES:
+        library.impl(name, _kernel(f"xla::{name}"), "PrivateUse1")
     # Whoever calls it has imported the room that makes it, which this one does not know.
     library.impl("call_jax", _kernel("xla::call_jax"), "PrivateUse1")
 

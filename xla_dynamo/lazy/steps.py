@@ -134,25 +134,6 @@ def is_eager_mode() -> bool:
     return modes.state.is_eager
 
 
-def optimizer_step(
-    optimizer: Any, barrier: bool = False, optimizer_args: dict[str, Any] | None = None
-) -> Any:
-    """Call `optimizer.step()`: there are no gradients of other devices to add.
-
-    Args:
-        optimizer: the optimizer.
-        barrier: whether the step ends here, as at `sync()`; a loader of the device ends it, too.
-        optimizer_args: what `optimizer.step()` is called with, by keyword.
-
-    Returns:
-        What `optimizer.step()` returned.
-    """
-    result = optimizer.step(**(optimizer_args or {}))
-    if barrier:
-        sync()
-    return result
-
-
 def unlazy(tensors: Sequence[torch.Tensor]) -> None:
     """Compute these tensors and wait for them; the rest stays pending.
 

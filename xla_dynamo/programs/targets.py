@@ -27,6 +27,7 @@ def target_of(
     *,
     bounded: bool = False,
     shares_memory: bool = True,
+    replicas: tuple[int, ...] = (),
 ) -> Target:
     """The target of programs for devices of a PJRT platform ("cpu", "cuda", "tpu").
 
@@ -44,7 +45,9 @@ def target_of(
         if not shares_memory:
             libraries -= PLANS
     precision, tunes = options.matmul_precision, options.tune and ONEDNN_PLANS in libraries
-    return Target(platform, libraries, partitions, precision, bounded, tunes=tunes)
+    return Target(
+        platform, libraries, partitions, precision, bounded, tunes=tunes, replicas=replicas
+    )
 
 
 def choices_of(target: Target) -> str:

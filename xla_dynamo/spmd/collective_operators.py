@@ -1,7 +1,8 @@
 """The collectives of a graph and their gradients: `torch.ops.xla.all_reduce` and others.
 
-Groups are indices of devices in the mesh: one group of `group_size` after another. A gradient is
-the one of the whole computation, in which every device's result may count.
+Groups are indices of devices in the mesh, inside a manual region, and ranks of processes elsewhere:
+one group of `group_size` after another. A gradient is the one of the whole computation, in which
+the result of every device or process may count.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from xla_dynamo.errors import ShardingError
 Tensor: TypeAlias = torch.Tensor
 # Lives as long as the process: torch forgets what a Library registered when it dies.
 _library = torch.library.Library("xla", "FRAGMENT")
+COLLECTIVES: list[str] = []  # their names
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 
 
@@ -21,11 +23,13 @@ def _operator(
     schema: str, fake: Callable[..., Tensor], gradient: Callable[..., Any], keep: Callable[..., Any]
 ) -> None:
     name = schema.partition("(")[0]
+    COLLECTIVES.append(name)
 
     def only_compiled(x: Tensor, *_: Any) -> Tensor:
         raise ShardingError(
             f"{name} on a tensor of shape {tuple(x.shape)} in eager code: collectives are for "
-            "manual regions (spmd.shard_map), which run compiled"
+            "manual regions (spmd.shard_map), which run compiled, and among processes for tensors "
+            "of the device 'xla', and inside torch.compile"
         )
 
     _library.define(f"{schema} -> Tensor", tags=_TAGS)

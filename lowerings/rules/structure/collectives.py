@@ -1,7 +1,7 @@
-"""Collectives of the devices of a mesh, inside manual regions.
+"""Collectives: of the devices of a mesh inside manual regions, or of processes.
 
-The groups are the indices of devices in the mesh, one group of `group_size` after another. The pass
-`gather_manual_regions` numbers the channels.
+The groups are the indices of devices in the mesh, or the ranks of processes, one group of
+`group_size` after another. The pass `gather_manual_regions` numbers the channels.
 """
 
 from collections.abc import Sequence
@@ -43,13 +43,29 @@ _REDUCTIONS = {
 }
 
 
-def _groups(groups: Sequence[int], size: int) -> ir.Attribute:
-    return ir.DenseIntElementsAttr.get(np.asarray(groups, dtype=np.int64).reshape(-1, size))
+def _groups(ctx: Context, groups: Sequence[int], size: int) -> ir.Attribute:
+    return _table(_indices(ctx, groups), size)
 
 
-def _channel() -> ir.Attribute:
+def _table(indices: Any, size: int) -> ir.Attribute:
+    rows = np.asarray(indices, dtype=np.int64).reshape(-1, size)
+    return ir.DenseIntElementsAttr.get(np.ascontiguousarray(rows))
+
+
+def _indices(ctx: Context, devices: Sequence[int]) -> list[int]:
+    """Of processes the numbers among those that run the program; of devices of a mesh their own."""
+    ranks = ctx.target.replicas
+    return [ranks.index(rank) for rank in devices] if ranks else list(devices)
+
+
+def _channel(ctx: Context) -> dict[str, Any]:
+    """What an operation of devices has; one of processes is of replicas, which XLA means without."""
     device_to_device = 1
-    return hlo.ChannelHandle.get(1, device_to_device)
+    return {} if ctx.target.replicas else {"channel_handle": hlo.ChannelHandle.get(1, device_to_device)}
+
+
+def _by_id(ctx: Context) -> dict[str, Any]:
+    return {} if ctx.target.replicas else {**_channel(ctx), "use_global_device_ids": True}
 
 
 def _fold(op: Any, x: Value, reduce_op: str) -> None:
@@ -93,14 +109,13 @@ def all_reduce(ctx: Context, x: Value, reduce_op: str, groups: list[int], group_
         return x
     if _is_by_hand(x, reduce_op):
         stacked = (group_size, *shape_of(x))
-        each = _gathered(expand_dims(x, 0), 0, stacked, groups, group_size)
+        each = _gathered(ctx, expand_dims(x, 0), 0, stacked, groups, group_size)
         return reduce(each, [0], _REDUCTIONS[reduce_op])
     op = hlo.AllReduceOp(
         [x.type],
         [x],
-        _groups(groups, group_size),
-        channel_handle=_channel(),
-        use_global_device_ids=True,
+        _groups(ctx, groups, group_size),
+        **_by_id(ctx),
     )
     _fold(op, x, reduce_op)
     return _averaged(op.results[0], reduce_op, group_size)
@@ -110,19 +125,18 @@ def all_reduce(ctx: Context, x: Value, reduce_op: str, groups: list[int], group_
 def all_gather(ctx: Context, x: Value, dim: int, groups: list[int], group_size: int) -> Value:
     if group_size == 1:
         return x
-    return _gathered(x, dim, tuple(ctx.out.shape), groups, group_size)
+    return _gathered(ctx, x, dim, tuple(ctx.out.shape), groups, group_size)
 
 
 def _gathered(
-    x: Value, dim: int, shape: tuple[int, ...], groups: Sequence[int], group_size: int
+    ctx: Context, x: Value, dim: int, shape: tuple[int, ...], groups: Sequence[int], group_size: int
 ) -> Value:
     op = hlo.AllGatherOp(
         [tensor_type(shape, dtype_of(x))],
         [x],
         dim,
-        _groups(groups, group_size),
-        channel_handle=_channel(),
-        use_global_device_ids=True,
+        _groups(ctx, groups, group_size),
+        **_by_id(ctx),
     )
     return op.results[0]
 
@@ -146,15 +160,14 @@ def reduce_scatter(
     if _is_by_hand(x, reduce_op):
         shape = list(shape_of(x))
         shape[dim : dim + 1] = group_size, shape[dim] // group_size
-        each = _exchanged(reshape(x, shape), dim, dim, groups, group_size)
+        each = _exchanged(ctx, reshape(x, shape), dim, dim, groups, group_size)
         return reduce(each, [dim], _REDUCTIONS[reduce_op])
     op = hlo.ReduceScatterOp(
         tensor_type(tuple(ctx.out.shape), dtype_of(x)),
         x,
         dim,
-        _groups(groups, group_size),
-        channel_handle=_channel(),
-        use_global_device_ids=True,
+        _groups(ctx, groups, group_size),
+        **_by_id(ctx),
     )
     _fold(op, x, reduce_op)
     return _averaged(op.results[0], reduce_op, group_size)
@@ -167,11 +180,11 @@ def all_to_all(
     _check_shards(x, split_dim, group_size, "all_to_all")
     if group_size == 1:
         return x
-    return _exchanged(x, split_dim, concat_dim, groups, group_size)
+    return _exchanged(ctx, x, split_dim, concat_dim, groups, group_size)
 
 
 def _exchanged(
-    x: Value, split_dim: int, concat_dim: int, groups: Sequence[int], group_size: int
+    ctx: Context, x: Value, split_dim: int, concat_dim: int, groups: Sequence[int], group_size: int
 ) -> Value:
     shape = list(shape_of(x))
     shape[split_dim] //= group_size
@@ -181,8 +194,8 @@ def _exchanged(
         split_dim,
         concat_dim,
         group_size,
-        _groups(groups, group_size),
-        channel_handle=_channel(),
+        _groups(ctx, groups, group_size),
+        **_channel(ctx),
         results=[tensor_type(shape, dtype_of(x))],
     ).results[0]
 
@@ -199,21 +212,17 @@ def collective_broadcast(
         return x
     if ctx.target.is_cpu:  # XLA:CPU has no collective-broadcast
         stacked = (group_size, *shape_of(x))
-        each = _gathered(expand_dims(x, 0), 0, stacked, groups, group_size)
+        each = _gathered(ctx, expand_dims(x, 0), 0, stacked, groups, group_size)
         return reshape(slice_dim(each, 0, src, src + 1), shape_of(x))
     # The first of a group is the source.
-    rows = np.asarray(groups, dtype=np.int64).reshape(-1, group_size)
+    rows = np.asarray(_indices(ctx, groups), dtype=np.int64).reshape(-1, group_size)
     rows = np.concatenate([rows[:, src:], rows[:, :src]], axis=1)
-    return hlo.CollectiveBroadcastOp(
-        x, ir.DenseIntElementsAttr.get(np.ascontiguousarray(rows)), channel_handle=_channel()
-    ).result
+    return hlo.CollectiveBroadcastOp(x, _table(rows, group_size), **_channel(ctx)).result
 
 
 @lowers("xla.collective_permute.default")
 def collective_permute(ctx: Context, x: Value, pairs: list[int]) -> Value:
-    table = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
-    if ctx.target.partitions == 1:
-        return cast(x if len(table) else full_like(x, 0), dtype_of(x))
-    return hlo.CollectivePermuteOp(
-        x, ir.DenseIntElementsAttr.get(table), channel_handle=_channel()
-    ).result
+    if ctx.target.partitions == 1 and not ctx.target.replicas:
+        return cast(x if pairs else full_like(x, 0), dtype_of(x))
+    table = _table(_indices(ctx, pairs), 2)
+    return hlo.CollectivePermuteOp(x, table, **_channel(ctx)).result
