@@ -46,7 +46,10 @@ def to_device_mesh(mesh: Mesh, device_type: str = "xla") -> DeviceMesh:
             "torch.distributed.init_process_group first, or take the type 'xla'"
         )
     ids = torch.tensor(mesh.device_ids).reshape(mesh.mesh_shape)
-    return DeviceMesh(device_type, ids, mesh_dim_names=mesh.axis_names)
+    of_processes = device_type != "xla"
+    return DeviceMesh(
+        device_type, ids, mesh_dim_names=mesh.axis_names, _init_backend=of_processes
+    )
 
 
 def convert_placements_to_partition_spec(

@@ -36,6 +36,10 @@ PLACES: dict[str, tuple[str, str]] = {
         "torch.distributed.distributed_c10d:_resolve_process_group",
         "the process group of a name that a functional collective has",
     ),
+    "work_of_future": (
+        "torch._C._distributed_c10d:_create_work_from_future",
+        "what a collective in Python returns",
+    ),
     "enable_python_dispatcher": (
         "torch._dispatch.python:enable_python_dispatcher",
         "traces operators by their kernels in Python, as AOTAutograd does",
