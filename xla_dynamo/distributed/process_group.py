@@ -16,7 +16,7 @@ from torch.distributed import ReduceOp, Work
 from xla_dynamo.distributed.device_meshes import let_meshes_be_of_processes
 from xla_dynamo.distributed.point_to_point import Receipt, receive, send
 from xla_dynamo.errors import ProcessError, UnsupportedError
-from xla_dynamo.lazy.execution import tensors_behind
+from xla_dynamo.lazy.contents import shows_all
 from xla_dynamo.lazy.steps import unlazy
 from xla_dynamo.runtime.processes.job import Job, joined
 from xla_dynamo.runtime.topology import initialize_processes
@@ -110,8 +110,10 @@ class XlaProcessGroup(dist.ProcessGroup):
         if len(self._ranks) == 1 and not x.numel():
             return x.clone()
         with torch.no_grad():
+            if not (x.is_contiguous() and shows_all(x)):  # a view may be another in each process
+                x = x.clone(memory_format=torch.contiguous_format)
             unlazy([x])
-            result = op(x.contiguous() if x.is_contiguous() else _compacted(x), *args, *self._one)
+            result = op(x, *args, *self._one)
             unlazy([result])
         return result
 
@@ -418,11 +420,6 @@ def _kind(op: Any) -> tuple[str, Any]:
     if "PREMUL_SUM" in repr(op) or op == ReduceOp.RedOpType.PREMUL_SUM:
         return "sum", op.__getstate__()[1]
     raise UnsupportedError(f"torch.distributed's reduction {op} is not among the backend xla's")
-
-
-def _compacted(x: Tensor) -> Tensor:
-    with tensors_behind([x]) as (shown,):
-        return shown.contiguous().to("xla")
 
 
 def _put(target: Tensor, value: Tensor) -> None:

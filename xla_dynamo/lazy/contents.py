@@ -124,7 +124,26 @@ def cell_of(tensor: Tensor) -> Cell:
             f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} has no contents: no "
             "operator made it; make it on the CPU and move it with .to('xla')"
         )
+    if cell.value.record is None and cell.value.buffer is None:
+        _refill(cell)
     return cell
+
+
+def let_go(storage: torch.UntypedStorage) -> None:
+    """Free the elements of a storage, whose next reader finds zeros."""
+    with lock:
+        cell = _cells.get(storage._cdata)
+        if cell is not None:
+            cell.value = Value(cell.value.geometry)
+            cell.views.clear()
+
+
+def _refill(cell: Cell) -> None:
+    """Give a cell whose elements were freed others, which are computed if anybody reads them."""
+    dtype, size, stride, _ = cell.value.geometry
+    with torch.no_grad():
+        zeros = torch.empty_strided(size, stride, dtype=dtype, device="xla").zero_()
+    cell.value = _cells[storage_id(zeros)].value
 
 
 def bytes_behind(tensor: Tensor) -> Cell | None:

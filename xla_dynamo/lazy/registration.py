@@ -16,6 +16,7 @@ from xla_dynamo.lazy.contents import new_storage
 from xla_dynamo.lazy.memory import placement, value_of
 from xla_dynamo.lazy.operators import register_kernels, register_own
 from xla_dynamo.lazy.sparse_gradients import register_dense_gradients
+from xla_dynamo.lazy.storages import give_storages_addresses
 from xla_dynamo.lazy.transfers import uploaded
 from xla_dynamo.runtime.clients import register_device
 
@@ -94,6 +95,7 @@ def _claim() -> list[torch.library.Library]:
     torch_private.register_device_hooks(_Hooks())
     torch_private.register_device_guard(_Guard())
     torch.serialization.register_package(5, lambda storage: None, _restored)
+    give_storages_addresses()
     library = torch.library.Library("aten", "IMPL")
     register_kernels(library)
     register_dense_gradients(library)
