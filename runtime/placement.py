@@ -60,6 +60,7 @@ class Placement:
             may not, as on a TPU, each way is a copy.
         device: the first of them.
         platform: their platform: "cpu", "cuda", "tpu".
+        has_streams: whether torch's work on the device is ordered by streams, as CUDA's is.
     """
 
     torch_device: torch.device
@@ -69,15 +70,14 @@ class Placement:
     # Fields and not properties: a call looks them up.
     device: jax.Device = dataclasses.field(init=False)
     platform: str = dataclasses.field(init=False)
+    has_streams: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device", self.devices[0])
         object.__setattr__(self, "platform", platform_of(self.devices[0]))
-
-    @property
-    def has_streams(self) -> bool:
-        """Whether torch's work on the device is ordered by streams, as CUDA's is."""
-        return self.torch_device.type == "cuda"
+        # Programs that run in processes without torch have no device of torch's.
+        on_gpu = self.torch_device is not None and self.torch_device.type == "cuda"
+        object.__setattr__(self, "has_streams", on_gpu)
 
     def stream(self) -> int:
         """The handle of torch's current stream, where there are streams."""
