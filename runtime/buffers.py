@@ -17,6 +17,7 @@ from xla_dynamo.runtime.jaxlib_private import (
     donatable_buffer_from_dlpack,
 )
 from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.streams import stream_after_torch
 from xla_dynamo.torch_private import from_dlpack, to_dlpack
 
 # The C functions behind torch.utils.dlpack, which make a capsule of a tensor that requires
@@ -24,16 +25,24 @@ from xla_dynamo.torch_private import from_dlpack, to_dlpack
 capsule_of: Callable[[torch.Tensor], Any] = to_dlpack
 tensor_of_capsule: Callable[[Any], torch.Tensor] = from_dlpack
 
+# XLA refuses arguments at other addresses.
+_GPU_ALIGNMENT = 16
+
 
 def import_tensor(tensor: torch.Tensor, placement: Placement, stream: int | None = None) -> Buffer:
     """A PJRT buffer over a dense row-major tensor's memory, kept alive by the buffer.
 
     Memory that is not aligned for the platform (64 bytes on CPU) is copied, and all memory where
-    the placement shares none.
+    the placement shares none. With a stream, torch's current one, the buffer waits for the work
+    that it has been given. Without, nothing may be left to do, or `after_torch` comes later.
     """
     if not placement.shares_memory:
         host = buffer_from_dlpack(capsule_of(tensor), devices_of("cpu")[0], None)
         return copy_to_device(host, placement.device)
+    if placement.has_streams:
+        if tensor.data_ptr() % _GPU_ALIGNMENT:  # jaxlib copies for the CPU alone
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+        stream = None if stream is None else stream_after_torch(placement)
     return buffer_from_dlpack(capsule_of(tensor), placement.device, stream)
 
 
@@ -45,6 +54,17 @@ def import_donated(tensor: torch.Tensor, placement: Placement, stream: int | Non
     if not (placement.shares_memory and donates_in_place(placement.device)):
         return import_tensor(tensor, placement, stream)
     return donatable_buffer_from_dlpack(capsule_of(tensor), placement.device, stream, True)
+
+
+def import_undonated(
+    tensor: torch.Tensor, placement: Placement, stream: int | None = None
+) -> Buffer:
+    """A buffer that a program was given to write into, for a tensor that must not change.
+
+    A GPU's program writes into every such buffer. On the CPU a buffer of `import_tensor` is only
+    lent, and PJRT copies it.
+    """
+    return import_tensor(tensor.clone() if placement.has_streams else tensor, placement, stream)
 
 
 @functools.cache

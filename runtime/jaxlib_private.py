@@ -13,6 +13,7 @@ import jax
 import jax._src.distributed
 import jaxlib.version
 import numpy as np
+from jax._src import lib as _lib
 from jax.extend.mlir import ir
 from jaxlib import _jax, lapack, xla_client
 
@@ -37,6 +38,15 @@ donatable_buffer_from_dlpack: Callable[[Any, Any, Any, bool], Buffer] = (
 dlpack_from_buffer: Callable[[Buffer, Any], Any] = _jax.buffer_to_dlpack_managed_tensor
 
 LoadedExecutable: TypeAlias = _jax.LoadedExecutable
+
+
+def stream_of_imports(device: jax.Device) -> int:
+    """The handle of a stream that PJRT made for whoever fills the memory of imported buffers.
+
+    On a GPU: `buffer_from_dlpack` takes no other stream. A buffer waits for the work that this one
+    was given before.
+    """
+    return device.get_stream_for_external_ready_events()
 
 
 def platform_of(device: Any) -> str:
@@ -138,6 +148,9 @@ def compile_options(
     rows = [[device] for device in replicas] or [devices]
     ids = np.array([[device.id for device in row] for row in rows], dtype=np.int32)
     options.device_assignment = _jax.DeviceAssignment.create(ids)
+    if _lib.cuda_path is not None and platform_of(devices[0]) == "cuda":
+        # Where the wheels of CUDA's compiler are, which are on no path of XLA's.
+        options.executable_build_options.debug_options.xla_gpu_cuda_data_dir = _lib.cuda_path
     if debug_options:
         options.env_option_overrides = list(debug_options.items())
     return options

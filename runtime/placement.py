@@ -66,6 +66,7 @@ class Placement:
         own: the indices of those that are this process's: all of them, unless the program is one
             of several processes.
         processes: the ranks of the processes that they belong to.
+        has_streams: whether torch's work on the device is ordered by streams, as CUDA's is.
     """
 
     torch_device: torch.device
@@ -78,6 +79,7 @@ class Placement:
     platform: str = dataclasses.field(init=False)
     own: tuple[int, ...] = dataclasses.field(init=False)
     processes: tuple[int, ...] = dataclasses.field(init=False)
+    has_streams: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         here = self.devices[0].client.process_index()
@@ -88,16 +90,9 @@ class Placement:
         object.__setattr__(self, "device", self.devices[own[0] if own else 0])
         object.__setattr__(self, "platform", platform_of(self.devices[0]))
         object.__setattr__(self, "processes", tuple(sorted(ranks)))
-
-    @property
-    def own_devices(self) -> list[jax.Device]:
-        """The devices of this process."""
-        return [self.devices[i] for i in self.own]
-
-    @property
-    def has_streams(self) -> bool:
-        """Whether torch's work on the device is ordered by streams, as CUDA's is."""
-        return self.torch_device.type == "cuda"
+        # Programs that run in processes without torch have no device of torch's.
+        on_gpu = self.torch_device is not None and self.torch_device.type == "cuda"
+        object.__setattr__(self, "has_streams", on_gpu)
 
     def stream(self) -> int:
         """The handle of torch's current stream, where there are streams."""

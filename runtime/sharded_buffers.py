@@ -70,7 +70,8 @@ def import_part(tensor: torch.Tensor, sharding: Sharding, placement: Placement) 
 def _import_shard(shard: torch.Tensor, device: jax.Device, placement: Placement) -> Buffer:
     if placement.platform == "cpu":
         return import_tensor(shard, dataclasses.replace(placement, devices=(device,)))
-    return copy_to_device(import_tensor(shard, placement), device)
+    stream = placement.stream() if placement.has_streams else None
+    return copy_to_device(import_tensor(shard, placement, stream), device)
 
 
 def export_sharded(

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from bench.gpu_check.comparison import Check, against_eager, compiled, wait
 from bench.gpu_check.families import families
 from bench.gpu_check.models import models
+from bench.gpu_check.streams import streams
 from bench.timing import interleave
 
 
@@ -288,7 +289,18 @@ def overhead(device: str) -> Iterator[Check]:
 
 ITEMS: dict[str, Callable[[str], Iterator[Check]]] = {
     f.__name__: f
-    for f in (environment, tiny, zero_copy, training, lazy, families, overhead, memory, models)
+    for f in (
+        environment,
+        tiny,
+        streams,
+        zero_copy,
+        training,
+        lazy,
+        families,
+        overhead,
+        memory,
+        models,
+    )
 }
 
 

@@ -48,6 +48,19 @@ def test_misaligned_memory_is_copied(cpu):
     torch.testing.assert_close(export_buffer(buffer), tensor)
 
 
+def test_only_gpus_have_streams_for_imports(cpu):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="only implemented for GPU"):
+        jaxlib_private.stream_of_imports(cpu.device)
+
+
+def test_xla_is_told_where_cudas_compiler_is(cpu, monkeypatch):
+    monkeypatch.setattr(jaxlib_private._lib, "cuda_path", "/the/wheels")
+    monkeypatch.setattr(jaxlib_private, "platform_of", lambda device: "cuda")
+    assert b"/the/wheels" in jaxlib_private.compile_options({}, cpu.devices).SerializeAsString()
+    monkeypatch.setattr(jaxlib_private, "platform_of", lambda device: "cpu")
+    assert b"/the/wheels" not in jaxlib_private.compile_options({}, cpu.devices).SerializeAsString()
+
+
 def test_compile_and_execute(cpu):
     with make_ir_context():
         module = ir.Module.parse(ADD)

@@ -18,6 +18,7 @@ from xla_dynamo.programs.program import (
     Slot,
 )
 from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.streams import after_torch
 
 # Give functions for the buffers of inputs, and of frozen values, in the order of their slots.
 InputParts: TypeAlias = Callable[[Sequence[Input]], list[Supply]]
@@ -72,9 +73,15 @@ def supply_of(
         for parts_of, group in itertools.groupby(slots, supplier)
         for part in parts_of(list(group))
     ]
-    if len(parts) == 1:
-        return parts[0]
+    supply = parts[0] if len(parts) == 1 else _in_a_row(parts)
+    placement = memory.placement
+    if not placement.has_streams or placement.tensors is not None:
+        return supply
+    # Torch may copy inputs first, so what the program waits for is said when all are there.
+    return lambda args, stream: after_torch(supply(args, None), placement)
 
+
+def _in_a_row(parts: Sequence[Supply]) -> Supply:
     def supply(args: Sequence[Any], stream: int | None) -> list[Buffer]:
         buffers: list[Buffer] = []
         for part in parts:

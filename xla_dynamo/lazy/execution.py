@@ -24,6 +24,7 @@ from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.buffers import import_tensor
 from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.streams import wait_for_torch
 from xla_dynamo.torch_private import FakeTensorMode, storage_id
 
 Tensor: TypeAlias = torch.Tensor
@@ -64,7 +65,11 @@ class CompiledSlice:
         if self._on_buffers is None:
             return self._run_with_torch(part)
         placement = self._placement
-        stream = placement.stream() if placement.has_streams else None
+        stream = None
+        if placement.has_streams:
+            stream = placement.stream()
+            # Torch may still read values whose memory the program writes into.
+            wait_for_torch(placement)
         buffers = [v.buffer for v in part.inputs if v.buffer is not None]
         buffers += [import_tensor(n, placement, stream) for n in self._numbers_and_keys(part)]
         results, changed = self._on_buffers(buffers, stream)

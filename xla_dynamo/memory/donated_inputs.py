@@ -14,7 +14,7 @@ from xla_dynamo.memory.known_buffers import ready
 from xla_dynamo.memory.overlaps import are_apart
 from xla_dynamo.memory.restriding import preparation
 from xla_dynamo.programs.program import Donated
-from xla_dynamo.runtime.buffers import import_donated, import_tensor
+from xla_dynamo.runtime.buffers import import_donated, import_undonated
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import invert_perm
@@ -45,7 +45,8 @@ class DonatedInputs:
         tensors = [args[index] for index, *_ in self._slots]
         # Eager refuses to change inference tensors elsewhere, and so does copying back.
         foreign = not torch.is_inference_mode_enabled() and any(map(_is_inference, tensors))
-        give = import_tensor if foreign or not self._are_apart(tensors, args) else import_donated
+        apart = not foreign and self._are_apart(tensors, args)
+        give = import_donated if apart else import_undonated
         found = []
         for tensor, (_, prepare, as_bits) in zip(tensors, self._slots, strict=True):
             given = ready(tensor, _address_of(tensor), prepare)
