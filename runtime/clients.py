@@ -161,7 +161,10 @@ def has_clients() -> bool:
 def _make_client(platform: str, configuration: ClientConfiguration) -> Any:
     if platform == "cpu":
         keep_freed_memory()
-        return make_cpu_client(configuration.cpu_devices, job.joined()).local_devices()
+        here, count = job.joined(), configuration.cpu_devices
+        if here is None:
+            return make_cpu_client(count).local_devices()
+        return make_cpu_client(count, here.seat, here.service, here.host).local_devices()
     preallocates = "true" if configuration.preallocates else "false"
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", preallocates)
     return jax.local_devices(backend=platform)

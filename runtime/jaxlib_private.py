@@ -18,7 +18,7 @@ from jax.extend.mlir import ir
 from jaxlib import _jax, lapack, xla_client
 
 from xla_dynamo.runtime.mesh import Mesh, Sharding, Tiling
-from xla_dynamo.runtime.processes.job import Job
+from xla_dynamo.runtime.processes.environment import Seat
 
 # A PJRT buffer as jaxlib returns it. No code uses it as a jax.Array.
 Buffer: TypeAlias = _jax.ArrayImpl
@@ -97,23 +97,31 @@ def connect_to_coordination_service(where: str, rank: int, processes: int, secon
     return client
 
 
-def make_cpu_client(devices: int = 1, job: Job | None = None) -> _jax.Client:
+def make_cpu_client(
+    devices: int = 1, seat: Seat | None = None, service: Any = None, host: str = ""
+) -> _jax.Client:
     """A PJRT client for the CPU, as so many devices, beside those of the job's other processes.
 
     It runs a program in the thread that calls it.
 
+    Args:
+        devices: as how many it appears.
+        seat: which of several processes this one is.
+        service: the client of their coordination service.
+        host: the address at which they reach this host.
+
     JAX's own client hands all but the smallest programs to another thread, which costs 30 to 90 µs
     a call and gains nothing here: a call waits for its results.
     """
-    if job is None:
+    if seat is None:
         return xla_client.make_cpu_client(asynchronous=False, num_devices=devices)
     return xla_client.make_cpu_client(
         asynchronous=False,
         num_devices=devices,
-        distributed_client=job.service,
-        node_id=job.seat.rank,
-        num_nodes=job.seat.size,
-        collectives=_jax.make_gloo_tcp_collectives(job.service, hostname=job.host),
+        distributed_client=service,
+        node_id=seat.rank,
+        num_nodes=seat.size,
+        collectives=_jax.make_gloo_tcp_collectives(service, hostname=host),
     )
 
 
@@ -145,7 +153,7 @@ def compile_options(
         # Arguments are sharded as the module says, results as suits the program.
         build.allow_spmd_sharding_propagation_to_parameters = [False]
         build.allow_spmd_sharding_propagation_to_output = [True]
-    rows = [[device] for device in replicas] or [devices]
+    rows = [[device] for device in replicas] or [list(devices)]
     ids = np.array([[device.id for device in row] for row in rows], dtype=np.int32)
     options.device_assignment = _jax.DeviceAssignment.create(ids)
     if _lib.cuda_path is not None and platform_of(devices[0]) == "cuda":
@@ -249,7 +257,8 @@ def moved_over_processes(
     It is made of the shards of this process's devices, which lie as the tiling says. Those of an
     array that is not sharded evenly are padded to one size, as XLA's partitioner leaves them.
     """
-    padded = tuple(-(-n // c) * c for n, c in zip(shape, tiling.counts or (1,) * len(shape)))
+    counts = tiling.counts or (1,) * len(shape)
+    padded = tuple(-(-n // c) * c for n, c in zip(shape, counts, strict=True))
     with jax.enable_x64(True):  # else 64-bit types are narrowed
         aval = jax.core.ShapedArray(padded, shards[0].dtype)
         lying = _tiled_sharding(tiling, len(shape), tuple(devices))
@@ -267,7 +276,7 @@ def _mover(shape: tuple[int, ...], target: jax.sharding.NamedSharding) -> Callab
 def _tiled_sharding(
     tiling: Tiling, rank: int, devices: tuple[jax.Device, ...]
 ) -> jax.sharding.NamedSharding:
-    """A tiling as a sharding over a mesh of its own: an axis a dimension, and one of repetitions."""
+    """A tiling as a sharding over its own mesh: an axis a dimension, and one of repetitions."""
     counts = tiling.counts or (1,) * rank
     order = sorted(range(len(devices)), key=lambda i: (tiling.shards[i], i))
     grid = np.array([devices[i] for i in order]).reshape(*counts, -1)

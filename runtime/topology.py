@@ -15,7 +15,7 @@ from xla_dynamo.errors import OptionError
 from xla_dynamo.process_state import kept
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.clients import devices_of, has_clients, placement_on
-from xla_dynamo.runtime.jaxlib_private import numbered_devices
+from xla_dynamo.runtime.jaxlib_private import connect_to_coordination_service, numbered_devices
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.runtime.processes import job
 
@@ -208,7 +208,7 @@ def initialize_processes(patience: float | None = None) -> None:
             "the others first, by xla_dynamo.launch, runtime.use_spmd(), "
             "torch.distributed.init_process_group('xla') or runtime.initialize_processes()"
         )
-    job.join(patience)
+    job.join(connect_to_coordination_service, patience)
 
 
 def is_spmd() -> bool:

@@ -61,12 +61,6 @@ _LAZY = {
     "collective_broadcast": "xla_dynamo.distributed.collectives",
     "collective_permute": "xla_dynamo.distributed.collectives",
     "reduce_scatter": "xla_dynamo.distributed.collectives",
-    "REDUCE_AND": "xla_dynamo.distributed.collectives",
-    "REDUCE_MAX": "xla_dynamo.distributed.collectives",
-    "REDUCE_MIN": "xla_dynamo.distributed.collectives",
-    "REDUCE_MUL": "xla_dynamo.distributed.collectives",
-    "REDUCE_OR": "xla_dynamo.distributed.collectives",
-    "REDUCE_SUM": "xla_dynamo.distributed.collectives",
     "broadcast_master_param": "xla_dynamo.distributed.ordinals",
     "do_on_ordinals": "xla_dynamo.distributed.ordinals",
     "get_local_ordinal": "xla_dynamo.distributed.ordinals",
@@ -83,12 +77,6 @@ _LAZY = {
 }
 
 __all__ = [
-    "REDUCE_AND",
-    "REDUCE_MAX",
-    "REDUCE_MIN",
-    "REDUCE_MUL",
-    "REDUCE_OR",
-    "REDUCE_SUM",
     "CheckpointError",
     "CompileError",
     "Context",

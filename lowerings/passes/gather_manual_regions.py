@@ -49,7 +49,8 @@ def gather_manual_regions(module: ir.Module, target: Target) -> None:
     """Make an `sdy.manual_computation` of each level of the manual regions of a block.
 
     Assumes that the module has a mesh, and calls for the ends of regions. Leaves modules without
-    regions as they are, and those that processes run beside each other. The channels of collectives get numbers.
+    regions as they are, and those that processes run beside each other. The channels of collectives
+    get numbers.
 
     Raises:
         ShardingError: a shard leaves a region other than by an exit, or regions are nested.

@@ -1,27 +1,19 @@
-"""A process beside the job's: PJRT's coordination service, and who is there, late or gone.
+"""Who of a job's processes is there, late or gone, and whether they come to the same thing.
 
-The first process of a job starts it (`python -m xla_dynamo.runtime.processes.coordinator`), and it
-lives until all have left: PJRT ends every process whose coordination service has gone, so it must
-not die with one of them.
-
-Each process keeps a connection. It sends a beat every second or two, and an exchange before each
-program that runs over several processes. The coordinator answers when all members have sent
-theirs, or tells at once which one is gone, silent, or wants to run another program.
+It runs in a process of its own (`runtime.coordination`). Each of the job's processes keeps a
+connection to it, and sends a beat every second or two, and an exchange before each program that
+runs over several processes. The coordinator answers when all members have sent theirs, or tells at
+once which one is gone, silent, or has come to another program.
 """
 
-import argparse
 import dataclasses
-import json
-import os
-import sys
 import threading
 import time
 from multiprocessing.connection import Connection, Listener
-from typing import Any
 
 # After so many seconds without a beat a process is taken for stopped.
 SILENCE = 20.0
-_TICK = 1.0
+TICK = 1.0
 
 
 @dataclasses.dataclass(slots=True)
@@ -40,9 +32,9 @@ class _Exchange:
 class Coordinator:
     """The state of a job's processes, which a thread for each connection changes."""
 
-    def __init__(self, size: int, patience: float) -> None:
-        """Take the number of processes, and how many seconds one may be late."""
-        self._size, self._patience = size, patience
+    def __init__(self, patience: float) -> None:
+        """Take how many seconds a process may come later than the others."""
+        self._patience = patience
         self._lock = threading.RLock()
         self._connections: dict[int, Connection] = {}
         self._beats: dict[int, float] = {}
@@ -76,7 +68,7 @@ class Coordinator:
     def watch(self) -> None:
         """Fail what waits for processes that are silent or late; never returns."""
         while True:
-            time.sleep(_TICK)
+            time.sleep(TICK)
             with self._lock:
                 now = time.monotonic()
                 for members, exchange in list(self._open.items()):
@@ -161,43 +153,11 @@ def _difference(rank: int, about: str, other: int, other_about: str) -> str:
     return f"process {rank} has come to {about}, and process {other} to {other_about}"
 
 
-def _accept(listener: Listener, coordinator: Coordinator) -> None:
+def accept(listener: Listener, coordinator: Coordinator) -> None:
+    """Serve each process that connects, in a thread; never returns."""
     while True:
         try:
             connection = listener.accept()
         except Exception:  # somebody without the key, or who left at once
             continue
         threading.Thread(target=coordinator.serve, args=(connection,), daemon=True).start()
-
-
-def main() -> None:
-    """Serve until all processes have left.
-
-    Reads the key of its connections from the standard input, whose end tells that the process is
-    gone that started this one. Writes the ports that it listens at as JSON.
-    """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("size", type=int)
-    parser.add_argument("patience", type=float)
-    parser.add_argument("host")
-    given = parser.parse_args()
-    key = bytes.fromhex(sys.stdin.readline())
-    coordinator = Coordinator(given.size, given.patience)
-    listener = Listener((given.host, 0), backlog=given.size + 8, authkey=key)
-    threading.Thread(target=_accept, args=(listener, coordinator), daemon=True).start()
-    threading.Thread(target=coordinator.watch, daemon=True).start()
-    from xla_dynamo.runtime.jaxlib_private import start_coordination_service
-
-    service, port = start_coordination_service(given.host, given.size)
-    ports: dict[str, Any] = {"connections": listener.address[1], "service": port}
-    print(json.dumps(ports), flush=True)
-    sys.stdin.read()
-    time.sleep(_TICK)
-    while coordinator.has_company():
-        time.sleep(_TICK)
-    assert service
-    os._exit(0)  # the service would wait for processes that were killed
-
-
-if __name__ == "__main__":
-    main()

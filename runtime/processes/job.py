@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
-from typing import Any
+from typing import Any, TypeAlias
 
 from xla_dynamo.errors import OptionError, ProcessError
 from xla_dynamo.runtime.processes.environment import Seat, seat_from_environment
@@ -21,6 +22,9 @@ from xla_dynamo.runtime.processes.environment import Seat, seat_from_environment
 _BEAT = 2.0  # seconds between signs of life
 _BEGIN = 300.0  # seconds in which all processes must have come
 _PATIENCE = 600.0
+
+
+Connect: TypeAlias = Callable[[str, int, int, float], Any]
 
 
 class _Joined:
@@ -130,13 +134,15 @@ def seat() -> Seat:
     return _state.job.seat if _state.job is not None else seat_from_environment()
 
 
-def join(patience: float | None = None) -> Job | None:
+def join(connect: Connect, patience: float | None = None) -> Job | None:
     """Join the job that the environment tells of; every process of it must.
 
     A launcher wrote there what torchrun writes: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
     MASTER_ADDR and MASTER_PORT. Of Slurm's variables the numbers are taken.
 
     Args:
+        connect: the function that connects to PJRT's coordination service at "host:port", given
+            the rank, the number of processes, and the seconds in which all must have come.
         patience: how many seconds a process may come later than the others to what they run
             together, 600 unless given.
 
@@ -163,16 +169,13 @@ def join(patience: float | None = None) -> Job | None:
             f"process {found.rank} of {found.size} waited {_BEGIN:.0f} s for the first one at "
             f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} in vain: {error}"
         ) from error
-    from xla_dynamo.runtime.jaxlib_private import connect_to_coordination_service
-
-    where = f"{told['host']}:{told['service']}"
-    service = connect_to_coordination_service(where, found.rank, found.size, _BEGIN)
+    service = connect(f"{told['host']}:{told['service']}", found.rank, found.size, _BEGIN)
     _state.job = Job(found, connection, service, _own_address(told["host"], told["connections"]))
     return _state.job
 
 
 def _meeting_of(seat: Seat) -> Any:
-    """torch's store, where the first process writes how it is reached."""
+    """Torch's store, where the first process writes how it is reached."""
     import datetime
 
     from torch.distributed import PrefixStore, rendezvous
@@ -194,7 +197,7 @@ def _start_coordinator(seat: Seat, patience: float) -> dict[str, Any]:
     key = secrets.token_hex(16)
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "xla_dynamo.runtime.processes.coordinator"),
+            *(sys.executable, "-m", "xla_dynamo.runtime.coordination"),
             *(str(seat.size), str(patience), host),
         ],
         stdin=subprocess.PIPE,

@@ -69,6 +69,6 @@ def test_placements():
 
 
 def test_the_platform_of_a_gpu():
-    client = types.SimpleNamespace(platform="gpu", _raw_platform="cuda")
-    device = types.SimpleNamespace(platform="gpu", client=client)
+    client = types.SimpleNamespace(platform="gpu", _raw_platform="cuda", process_index=lambda: 0)
+    device = types.SimpleNamespace(platform="gpu", client=client, process_index=0)
     assert Placement(torch.device("cuda", 0), (device,)).platform == "cuda"

@@ -93,7 +93,7 @@ def test_sharded_programs(cpu):
     buffer = import_sharded(torch.ones(4, 2), rows, where)
     shapes = [shard.shape for shard in jaxlib_private.shards_of(buffer)]
     assert shapes == [(2, 2)] * 4, MOVED
-    first, second = jaxlib_private.result_tilings(loaded)
+    first, second = jaxlib_private.result_tilings(loaded, 4)
     assert first == rows.tiling(), MOVED  # by halves, each on two devices
     assert second.is_whole, MOVED
     twice, _ = jaxlib_private.executor(loaded)([buffer])

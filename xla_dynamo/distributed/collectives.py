@@ -64,7 +64,8 @@ def all_reduce(
             or a list, each of which is changed in place.
         scale: what results are multiplied by.
         groups: groups of ranks, of one size, each process in one; all of them in one unless given.
-        cctx, pin_layout: as in PyTorch/XLA, without effect: XLA orders collectives by itself.
+        cctx: as in PyTorch/XLA, without effect: XLA orders collectives by itself.
+        pin_layout: likewise.
 
     Returns:
         A new tensor of the input's shape and dtype; None for a list.
@@ -137,12 +138,16 @@ def reduce_scatter(
     """Reduce the tensors of a group's processes; each gets its part of the result.
 
     Args:
-        reduce_type, scale, groups, pin_layout: as for `all_reduce`.
+        reduce_type: as for `all_reduce`.
         input: a tensor or a list, whose size in `scatter_dim` is divisible by `shard_count`.
+        scale: what results are multiplied by.
         scatter_dim: the dimension along which the result is split.
         shard_count: the size of a group.
+        groups: as for `all_reduce`.
         output: a tensor, or a list, that takes the result.
-        channel_id, use_global_device_ids: as in PyTorch/XLA, without effect.
+        pin_layout: as in PyTorch/XLA, without effect.
+        channel_id: likewise.
+        use_global_device_ids: likewise.
 
     Raises:
         ShardingError, ProcessError: as `all_reduce`; or `shard_count` is not the size of a group.
@@ -173,7 +178,8 @@ def all_to_all(
         split_dimension: the dimension along which it is split.
         concat_dimension: the dimension along which the parts are put.
         split_count: the size of a group.
-        groups, pin_layout: as for `all_reduce`.
+        groups: as for `all_reduce`.
+        pin_layout: as for `all_reduce`.
 
     Raises:
         ShardingError, ProcessError: as `all_reduce`; or `split_count` is not the size of a group.
@@ -221,7 +227,8 @@ def collective_broadcast(
     Args:
         tensors: of the same shapes and dtypes in all.
         root_ordinal: whose they are: its index in each group.
-        groups, pin_layout: as for `all_reduce`.
+        groups: as for `all_reduce`.
+        pin_layout: as for `all_reduce`.
 
     Raises:
         ShardingError, ProcessError: as `all_reduce`; or there is no such index.

@@ -1,4 +1,4 @@
-"""Start the processes of a job on this host, each with a function to run (PyTorch/XLA's `launch`)."""
+"""Start the processes of a job on this host, each with a function to run: `launch`."""
 
 import os
 import socket

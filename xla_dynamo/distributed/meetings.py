@@ -9,7 +9,7 @@ from xla_dynamo.runtime.processes.job import seat
 
 
 def meeting(url: str, *args: Any, **options: Any) -> Iterator[tuple[Store, int, int]]:
-    """torch's store for the job's processes, and the rank and the number of this one.
+    """Torch's store for the job's processes, and the rank and the number of this one.
 
     They come from the environment that a launcher wrote; without one there is one process.
     """

@@ -10,6 +10,7 @@ import torch
 from xla_dynamo.distributed.collectives import Groups, all_reduce, collective_broadcast
 from xla_dynamo.lazy import steps
 from xla_dynamo.runtime.processes.job import joined, seat
+from xla_dynamo.torch_private import pytree
 
 
 def get_ordinal() -> int:
@@ -50,15 +51,13 @@ def do_on_ordinals(
     Tensors of the device 'xla' among the data arrive as tensors of the CPU. All processes call
     this, since they compute them together.
     """
-    given = torch.utils._pytree.tree_map_only(
+    given = pytree.tree_map_only(
         torch.Tensor, lambda t: t.cpu() if t.device.type == "xla" else t, list(data)
     )
     return target(*given) if seat().rank in ordinals else None
 
 
-def rendezvous(
-    tag: str, payload: bytes | str = b"", replicas: Sequence[int] = ()
-) -> list[bytes]:
+def rendezvous(tag: str, payload: bytes | str = b"", replicas: Sequence[int] = ()) -> list[bytes]:
     """Wait until all processes have come here; returns what each has brought, by rank.
 
     Args:
@@ -84,7 +83,7 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
         data: anything that pickles; tensors of the device 'xla' arrive as tensors of the CPU.
         reduce_fn: takes the list.
     """
-    on_host = torch.utils._pytree.tree_map_only(
+    on_host = pytree.tree_map_only(
         torch.Tensor, lambda t: t.detach().cpu() if t.device.type == "xla" else t, data
     )
     brought = rendezvous(tag, pickle.dumps(on_host))
@@ -101,7 +100,9 @@ def reduce_gradients(
 
     Args:
         optimizer: the optimizer.
-        groups, cctx, pin_layout: as for `all_reduce`.
+        groups: as for `all_reduce`.
+        cctx: as for `all_reduce`.
+        pin_layout: as for `all_reduce`.
     """
     count = seat().size if groups is None else len(groups[0])
     if joined() is None or count == 1:
@@ -125,7 +126,8 @@ def optimizer_step(
         optimizer: the optimizer.
         barrier: whether the step ends here, as at `sync()`; a loader of the device ends it, too.
         optimizer_args: what `optimizer.step()` is called with, by keyword.
-        groups, pin_layout: as for `all_reduce`.
+        groups: as for `all_reduce`.
+        pin_layout: as for `all_reduce`.
 
     Returns:
         What `optimizer.step()` returned.

@@ -11,46 +11,48 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ReduceOp, Work
+from torch.distributed import Work
 
+from xla_dynamo.distributed.c10d_forms import (
+    all_done,
+    done,
+    kind_of,
+    listed,
+    on_xla,
+    options_of,
+    put,
+)
 from xla_dynamo.distributed.device_meshes import let_meshes_be_of_processes
-from xla_dynamo.distributed.point_to_point import Receipt, receive, send
-from xla_dynamo.errors import ProcessError, UnsupportedError
+from xla_dynamo.distributed.point_to_point import receive, send
+from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
 from xla_dynamo.lazy.steps import unlazy
+from xla_dynamo.runtime.processes.environment import Seat
 from xla_dynamo.runtime.processes.job import Job, joined
 from xla_dynamo.runtime.topology import initialize_processes
-from xla_dynamo.torch_private import work_of_future
 
 Tensor: TypeAlias = torch.Tensor
 
-_REDUCTIONS = {
-    ReduceOp.SUM: "sum",
-    ReduceOp.AVG: "avg",
-    ReduceOp.PRODUCT: "product",
-    ReduceOp.MIN: "min",
-    ReduceOp.MAX: "max",
-    ReduceOp.BAND: "band",
-    ReduceOp.BOR: "bor",
-    ReduceOp.BXOR: "bxor",
-}
-
 
 def make_process_group(given: Any, options: Any) -> "XlaProcessGroup":
-    """The process group that torch asks for, with what it knows of it (`DistributedBackendOptions`).
+    """The process group that torch asks for.
+
+    Args:
+        given: torch's `DistributedBackendOptions`.
+        options: none are there.
 
     Raises:
         ProcessError: the ranks of torch are not those of the job's processes.
     """
     initialize_processes(given.timeout.total_seconds())
     here = joined()
+    seat = here.seat if here is not None else Seat()
     ranks = list(given.global_ranks_in_group) or list(range(given.group_size))
-    seat = (here.seat.rank, here.seat.size) if here is not None else (0, 1)
-    if given.group_rank >= len(ranks) or ranks[given.group_rank] != seat[0] or max(ranks) >= seat[1]:
+    if max(ranks) >= seat.size or ranks[given.group_rank] != seat.rank:
         raise ProcessError(
             f"init_process_group says that this is process {given.group_rank} of "
-            f"{given.group_size}, and the environment that it is {seat[0]} of {seat[1]}: leave rank "
-            "and world_size out, or let RANK and WORLD_SIZE say the same"
+            f"{given.group_size}, and the environment that it is {seat.rank} of {seat.size}: leave "
+            "rank and world_size out, or let RANK and WORLD_SIZE say the same"
         )
     let_meshes_be_of_processes()
     return XlaProcessGroup(given.store, given.group_rank, ranks, given.timeout, here)
@@ -121,35 +123,35 @@ class XlaProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Reduce each tensor over the processes, in place."""
-        tensors, opts = _listed(tensors), _options(dist.AllreduceOptions, opts, timeout)
-        if not _on_xla(tensors):
+        tensors, opts = listed(tensors), options_of(dist.AllreduceOptions, opts, timeout)
+        if not on_xla(tensors):
             return self._gloo.allreduce(tensors, opts)
         for t in tensors:
-            _put(t, self._reduced(t, opts.reduceOp))
-        return _done(tensors)
+            put(t, self._reduced(t, opts.reduceOp))
+        return done(tensors)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
         """Reduce each tensor over the processes, in place."""
         opts = opts or dist.AllreduceCoalescedOptions()
-        if not _on_xla(tensors):
+        if not on_xla(tensors):
             return self._gloo.allreduce_coalesced(tensors, opts)
         for t in tensors:
-            _put(t, self._reduced(t, opts.reduceOp))
-        return _done(tensors)
+            put(t, self._reduced(t, opts.reduceOp))
+        return done(tensors)
 
     def reduce(self, tensors: Any, opts: Any = None, *rest: Any) -> Work:
         """Reduce a tensor over the processes; the root's takes the result."""
-        tensors, opts = _listed(tensors), opts or dist.ReduceOptions()
-        if not _on_xla(tensors):
+        tensors, opts = listed(tensors), opts or dist.ReduceOptions()
+        if not on_xla(tensors):
             return self._gloo.reduce(tensors, opts)
         for t in tensors:
             reduced = self._reduced(t, opts.reduceOp)
             if self._rank == opts.rootRank:
-                _put(t, reduced)
-        return _done(tensors)
+                put(t, reduced)
+        return done(tensors)
 
     def _reduced(self, t: Tensor, op: Any) -> Tensor:
-        kind, factor = _kind(op)
+        kind, factor = kind_of(op)
         if factor is not None:
             t = t * factor
         return self._run(torch.ops.xla.all_reduce.default, t, kind)
@@ -157,31 +159,31 @@ class XlaProcessGroup(dist.ProcessGroup):
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Work:
         """Reduce the lists of all processes element by element; each gets the one of its rank."""
         opts = opts or dist.ReduceScatterOptions()
-        if not _on_xla(outputs):
+        if not on_xla(outputs):
             return self._gloo.reduce_scatter(outputs, inputs, opts)
         for output, parts in zip(outputs, inputs, strict=True):
             if len({p.shape for p in parts}) == 1:
-                _put(output, self._scattered(torch.stack(list(parts)), opts.reduceOp))
+                put(output, self._scattered(torch.stack(list(parts)), opts.reduceOp))
             else:  # of several sizes: each by itself
                 reduced = [self._reduced(p, opts.reduceOp) for p in parts]
-                _put(output, reduced[self._rank])
-        return _done(outputs)
+                put(output, reduced[self._rank])
+        return done(outputs)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """Reduce a tensor over the processes; each gets its part along the first dimension."""
         opts = opts or dist.ReduceScatterOptions()
-        if not _on_xla([output]):
+        if not on_xla([output]):
             return self._of_gloo("reduce_scatter_single", "_reduce_scatter_base")(
                 output, input, opts
             )
         parts = input.reshape(len(self._ranks), *output.shape)
-        _put(output, self._scattered(parts, opts.reduceOp))
-        return _done([output])
+        put(output, self._scattered(parts, opts.reduceOp))
+        return done([output])
 
     _reduce_scatter_base = reduce_scatter_single  # torch before 2.13
 
     def _scattered(self, parts: Tensor, op: Any) -> Tensor:
-        kind, factor = _kind(op)
+        kind, factor = kind_of(op)
         if factor is not None:
             parts = parts * factor
         return self._run(torch.ops.xla.reduce_scatter.default, parts, kind, 0)[0]
@@ -189,7 +191,7 @@ class XlaProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """`reduce_scatter_single` of each."""
         pairs = zip(outputs, inputs, strict=True)
-        return _all([self.reduce_scatter_single(o, i, opts) for o, i in pairs], outputs)
+        return all_done([self.reduce_scatter_single(o, i, opts) for o, i in pairs], outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -197,35 +199,35 @@ class XlaProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Give each tensor the elements that the root's has."""
-        if isinstance(tensors, Tensor):  # torch's short form: a tensor and the root
+        if isinstance(tensors, torch.Tensor):  # torch's short form: a tensor and the root
             root, opts = int(opts), dist.BroadcastOptions()
             tensors, opts.rootRank = [tensors], root
         opts = opts or dist.BroadcastOptions()
-        if not _on_xla(tensors):
+        if not on_xla(tensors):
             return self._gloo.broadcast(tensors, opts)
         for t in tensors:
-            _put(t, self._run(torch.ops.xla.collective_broadcast.default, t, opts.rootRank))
-        return _done(tensors)
+            put(t, self._run(torch.ops.xla.collective_broadcast.default, t, opts.rootRank))
+        return done(tensors)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Give each list the tensors of all processes, by rank."""
-        if isinstance(inputs, Tensor):  # torch's short form: a list and a tensor
+        if isinstance(inputs, torch.Tensor):  # torch's short form: a list and a tensor
             outputs, inputs, opts = [outputs], [inputs], None
         opts = opts or dist.AllgatherOptions()
-        if not _on_xla(inputs):
+        if not on_xla(inputs):
             return self._gloo.allgather(outputs, inputs, opts)
         for places, x in zip(outputs, inputs, strict=True):
             self._gather_into(places, x)
-        return _done([t for places in outputs for t in places])
+        return done([t for places in outputs for t in places])
 
     def _gather_into(self, places: Sequence[Tensor], x: Tensor) -> None:
         if len({p.shape for p in places}) == 1:
             for place, one in zip(places, self._gathered(x), strict=True):
-                _put(place, one)
+                put(place, one)
             return
         for rank, place in enumerate(places):  # of several sizes: each by itself
             given = x if rank == self._rank else torch.zeros_like(place)
-            _put(place, self._run(torch.ops.xla.collective_broadcast.default, given, rank))
+            put(place, self._run(torch.ops.xla.collective_broadcast.default, given, rank))
 
     def _gathered(self, x: Tensor) -> Tensor:
         return self._run(torch.ops.xla.all_gather.default, x.unsqueeze(0), 0)
@@ -233,54 +235,54 @@ class XlaProcessGroup(dist.ProcessGroup):
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """Give a tensor those of all processes, one behind the other."""
         opts = opts or dist.AllgatherOptions()
-        if not _on_xla([output]):
+        if not on_xla([output]):
             return self._of_gloo("all_gather_single", "_allgather_base")(output, input, opts)
-        _put(output, self._gathered(input).reshape(output.shape))
-        return _done([output])
+        put(output, self._gathered(input).reshape(output.shape))
+        return done([output])
 
     _allgather_base = all_gather_single  # torch before 2.13
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """`all_gather_single` of each."""
         pairs = zip(outputs, inputs, strict=True)
-        return _all([self.all_gather_single(o, i, opts) for o, i in pairs], outputs)
+        return all_done([self.all_gather_single(o, i, opts) for o, i in pairs], outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Work:
         """`allgather` of each tensor of a list; `output_lists` has a list for each process."""
-        if not _on_xla(inputs):
+        if not on_xla(inputs):
             return self._gloo.allgather_coalesced(
                 output_lists, inputs, opts or dist.AllgatherOptions()
             )
         for number, x in enumerate(inputs):
             self._gather_into([places[number] for places in output_lists], x)
-        return _done([t for places in output_lists for t in places])
+        return done([t for places in output_lists for t in places])
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Work:
         """Give the root the tensors of all processes, by rank."""
         opts = opts or dist.GatherOptions()
-        if not _on_xla(inputs):
+        if not on_xla(inputs):
             return self._gloo.gather(outputs, inputs, opts)
         for number, x in enumerate(inputs):
             gathered = self._gathered(x)
             if self._rank == opts.rootRank:
                 for place, one in zip(outputs[number], gathered, strict=True):
-                    _put(place, one)
-        return _done([t for places in outputs for t in places])
+                    put(place, one)
+        return done([t for places in outputs for t in places])
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Work:
         """Give each process the tensor of its rank in the root's list."""
         opts = opts or dist.ScatterOptions()
-        if not _on_xla(outputs):
+        if not on_xla(outputs):
             return self._gloo.scatter(outputs, inputs, opts)
         for number, output in enumerate(outputs):
             if self._rank == opts.rootRank:
                 rows = torch.stack(list(inputs[number]))
             else:
                 rows = output.new_zeros(len(self._ranks), *output.shape)
-            _put(output, self._exchanged(rows)[opts.rootRank])
-        return _done(outputs)
+            put(output, self._exchanged(rows)[opts.rootRank])
+        return done(outputs)
 
     def _exchanged(self, rows: Tensor) -> Tensor:
         """Send each process the row of its rank; returns what each has sent."""
@@ -289,13 +291,13 @@ class XlaProcessGroup(dist.ProcessGroup):
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Send each process the tensor of its rank in a list."""
         opts = opts or dist.AllToAllOptions()
-        if not _on_xla(outputs):
+        if not on_xla(outputs):
             return self._gloo.alltoall(outputs, inputs, opts)
         given = [x.reshape(-1) for x in inputs]
         flat = self._exchange([*given], [o.numel() for o in outputs])
         for output, part in zip(outputs, flat, strict=True):
-            _put(output, part.reshape(output.shape))
-        return _done(outputs)
+            put(output, part.reshape(output.shape))
+        return done(outputs)
 
     def all_to_all_single(
         self,
@@ -307,7 +309,7 @@ class XlaProcessGroup(dist.ProcessGroup):
     ) -> Work:
         """Send each process a part of a tensor, along the first dimension."""
         opts = opts if isinstance(opts, dist.AllToAllOptions) else dist.AllToAllOptions()
-        if not _on_xla([output]):
+        if not on_xla([output]):
             return self._of_gloo("all_to_all_single", "alltoall_base")(
                 output, input, output_splits, input_splits, opts
             )
@@ -317,8 +319,8 @@ class XlaProcessGroup(dist.ProcessGroup):
         taken = list(output_splits) or [len(output) // count] * count
         given = [x.reshape(-1) for x in input.split(sent)]
         parts = self._exchange(given, [n * row for n in taken])
-        _put(output, torch.cat(parts).reshape(output.shape))
-        return _done([output])
+        put(output, torch.cat(parts).reshape(output.shape))
+        return done([output])
 
     alltoall_base = all_to_all_single  # torch before 2.13
 
@@ -338,27 +340,27 @@ class XlaProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Any, rank: int, tag: int = 0) -> Work:
         """Send a tensor to a process, which calls `recv`. 'xla' tensors go through the host."""
-        if not _on_xla(tensors):
+        if not on_xla(tensors):
             return self._gloo.send(tensors, rank, tag)
         return send(self._gloo, tensors, rank, tag)
 
     def recv(self, tensors: Any, rank: int, tag: int = 0) -> Work:
         """Receive a tensor from a process, which calls `send`."""
-        if not _on_xla(tensors):
+        if not on_xla(tensors):
             return self._gloo.recv(tensors, rank, tag)
         return receive(tensors, lambda hosts: self._gloo.recv(hosts, rank, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         """Receive a tensor from any process that sends one."""
-        if not _on_xla(tensors):
+        if not on_xla(tensors):
             return self._gloo.recv_anysource(tensors, tag)
         return receive(tensors, lambda hosts: self._gloo.recv_anysource(hosts, tag))
 
     def barrier(self, opts: Any = None, timeout: Any = None) -> Work:
         """Wait until all processes of the group have come here."""
         if self._job is not None:
-            self._job.agree(f"a barrier of {_told(self._ranks)}", b"", tuple(self._ranks))
-        return _done([])
+            self._job.agree(f"a barrier of the processes {self._ranks}", b"", tuple(self._ranks))
+        return done([])
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """`barrier`, whose error always names who has not come."""
@@ -368,7 +370,7 @@ class XlaProcessGroup(dist.ProcessGroup):
         """Begin a list of collectives. Each runs by itself all the same."""
 
     def _end_coalescing(self, device: Any = None) -> Work:
-        return _done([])
+        return done([])
 
     def _get_backend(self, device: Any) -> Any:
         """What runs the collectives of a device's tensors."""
@@ -388,61 +390,3 @@ class XlaProcessGroup(dist.ProcessGroup):
     def _of_gloo(self, *names: str) -> Callable[..., Work]:
         """Gloo's method, by the name that this version of torch has for it."""
         return next(getattr(self._gloo, n) for n in names if hasattr(self._gloo, n))
-
-
-def _listed(tensors: Any) -> list[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
-
-
-def _options(kind: Any, given: Any, timeout: Any) -> Any:
-    """Options from either of the forms in which torch gives them."""
-    if isinstance(given, kind):
-        return given
-    made = kind()
-    if given is not None:
-        made.reduceOp = given
-    return made
-
-
-def _on_xla(tensors: Any) -> bool:
-    """Whether tensors are of the device 'xla'."""
-    kinds = {t.device.type for t in tensors}
-    if "xla" in kinds and len(kinds) > 1:
-        raise UnsupportedError(f"a collective has tensors of the devices {sorted(kinds)}: move them")
-    return kinds == {"xla"}
-
-
-def _kind(op: Any) -> tuple[str, Any]:
-    """Our name of a reduction, and the factor of one that multiplies first."""
-    for known, name in _REDUCTIONS.items():
-        if op == known:
-            return name, None
-    if "PREMUL_SUM" in repr(op) or op == ReduceOp.RedOpType.PREMUL_SUM:
-        return "sum", op.__getstate__()[1]
-    raise UnsupportedError(f"torch.distributed's reduction {op} is not among the backend xla's")
-
-
-def _put(target: Tensor, value: Tensor) -> None:
-    with torch.no_grad():
-        target.detach().copy_(value)
-
-
-def _done(tensors: Any) -> Work:
-    """Work that is done."""
-    future: torch.futures.Future = torch.futures.Future()
-    future.set_result(list(tensors))
-    return work_of_future(future)
-
-
-def _all(works: list[Work], tensors: Any) -> Work:
-    for work in works:
-        if work is not None:
-            work.wait()
-    return _done(tensors)
-
-
-def _told(ranks: Sequence[int]) -> str:
-    return f"the processes {', '.join(map(str, ranks))}"
-
-
-assert Receipt

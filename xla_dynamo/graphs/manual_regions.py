@@ -96,7 +96,8 @@ def check_manual_regions(gm: GraphModule) -> None:
 
     Raises:
         ShardingError: a collective has no groups of the mesh's devices, or of processes where it is
-            outside of a region; a region has a mark, another region, or an effect; or a shard leaves it.
+            outside of a region; a region has a mark, another region, or an effect; or a shard
+            leaves it.
     """
     mesh = region_mesh(gm)
     for module in graphs_of(gm):

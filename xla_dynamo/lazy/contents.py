@@ -23,6 +23,7 @@ from xla_dynamo.torch_private import (
     DispatchKeySet,
     OpOverload,
     create_empty_tensor,
+    number_of_storage,
     storage_id,
 )
 
@@ -129,10 +130,10 @@ def cell_of(tensor: Tensor) -> Cell:
     return cell
 
 
-def let_go(storage: torch.UntypedStorage) -> None:
-    """Free the elements of a storage, whose next reader finds zeros."""
+def let_go(storage: int) -> None:
+    """Free the elements of a storage, given its number; its next reader finds zeros."""
     with lock:
-        cell = _cells.get(storage._cdata)
+        cell = _cells.get(storage)
         if cell is not None:
             cell.value = Value(cell.value.geometry)
             cell.views.clear()
@@ -228,7 +229,7 @@ class LoadedStorage(torch.UntypedStorage):
 
     def data_ptr(self) -> int:
         """No address, since there is no memory, but a number that no other storage has."""
-        return self._cdata
+        return number_of_storage(self)
 
 
 def new_storage(value: Value) -> torch.UntypedStorage:

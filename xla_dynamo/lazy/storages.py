@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from xla_dynamo.lazy.contents import let_go
+from xla_dynamo.torch_private import number_of_storage
 
 _address_of = torch.UntypedStorage.data_ptr
 _resize = torch.UntypedStorage.resize_
@@ -15,7 +16,7 @@ _resize = torch.UntypedStorage.resize_
 
 def _address(self: torch.UntypedStorage) -> int:
     """The address of the memory; of a storage of the device, a number that no other has."""
-    return self._cdata if self.device.type == "xla" else _address_of(self)
+    return number_of_storage(self) if self.device.type == "xla" else _address_of(self)
 
 
 def _resized(self: torch.UntypedStorage, size: int) -> Any:
@@ -26,7 +27,7 @@ def _resized(self: torch.UntypedStorage, size: int) -> Any:
     if self.device.type != "xla":
         return _resize(self, size)
     if size == 0:
-        let_go(self)
+        let_go(number_of_storage(self))
     return self
 
 

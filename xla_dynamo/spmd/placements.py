@@ -47,9 +47,7 @@ def to_device_mesh(mesh: Mesh, device_type: str = "xla") -> DeviceMesh:
         )
     ids = torch.tensor(mesh.device_ids).reshape(mesh.mesh_shape)
     of_processes = device_type != "xla"
-    return DeviceMesh(
-        device_type, ids, mesh_dim_names=mesh.axis_names, _init_backend=of_processes
-    )
+    return DeviceMesh(device_type, ids, mesh_dim_names=mesh.axis_names, _init_backend=of_processes)
 
 
 def convert_placements_to_partition_spec(

@@ -48,6 +48,7 @@ from xla_dynamo.torch_private.tensors import (
     is_function_wrapper,
     is_view,
     is_zero_tensor,
+    number_of_storage,
     storage_id,
     version_of,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "makes_state_in_groups",
     "mark_boxed",
     "mark_stepped",
+    "number_of_storage",
     "public_name",
     "region_of",
     "scaler_tensors",

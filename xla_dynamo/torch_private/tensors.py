@@ -14,6 +14,11 @@ def storage_id(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+def number_of_storage(storage: torch.UntypedStorage) -> int:
+    """The address of torch's own record of a storage, which no other that lives has."""
+    return storage._cdata
+
+
 def is_view(tensor: torch.Tensor) -> bool:
     """Whether autograd knows a tensor as a view of another."""
     return tensor._is_view()

@@ -59,9 +59,10 @@ def _indices(ctx: Context, devices: Sequence[int]) -> list[int]:
 
 
 def _channel(ctx: Context) -> dict[str, Any]:
-    """What an operation of devices has; one of processes is of replicas, which XLA means without."""
+    """What an operation of devices has; without, XLA takes it for one of replicas: processes."""
     device_to_device = 1
-    return {} if ctx.target.replicas else {"channel_handle": hlo.ChannelHandle.get(1, device_to_device)}
+    handle = hlo.ChannelHandle.get(1, device_to_device)
+    return {} if ctx.target.replicas else {"channel_handle": handle}
 
 
 def _by_id(ctx: Context) -> dict[str, Any]:

@@ -1,0 +1,78 @@
+"""Jobs of several processes for tests: each runs a function, and hands over what it returned.
+
+`python -m tests.processes.jobs FOLDER PROCESSES MODULE FUNCTION` is one.
+"""
+
+import dataclasses
+import importlib
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+SECONDS = 240
+
+
+@dataclasses.dataclass
+class Ended:
+    """A job that has ended.
+
+    Attributes:
+        results: what the function returned, by rank; None where it did not return.
+        status: the exit status of the launcher.
+        output: what all have written.
+    """
+
+    results: list
+    status: int
+    output: str
+
+
+def run_job(function, processes, devices=1, launcher=(), **environment):
+    """Run a function of no arguments in so many processes, each of so many virtual devices."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*(launcher or (sys.executable,)), "-m", "tests.processes.jobs", folder]
+        command += [str(processes), function.__module__, function.__name__]
+        ended = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "CPU_NUM_DEVICES": str(devices),
+                "XLA_DYNAMO_CACHE_DIR": folder,
+                "PYTHONWARNINGS": "ignore",
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        files = [pathlib.Path(folder) / f"result-{rank}" for rank in range(processes)]
+        results = [pickle.loads(f.read_bytes()) if f.exists() else None for f in files]
+    return Ended(results, ended.returncode, ended.stdout + ended.stderr)
+
+
+def results_of(function, processes, devices=1, **options):
+    """What a function returned in each of so many processes, all of which must end well."""
+    ended = run_job(function, processes, devices, **options)
+    assert ended.status == 0, ended.output[-6000:]
+    return ended.results
+
+
+def _run(index, folder, module, name):
+    import xla_dynamo
+
+    result = getattr(importlib.import_module(module), name)()
+    file = pathlib.Path(folder) / f"result-{xla_dynamo.runtime.global_ordinal()}"
+    file.write_bytes(pickle.dumps(result))
+
+
+if __name__ == "__main__":
+    import xla_dynamo
+
+    place, count, *what = sys.argv[1:]
+    given = None if "RANK" in os.environ else int(count)
+    xla_dynamo.launch(_run, (place, *what), nprocs=given)

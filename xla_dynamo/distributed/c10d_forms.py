@@ -1,0 +1,82 @@
+"""The forms in which torch.distributed gives a process group tensors, options and reductions."""
+
+from typing import Any, TypeAlias
+
+import torch
+from torch.distributed import ReduceOp, Work
+
+from xla_dynamo.errors import UnsupportedError
+from xla_dynamo.torch_private import work_of_future
+
+Tensor: TypeAlias = torch.Tensor
+
+_REDUCTIONS = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "avg",
+    ReduceOp.PRODUCT: "product",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+    ReduceOp.BAND: "band",
+    ReduceOp.BOR: "bor",
+    ReduceOp.BXOR: "bxor",
+}
+
+
+def listed(tensors: Any) -> list[Tensor]:
+    """The tensors, of which torch may give one by itself."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def options_of(kind: Any, given: Any, timeout: Any) -> Any:
+    """Options from either of the forms in which torch gives them."""
+    if isinstance(given, kind):
+        return given
+    made = kind()
+    if given is not None:
+        made.reduceOp = given
+    return made
+
+
+def on_xla(tensors: Any) -> bool:
+    """Whether tensors are of the device 'xla', and not of another.
+
+    Raises:
+        UnsupportedError: some are, and some are not.
+    """
+    kinds = {t.device.type for t in tensors}
+    if "xla" in kinds and len(kinds) > 1:
+        raise UnsupportedError(
+            f"a collective has tensors of the devices {sorted(kinds)}: give it one kind"
+        )
+    return kinds == {"xla"}
+
+
+def kind_of(op: Any) -> tuple[str, Any]:
+    """Our name of a reduction, and the factor of one that multiplies first."""
+    for known, name in _REDUCTIONS.items():
+        if op == known:
+            return name, None
+    if "PREMUL_SUM" in repr(op) or op == ReduceOp.RedOpType.PREMUL_SUM:
+        return "sum", op.__getstate__()[1]
+    raise UnsupportedError(f"torch.distributed's reduction {op} is not among the backend xla's")
+
+
+def put(target: Tensor, value: Tensor) -> None:
+    """Give a tensor the elements of another."""
+    with torch.no_grad():
+        target.detach().copy_(value)
+
+
+def done(tensors: Any) -> Work:
+    """Work that is done."""
+    future: torch.futures.Future = torch.futures.Future()
+    future.set_result(list(tensors))
+    return work_of_future(future)
+
+
+def all_done(works: list[Work], tensors: Any) -> Work:
+    """Wait for works, of which torch wants one."""
+    for work in works:
+        if work is not None:
+            work.wait()
+    return done(tensors)
