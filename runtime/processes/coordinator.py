@@ -150,7 +150,13 @@ def _names(ranks: list[int]) -> str:
 def _difference(rank: int, about: str, other: int, other_about: str) -> str:
     if about == other_about:
         return f"process {rank} and process {other} differ in {about}"
-    return f"process {rank} has come to {about}, and process {other} to {other_about}"
+    both = f"process {rank} has come to {about}, and process {other} to {other_about}"
+    if about.startswith("the program") and other_about.startswith("the program"):
+        both += (
+            ": all run one program, which a Python number, a size or a branch makes another where "
+            "it is not the same in all; pass such a number as a tensor"
+        )
+    return both
 
 
 def accept(listener: Listener, coordinator: Coordinator) -> None:

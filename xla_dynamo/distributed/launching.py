@@ -8,6 +8,7 @@ from typing import Any
 import torch.multiprocessing
 
 from xla_dynamo.errors import OptionError
+from xla_dynamo.lazy.registration import device
 from xla_dynamo.runtime.clients import has_clients
 from xla_dynamo.runtime.processes.job import seat
 from xla_dynamo.runtime.topology import initialize_processes
@@ -45,7 +46,7 @@ def launch(
     here = seat()
     if here.size > 1:
         _check_count(nprocs, here.local_size)
-        initialize_processes(patience)
+        _begin(patience)
         fn(here.local_rank, *args)
         return
     count = _default_count() if nprocs is None else nprocs
@@ -54,6 +55,7 @@ def launch(
     if start_method not in _METHODS:
         raise OptionError(f"start_method is one of {', '.join(_METHODS)}, not {start_method!r}")
     if count == 1:
+        _begin(patience)
         fn(0, *args)
         return
     if start_method == "fork" and has_clients():
@@ -103,8 +105,14 @@ def _run(
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )
-    initialize_processes(patience)
+    _begin(patience)
     fn(index, *args)
+
+
+def _begin(patience: float | None) -> None:
+    """Join the other processes, and make the device 'xla' known to torch, as functions expect."""
+    initialize_processes(patience)
+    device()
 
 
 def _check_count(nprocs: int | None, there: int) -> None:

@@ -26,6 +26,7 @@ from xla_dynamo.distributed.device_meshes import let_meshes_be_of_processes
 from xla_dynamo.distributed.point_to_point import receive, send
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
+from xla_dynamo.lazy.registration import device
 from xla_dynamo.lazy.steps import unlazy
 from xla_dynamo.runtime.processes.environment import Seat
 from xla_dynamo.runtime.processes.job import Job, joined
@@ -45,6 +46,7 @@ def make_process_group(given: Any, options: Any) -> "XlaProcessGroup":
         ProcessError: the ranks of torch are not those of the job's processes.
     """
     initialize_processes(given.timeout.total_seconds())
+    device()
     here = joined()
     seat = here.seat if here is not None else Seat()
     ranks = list(given.global_ranks_in_group) or list(range(given.group_size))
