@@ -110,7 +110,8 @@ def _line_of(module: ir.Module) -> str:
     """Where the user's code is that the last operation of a module comes from, if that is known."""
     functions = [op for op in module.body.operations if "main" in str(op.attributes["sym_name"])]
     *_, last = functions[0].regions[0].blocks[0].operations
-    given = [str(operand.owner.location) for operand in last.operands]
+    makers = [operand.owner for operand in last.operands]
+    given = [str(op.location) for op in makers if not isinstance(op, ir.Block)]
     found = [_USERS_LINE.search(text) for text in given]
     return next((f" ({one[1]}:{one[2]})" for one in found if one), "")
 

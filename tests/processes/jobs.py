@@ -8,9 +8,11 @@ import importlib
 import os
 import pathlib
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 SECONDS = 240
@@ -50,8 +52,7 @@ def run_job(function, processes, devices=1, launcher=(), **environment):
             text=True,
             timeout=SECONDS,
         )
-        files = [pathlib.Path(folder) / f"result-{rank}" for rank in range(processes)]
-        results = [pickle.loads(f.read_bytes()) if f.exists() else None for f in files]
+        results = _results(folder, processes)
     return Ended(results, ended.returncode, ended.stdout + ended.stderr)
 
 
@@ -60,6 +61,60 @@ def results_of(function, processes, devices=1, **options):
     ended = run_job(function, processes, devices, **options)
     assert ended.status == 0, ended.output[-6000:]
     return ended.results
+
+
+def run_apart(function, processes, **environment):
+    """Run a function in processes that nobody watches over: none is ended when another fails.
+
+    Returns what it returned in each, None where it did not, and what all have written.
+    """
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+        probe.close()
+        command = [sys.executable, "-m", "tests.processes.jobs", folder, str(processes)]
+        command += [function.__module__, function.__name__]
+        size = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+        started = [
+            subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={
+                    **os.environ,
+                    **{**place, **size, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    **{"XLA_DYNAMO_CACHE_DIR": folder, "PYTHONWARNINGS": "ignore"},
+                    **environment,
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(processes)
+        ]
+        end, written = time.monotonic() + SECONDS, ""
+        try:
+            waiting = dict(enumerate(started))
+            while waiting and time.monotonic() < end:
+                waiting = {r: p for r, p in waiting.items() if p.poll() is None}
+                stopped = [r for r in waiting if _is_stopped(waiting[r].pid)]
+                if len(stopped) == len(waiting):
+                    break
+                time.sleep(0.1)
+        finally:
+            for process in started:
+                process.kill()
+                written += process.communicate()[0]
+        return _results(folder, processes), written
+
+
+def _is_stopped(pid):
+    """Whether a process was stopped by a signal."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def _results(folder, processes):
+    files = [pathlib.Path(folder) / f"result-{rank}" for rank in range(processes)]
+    return [pickle.loads(f.read_bytes()) if f.exists() else None for f in files]
 
 
 def _run(index, folder, module, name):
