@@ -22,6 +22,7 @@ from xla_dynamo.lazy.memory import fallback_device, give_dtype
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.refusals import refuse_beyond_memory
 from xla_dynamo.lazy.signatures import Signature, signature_of
+from xla_dynamo.lazy.synchronised_norms import SYNCHRONISED
 from xla_dynamo.lazy.transfers import SPECIAL, to_device
 from xla_dynamo.runtime import metrics
 from xla_dynamo.spmd.collective_operators import COLLECTIVES
@@ -90,7 +91,7 @@ def _unchecked_kernel_of(op: OpOverload, signature: Signature) -> Callable[..., 
 
 
 def _kernel_of_whole_lists(op: OpOverload, signature: Signature) -> Callable[..., Any]:
-    special = SPECIAL.get(op) or FUSED.get(op)
+    special = SPECIAL.get(op) or FUSED.get(op) or SYNCHRONISED.get(op)
     if special is not None:
         return functools.partial(_special, special, signature)
     if op in INDEXING:
