@@ -4,12 +4,14 @@ Most changes are made once and stay: kernels of a few operators that ask a threa
 (`switched`, for `whole_resampling` and `refused_calls`), sizes in the shapes of resampling's
 gradients, the table of backends (`torch_threads`) and the empty module in the place of torch's own
 openxla (`registration`), Dynamo's limit of graphs, its rules for paged caches and recurrent layers
-and a listener to its log (`dynamo`), a hook behind optimizers (`changes`), our operators, and what
-the device 'xla' registers (`lazy.registration`). The flag "is compiling" is set for a block to one
-that says so in one thread alone (`torch_threads`). Torch's switches that `patch` of its
-configuration sets are each thread's own. Two switches are set for a block, and are torch's for all
-threads meanwhile: oneDNN, while a recurrent layer is traced, and the kind of attention, while a
-function for JAX is traced.
+and a listener to its log (`dynamo`), a hook behind optimizers (`changes`), our operators, what the
+device 'xla' registers (`lazy.registration`), the addresses and sizes that storages tell
+(`lazy.storages`), and, with a process group of the backend 'xla', the code of torch's device meshes
+and DTensors that leaves this device to torch_xla (`distributed.device_meshes`). The flag "is
+compiling" is set for a block to one that says so in one thread alone (`torch_threads`). Torch's
+switches that `patch` of its configuration sets are each thread's own. Two switches are set for a
+block, and are torch's for all threads meanwhile: oneDNN, while a recurrent layer is traced, and the
+kind of attention, while a function for JAX is traced.
 
 Torch's own exports change more for all threads: `run_decompositions` the kernels of all composite
 operators, `torch.export.export` the flags that tell that torch compiles and exports. A trace that

@@ -75,14 +75,16 @@ def run_apart(function, processes, **environment):
         command = [sys.executable, "-m", "tests.processes.jobs", folder, str(processes)]
         command += [function.__module__, function.__name__]
         size = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+        shared = {**place, **size, "XLA_DYNAMO_CACHE_DIR": folder, "PYTHONWARNINGS": "ignore"}
         started = [
             subprocess.Popen(
                 command,
                 cwd=ROOT,
                 env={
                     **os.environ,
-                    **{**place, **size, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    **{"XLA_DYNAMO_CACHE_DIR": folder, "PYTHONWARNINGS": "ignore"},
+                    **shared,
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
                     **environment,
                 },
                 stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""PyTorch/XLA's collectives among processes, against NumPy, on lazy tensors and in compiled code."""
+"""PyTorch/XLA's collectives among processes, lazy and compiled, against NumPy."""
 
 import numpy as np
 import pytest
@@ -81,7 +81,10 @@ def move_everything():
         "gather": (xm.all_gather(x, -1), torch.cat(each, 1)),
         "gather list": (torch.cat(xm.all_gather([x, x])), torch.cat(each * 2)),
         "gather into": (xm.all_gather(x, output=into), torch.cat(each)),
-        "scatter": (xm.reduce_scatter("sum", several, 2.0, 0, size), 2 * (total + 10 * size * rank)),
+        "scatter": (
+            xm.reduce_scatter("sum", several, 2.0, 0, size),
+            2 * (total + 10 * size * rank),
+        ),
         "all to all": (
             xm.all_to_all(several, 0, 1, size),
             torch.cat([e + 10 * rank for e in each], 1),
@@ -139,7 +142,9 @@ def say_everything():
     assert xm.rendezvous("some", b"x", replicas=range(size)) == [b"x"] * size
     total = xm.mesh_reduce("sum", torch.tensor(rank, device="xla"), sum)
     assert total == size * (size - 1) // 2
-    assert xm.do_on_ordinals(lambda a, b: a + b, (1, 2), ordinals=(1,)) == (3 if rank == 1 else None)
+    assert xm.do_on_ordinals(lambda a, b: a + b, (1, 2), ordinals=(1,)) == (
+        3 if rank == 1 else None
+    )
     model = torch.nn.Linear(2, 2)
     torch.nn.init.constant_(model.weight, rank + 1)
     model.to("xla")
@@ -182,7 +187,7 @@ def test_three_processes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", (2, 4, 5, 6))
+@pytest.mark.parametrize("processes", [2, 4, 5, 6])
 def test_other_numbers_of_processes(processes):
     check(processes)
 

@@ -87,13 +87,13 @@ def check(fault, moment):
         assert seconds < 40
 
 
-@pytest.mark.parametrize("fault", ("kill", "differ"))
+@pytest.mark.parametrize("fault", ["kill", "differ"])
 def test_one_of_three(fault):
     check(fault, 2)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", (0, 1, 7, 30))
+@pytest.mark.parametrize("moment", [0, 1, 7, 30])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_at_each_moment(fault, moment):
     check(fault, moment)

@@ -155,7 +155,7 @@ def test_wrappers_in_two_processes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", (3, 4, 5, 6))
+@pytest.mark.parametrize("processes", [3, 4, 5, 6])
 def test_every_form_in_more_processes(processes):
     assert results_of(differences, processes) == [[]] * processes
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch.multiprocessing
 
 from xla_dynamo.errors import OptionError
-from xla_dynamo.lazy.registration import device
 from xla_dynamo.runtime.clients import has_clients
 from xla_dynamo.runtime.processes.job import seat
 from xla_dynamo.runtime.topology import initialize_processes
@@ -111,8 +110,10 @@ def _run(
 
 def _begin(patience: float | None) -> None:
     """Join the other processes, and make the device 'xla' known to torch, as functions expect."""
+    from xla_dynamo.lazy import registration  # claims torch's place, so not before it is asked for
+
     initialize_processes(patience)
-    device()
+    registration.device()
 
 
 def _check_count(nprocs: int | None, there: int) -> None:

@@ -26,7 +26,6 @@ from xla_dynamo.distributed.device_meshes import let_meshes_be_of_processes
 from xla_dynamo.distributed.point_to_point import receive, send
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
-from xla_dynamo.lazy.registration import device
 from xla_dynamo.lazy.steps import unlazy
 from xla_dynamo.runtime.processes.environment import Seat
 from xla_dynamo.runtime.processes.job import Job, joined
@@ -45,8 +44,10 @@ def make_process_group(given: Any, options: Any) -> "XlaProcessGroup":
     Raises:
         ProcessError: the ranks of torch are not those of the job's processes.
     """
+    from xla_dynamo.lazy import registration  # claims torch's place, so not before it is asked for
+
     initialize_processes(given.timeout.total_seconds())
-    device()
+    registration.device()
     here = joined()
     seat = here.seat if here is not None else Seat()
     ranks = list(given.global_ranks_in_group) or list(range(given.group_size))
