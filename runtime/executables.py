@@ -81,7 +81,8 @@ def taking_turns(processes: tuple[int, ...], about: str, same: bytes) -> Iterato
         assert here is not None
         here.agree(about, same, processes)
         try:
-            yield
+            with here.watched():
+                yield
         except jax.errors.JaxRuntimeError as error:
             raise here.explain(error) from error
 

@@ -12,7 +12,7 @@ import time
 from multiprocessing.connection import Connection, Listener
 
 # After so many seconds without a beat a process is taken for stopped.
-SILENCE = 20.0
+SILENCE = 30.0
 TICK = 1.0
 
 

@@ -5,6 +5,7 @@ client's devices are those of all processes, of which each reaches its own.
 """
 
 import atexit
+import contextlib
 import json
 import os
 import secrets
@@ -12,7 +13,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection
 from typing import Any, TypeAlias
 
@@ -20,6 +22,8 @@ from xla_dynamo.errors import OptionError, ProcessError
 from xla_dynamo.runtime.processes.environment import Seat, seat_from_environment
 
 _BEAT = 2.0  # seconds between signs of life
+_LONG = 5.0  # after so many seconds inside a program one looks whether all are well
+_UNTIL_KNOWN = 5.0  # seconds in which it is known why a collective failed
 _BEGIN = 300.0  # seconds in which all processes must have come
 _PATIENCE = 600.0
 
@@ -46,6 +50,7 @@ class Job:
         self._connection = connection
         self._sending, self._asking = threading.Lock(), threading.Lock()
         self._failure = ""
+        self._inside: float | None = None  # since when a program of several processes runs
         connection.send(seat.rank)
         threading.Thread(target=self._beat, name="xla_dynamo-beat", daemon=True).start()
         atexit.register(self._leave)
@@ -72,14 +77,35 @@ class Job:
             return [payload]
         return self._ask("exchange", everyone, about, same, payload)
 
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Run a program of several processes in this block.
+
+        Nothing ends a program that waits for a process that is stopped. So this process is ended
+        then, with the error on its standard error.
+        """
+        self._inside = time.monotonic()
+        try:
+            yield
+        finally:
+            self._inside = None
+
     def explain(self, error: Exception) -> ProcessError:
         """The error for what a collective raised: it names the process that was lost, if any."""
-        try:
-            why = self._failure or self._ask("state")
-        except ProcessError as lost:
-            why = str(lost)
+        end = time.monotonic() + _UNTIL_KNOWN
+        while not (why := self._state()) and time.monotonic() < end:
+            time.sleep(0.1)
         self._failure = why or f"a collective failed: {error}"
         return self._error(self._failure)
+
+    def _state(self) -> str:
+        """Which process is gone or silent; empty if all are well."""
+        if self._failure:
+            return self._failure
+        try:
+            return self._ask("state")
+        except ProcessError:
+            return self._failure
 
     def _ask(self, *message: Any) -> Any:
         with self._asking:
@@ -105,12 +131,24 @@ class Job:
 
     def _beat(self) -> None:
         pause = threading.Event()
+        lost_since: float | None = None
         while not pause.wait(_BEAT):
             try:
                 with self._sending:
                     self._connection.send(("beat",))
             except OSError:
                 return
+            since = self._inside
+            if since is None or time.monotonic() - since < _LONG:
+                lost_since = None
+                continue
+            if not (why := self._state()):
+                continue
+            lost_since = lost_since or time.monotonic()
+            if time.monotonic() - lost_since > _UNTIL_KNOWN and self._inside == since:
+                print(f"{ProcessError.__qualname__}: {self._error(why)}", file=sys.stderr)
+                sys.stderr.flush()
+                os._exit(1)
 
     def _leave(self) -> None:
         try:

@@ -105,7 +105,7 @@ def move_everything():
 
 
 def compile_everything():
-    """Collectives in compiled functions, of ordinary tensors and of the device's, with gradients."""
+    """Collectives in compiled functions, of tensors of the CPU and of the device, with gradients."""
     rank, size = xm.runtime.global_ordinal(), xm.runtime.world_size()
     each = [given(r) + 1 for r in range(size)]
     wrong = []
