@@ -105,7 +105,7 @@ def move_everything():
 
 
 def compile_everything():
-    """Collectives in compiled functions, of tensors of the CPU and of the device, with gradients."""
+    """Collectives in compiled functions, of the CPU's tensors and the device's, with gradients."""
     rank, size = xm.runtime.global_ordinal(), xm.runtime.world_size()
     each = [given(r) + 1 for r in range(size)]
     wrong = []
