@@ -6,6 +6,7 @@ runs over several processes. The coordinator answers when all members have sent 
 once which one is gone, silent, or has come to another program.
 """
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -14,6 +15,7 @@ from multiprocessing.connection import Connection, Listener
 # After so many seconds without a beat a process is taken for stopped.
 SILENCE = 30.0
 TICK = 1.0
+_ENDED = "has ended"
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,9 +59,9 @@ class Coordinator:
                     if kind == "exchange":
                         self._take(rank, *content)
                     elif kind == "state":
-                        connection.send(("state", self._state()))
+                        self._send(rank, "state", self._state(*content))
                     elif kind == "bye":
-                        self._leave(rank, "has ended")
+                        self._leave(rank, _ENDED)
                         return
         except (EOFError, OSError):
             with self._lock:
@@ -91,7 +93,7 @@ class Coordinator:
         self, rank: int, members: tuple[int, ...], about: str, same: bytes, payload: bytes
     ) -> None:
         if self._failure:
-            self._connections[rank].send(("failed", self._failure))
+            self._send(rank, "failed", self._failure)
             return
         exchange = self._open.setdefault(members, _Exchange(time.monotonic()))
         first = next(iter(exchange.sent.items()), None)
@@ -103,9 +105,9 @@ class Coordinator:
         elif len(exchange.sent) == len(members):
             del self._open[members]
             self._last.update(dict.fromkeys(members, about))
-            answer = "done", [exchange.sent[r][2] for r in members]
+            payloads = [exchange.sent[r][2] for r in members]
             for r in members:
-                self._connections[r].send(answer)
+                self._send(r, "done", payloads)
 
     def _leave(self, rank: int, why: str) -> None:
         self._gone[rank] = why
@@ -127,19 +129,28 @@ class Coordinator:
         self._failure = self._failure or why
         for exchange in self._open.values():
             for rank in exchange.sent:
-                if rank in self._connections:
-                    self._connections[rank].send(("failed", self._failure))
+                self._send(rank, "failed", self._failure)
         self._open.clear()
 
-    def _state(self) -> str:
-        """Who is gone or silent; empty if all are well."""
+    def _send(self, rank: int, kind: str, answer: object) -> None:
+        """Answer a process, unless it has gone: then its own thread notices."""
+        if rank in self._connections:
+            with contextlib.suppress(OSError):
+                self._connections[rank].send((kind, answer))
+
+    def _state(self, has_failed: bool) -> str:
+        """Who is gone or silent; empty if all are well.
+
+        Whoever has ended had done its part, so it matters only where something has failed.
+        """
         if self._failure:
             return self._failure
-        crashed = [r for r, why in self._gone.items() if why != "has ended"]
-        if self._gone:
-            return self._why_gone(min(crashed or self._gone))
+        lost = [r for r, why in self._gone.items() if why != _ENDED]
+        if lost or (has_failed and self._gone):
+            return self._why_gone(min(lost or self._gone))
         now = time.monotonic()
-        silent = [r for r, beat in self._beats.items() if now - beat > SILENCE / 2]
+        beats = {r: beat for r, beat in self._beats.items() if r not in self._gone}
+        silent = [r for r, beat in beats.items() if now - beat > SILENCE / (2 if has_failed else 1)]
         return f"process {_names(silent)} is stopped, or cannot be reached" if silent else ""
 
 

@@ -93,17 +93,17 @@ class Job:
     def explain(self, error: Exception) -> ProcessError:
         """The error for what a collective raised: it names the process that was lost, if any."""
         end = time.monotonic() + _UNTIL_KNOWN
-        while not (why := self._state()) and time.monotonic() < end:
+        while not (why := self._state(has_failed=True)) and time.monotonic() < end:
             time.sleep(0.1)
         self._failure = why or f"a collective failed: {error}"
         return self._error(self._failure)
 
-    def _state(self) -> str:
+    def _state(self, has_failed: bool) -> str:
         """Which process is gone or silent; empty if all are well."""
         if self._failure:
             return self._failure
         try:
-            return self._ask("state")
+            return self._ask("state", has_failed)
         except ProcessError:
             return self._failure
 
@@ -142,7 +142,7 @@ class Job:
             if since is None or time.monotonic() - since < _LONG:
                 lost_since = None
                 continue
-            if not (why := self._state()):
+            if not (why := self._state(has_failed=False)):
                 continue
             lost_since = lost_since or time.monotonic()
             if time.monotonic() - lost_since > _UNTIL_KNOWN and self._inside == since:
@@ -202,12 +202,12 @@ def join(connect: Connect, patience: float | None = None) -> Job | None:
     try:
         told = json.loads(meeting.get("xla_dynamo"))
         connection = Client((told["host"], told["connections"]), authkey=bytes.fromhex(told["key"]))
+        service = connect(f"{told['host']}:{told['service']}", found.rank, found.size, _BEGIN)
     except (RuntimeError, OSError, EOFError) as error:
         raise ProcessError(
-            f"process {found.rank} of {found.size} waited {_BEGIN:.0f} s for the first one at "
-            f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} in vain: {error}"
+            f"process {found.rank} of {found.size} waited {_BEGIN:.0f} s in vain for the others, "
+            f"at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {error}"
         ) from error
-    service = connect(f"{told['host']}:{told['service']}", found.rank, found.size, _BEGIN)
     _state.job = Job(found, connection, service, _own_address(told["host"], told["connections"]))
     return _state.job
 

@@ -1,10 +1,10 @@
 """Start the processes of a job on this host, each with a function to run: `launch`."""
 
 import os
-import socket
 from collections.abc import Callable
 from typing import Any
 
+import torch.distributed
 import torch.multiprocessing
 
 from xla_dynamo.errors import OptionError
@@ -62,9 +62,9 @@ def launch(
             "this process has used XLA, whose threads a fork does not copy: launch with "
             "start_method='spawn', or before anything is compiled"
         )
-    torch.multiprocessing.start_processes(
-        _run, (fn, args, count, _free_port(), patience), count, start_method=start_method
-    )
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    given = (fn, args, count, store.port, patience)
+    torch.multiprocessing.start_processes(_run, given, count, start_method=start_method)
 
 
 def spawn(
@@ -103,6 +103,9 @@ def _run(
         LOCAL_WORLD_SIZE=str(count),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
+        # The store at the port is the launcher's, as torchrun's agent has it.
+        TORCHELASTIC_USE_AGENT_STORE="True",
+        TORCHELASTIC_RESTART_COUNT="0",
     )
     _begin(patience)
     fn(index, *args)
@@ -127,9 +130,3 @@ def _check_count(nprocs: int | None, there: int) -> None:
 def _default_count() -> int:
     is_on_gpus = os.environ.get("PJRT_DEVICE", "cuda").lower() == "cuda"
     return max(torch.cuda.device_count(), 1) if is_on_gpus else 1
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
