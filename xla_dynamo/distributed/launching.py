@@ -1,17 +1,19 @@
 """Start the processes of a job on this host, each with a function to run: `launch`."""
 
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch.distributed
 import torch.multiprocessing
 
-from xla_dynamo.errors import OptionError
+from xla_dynamo.errors import OptionError, ProcessError
 from xla_dynamo.runtime.clients import has_clients
 from xla_dynamo.runtime.processes.job import seat
 from xla_dynamo.runtime.topology import initialize_processes
 
+_LATER = 2.0  # seconds
 _METHODS = ("spawn", "forkserver", "fork")
 
 
@@ -108,7 +110,11 @@ def _run(
         TORCHELASTIC_RESTART_COUNT="0",
     )
     _begin(patience)
-    fn(index, *args)
+    try:
+        fn(index, *args)
+    except ProcessError:
+        time.sleep(_LATER)  # the launcher is to see first what the process named in it raised
+        raise
 
 
 def _begin(patience: float | None) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.process_state import kept
 from xla_dynamo.runtime import topology
-from xla_dynamo.runtime.jaxlib_private import device_numbers
+from xla_dynamo.runtime.jaxlib_private import numbered_devices
 from xla_dynamo.runtime.mesh import Mesh
 
 
@@ -93,7 +93,8 @@ def _arranged(devices: list[jax.Device], shape: tuple[int, ...]) -> np.ndarray:
         grid = create_device_mesh(shape, devices)
     except (NotImplementedError, ValueError) as error:
         raise ShardingError(f"no mesh of {shape} lies over {devices}: {error}") from error
-    numbers = device_numbers(devices[0].client)
+    every = numbered_devices(devices[0].client)
+    numbers = {device.id: number for number, device in enumerate(every)}
     return np.vectorize(lambda device: numbers[device.id], otypes=[int])(grid)
 
 
