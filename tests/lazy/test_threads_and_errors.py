@@ -150,6 +150,15 @@ def test_checks_raise_at_once():
     assert torch.linalg.inv(2 * torch.eye(3, device="xla")).sum().item() == 1.5
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler, which a process that was started in the background does not have."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("interrupted", ["lazily", "compiled"])
 def test_an_interrupted_step_leaves_its_values(interrupted, monkeypatch):
     """A program takes the memory of what it changes, so its results must not be lost."""
