@@ -93,8 +93,10 @@ def _one_at_a_time(
     module: ir.Module,
 ) -> Callable[[Sequence[Buffer]], list[list[Buffer]]]:
     """The call of a program of several devices, which returns when all are done."""
-    digest = digest_of_module(module) if len(processes) > 1 else ""
-    about, same = f"the program {digest[:12]}{_line_of(module)}", digest.encode()
+    about, same = "", b""
+    if len(processes) > 1:
+        digest = digest_of_module(module)
+        about, same = f"the program {digest[:12]}{_line_of(module)}", digest.encode()
 
     def alone(buffers: Sequence[Buffer]) -> list[list[Buffer]]:
         with taking_turns(processes, about, same):

@@ -27,7 +27,7 @@ def listed(tensors: Any) -> list[Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def options_of(kind: Any, given: Any, timeout: Any) -> Any:
+def options_of(kind: Any, given: Any) -> Any:
     """Options from either of the forms in which torch gives them."""
     if isinstance(given, kind):
         return given

@@ -1,4 +1,4 @@
-"""Send and receive tensors of the device 'xla' through the host's memory, by Gloo.
+"""Receive tensors of the device 'xla' through the host's memory, by Gloo.
 
 XLA's own point-to-point operations are parts of one program that both processes run, and nobody
 knows which program that is before both have called. Gloo's run by themselves.
@@ -57,16 +57,6 @@ class Receipt(Work):
         return self._work._source_rank()
 
     _source_rank = source_rank
-
-
-class _Sent(Receipt):
-    """A tensor that leaves: the host's copy lives until it has left."""
-
-
-def send(gloo: Any, tensors: Sequence[torch.Tensor], rank: int, tag: int) -> Work:
-    """Send 'xla' tensors to a process of the group."""
-    hosts = [t.detach().cpu().contiguous() for t in tensors]
-    return _Sent(gloo.send(hosts, rank, tag), hosts, hosts)
 
 
 def receive(tensors: Sequence[torch.Tensor], start: Callable[[list[torch.Tensor]], Work]) -> Work:

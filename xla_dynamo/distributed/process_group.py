@@ -23,7 +23,7 @@ from xla_dynamo.distributed.c10d_forms import (
     put,
 )
 from xla_dynamo.distributed.device_meshes import let_meshes_be_of_processes
-from xla_dynamo.distributed.point_to_point import receive, send
+from xla_dynamo.distributed.point_to_point import receive
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
 from xla_dynamo.lazy.steps import unlazy
@@ -112,7 +112,7 @@ class XlaProcessGroup(dist.ProcessGroup):
     def _run(self, op: Callable[..., Tensor], x: Tensor, *args: Any) -> Tensor:
         """The result of a collective of this group, which is computed by a program of its own."""
         x = x.detach()
-        if len(self._ranks) == 1 and not x.numel():
+        if len(self._ranks) == 1:  # each collective gives one process what it has
             return x.clone()
         with torch.no_grad():
             if not (x.is_contiguous() and shows_all(x)):  # a view may be another in each process
@@ -126,7 +126,7 @@ class XlaProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Reduce each tensor over the processes, in place."""
-        tensors, opts = listed(tensors), options_of(dist.AllreduceOptions, opts, timeout)
+        tensors, opts = listed(tensors), options_of(dist.AllreduceOptions, opts)
         if not on_xla(tensors):
             return self._gloo.allreduce(tensors, opts)
         for t in tensors:
@@ -345,7 +345,7 @@ class XlaProcessGroup(dist.ProcessGroup):
         """Send a tensor to a process, which calls `recv`. 'xla' tensors go through the host."""
         if not on_xla(tensors):
             return self._gloo.send(tensors, rank, tag)
-        return send(self._gloo, tensors, rank, tag)
+        return self._gloo.send([t.detach().cpu().contiguous() for t in tensors], rank, tag)
 
     def recv(self, tensors: Any, rank: int, tag: int = 0) -> Work:
         """Receive a tensor from a process, which calls `send`."""
