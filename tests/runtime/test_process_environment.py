@@ -6,9 +6,10 @@ from multiprocessing import Pipe
 
 import pytest
 
-from xla_dynamo.errors import OptionError
+from xla_dynamo.errors import OptionError, ProcessError
 from xla_dynamo.runtime.processes import coordinator
 from xla_dynamo.runtime.processes.environment import Seat, seat_from_environment
+from xla_dynamo.runtime.processes.job import Job
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
 SLURM = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}
@@ -111,3 +112,18 @@ def test_one_that_is_silent(connections, monkeypatch):
         connections[1].send(("beat",))
     assert "process 1" not in (why := answer(connections[0])[1])
     assert "process 2 has not been heard of" in why
+
+
+def test_the_error_names_who_was_lost_and_who_is_told():
+    judge = coordinator.Coordinator(patience=2)
+    ends = [Pipe() for _ in range(2)]
+    for _, theirs in ends:
+        threading.Thread(target=judge.serve, args=(theirs,), daemon=True).start()
+    job = Job(Seat(0, 2, 0, 2), ends[0][0], None, "")
+    ends[1][0].send(1)
+    ends[1][0].close()
+    with pytest.raises(ProcessError, match=r"process 1 was killed.*This is process 0 of 2"):
+        job.agree("a program")
+    with pytest.raises(ProcessError, match="process 1 was killed"):
+        job.gather("another", b"", members=(0, 1))
+    job.agree("what is its own", members=(0,))
