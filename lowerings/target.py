@@ -46,3 +46,8 @@ class Target:
     def is_cpu(self) -> bool:
         """Whether the platform is XLA:CPU."""
         return self.platform == "cpu"
+
+    @property
+    def donates(self) -> bool:
+        """Whether a program writes new values into its inputs' memory: not in shards of them."""
+        return self.platform in ("cpu", "cuda") and self.partitions == 1

@@ -232,7 +232,8 @@ class ProgramLowering(GraphLowering):
 
     def is_moved(self, node: Node) -> bool:
         """Whether a donated input's bits are updated in part; its buffer is nobody else's."""
-        if self.builder.request.placement is not None or self.symbols:
+        builder = self.builder
+        if not builder.target.is_cpu or builder.request.placement is not None or self.symbols:
             return False
         return self.fake_values[node].dtype is torch.bfloat16 and is_updated_in_part(node)
 
@@ -254,11 +255,11 @@ class ProgramLowering(GraphLowering):
         """The inputs into whose memory their new value can be written: dense ones.
 
         There are none if an effect may raise at the end, since inputs may change only after it,
-        none on platforms where donation was never tried, and none in a partitioned program: its
-        devices have shards of the inputs, or the same memory.
+        and none where the `Target` says so: on platforms where donation was never tried, and in a
+        partitioned program, whose devices have shards of the inputs, or the same memory.
         """
         target = self.builder.target
-        if not target.is_cpu or target.partitions > 1 or any(map(acts_behind, self.fake_values)):
+        if not target.donates or any(map(acts_behind, self.fake_values)):
             return {}
         written = [node.args[0] for node in self.gm.graph.nodes if writes_input(node)]
         dense = (n for n in written if input_layout(self.fake_values[n]).is_dense)
