@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
@@ -37,6 +37,24 @@ class DeviceTensors(Protocol):
 
     def mark(self, tensor: torch.Tensor, sharding: Sharding | None) -> None:
         """Shard the elements of a tensor over a mesh; None lets them lie on one device."""
+
+    def is_here(self, tensor: torch.Tensor) -> bool:
+        """Whether this process has all elements of a tensor, which is computed if it is pending.
+
+        Where it has not, all processes read the tensor together.
+        """
+
+    def shard_of(self, tensor: torch.Tensor, device: int) -> torch.Tensor:
+        """A copy, on the CPU, of what a device of this process holds of a sharded tensor.
+
+        The device is given by its place in the mesh of `sharding_of`.
+        """
+
+    def put_shards(self, tensor: torch.Tensor, shards: Mapping[torch.Size, torch.Tensor]) -> None:
+        """Give a sharded tensor the elements of its shards on this process's devices, by offsets.
+
+        The shards are tensors of the CPU that nobody else has.
+        """
 
     def over(self, buffer: Buffer, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
         """A tensor of the device with these contents, in the layout of its strides."""

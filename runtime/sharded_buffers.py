@@ -32,11 +32,17 @@ def import_sharded(tensor: torch.Tensor, sharding: Sharding, placement: Placemen
     and so is the whole of a tensor that is not sharded.
     """
     slices = sharding.tiling().slices(tensor.shape)
-    shards = [
-        _import_shard(tensor[slices[i]].contiguous(), placement.devices[i], placement)
-        for i in placement.own
-    ]
-    return array_over(tensor.shape, sharding, placement.devices, shards)
+    shards = [tensor[slices[i]].contiguous() for i in placement.own]
+    return import_shards(shards, tensor.shape, sharding, placement)
+
+
+def import_shards(
+    shards: Sequence[torch.Tensor], shape: Sequence[int], sharding: Sharding, placement: Placement
+) -> Buffer:
+    """A buffer of a mesh's devices, given the row-major shards of this process's, in order."""
+    own = [placement.devices[i] for i in placement.own]
+    buffers = [_import_shard(*one, placement) for one in zip(shards, own, strict=True)]
+    return array_over(shape, sharding, placement.devices, buffers)
 
 
 def import_part(tensor: torch.Tensor, sharding: Sharding, placement: Placement) -> Buffer:
@@ -63,8 +69,8 @@ def import_part(tensor: torch.Tensor, sharding: Sharding, placement: Placement) 
         first, *rest = tiling.slices(shape)[i]
         start = numbers.index(tiling.shards[i][0]) * rows
         shard = tensor[(slice(start, start + first.stop - first.start), *rest)]
-        shards.append(_import_shard(shard.contiguous(), placement.devices[i], placement))
-    return array_over(shape, sharding, placement.devices, shards)
+        shards.append(shard.contiguous())
+    return import_shards(shards, shape, sharding, placement)
 
 
 def _import_shard(shard: torch.Tensor, device: jax.Device, placement: Placement) -> Buffer:

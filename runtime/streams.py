@@ -23,7 +23,7 @@ from xla_dynamo.runtime.placement import Placement
 
 
 class _Marks(threading.local):
-    """For each device the event that this thread records again at each call (2 µs, a new one 12)."""
+    """For each device the event that this thread records at each call (2 µs; a new one 12)."""
 
     def __init__(self) -> None:
         self.of_device = functools.cache(lambda device: torch.cuda.Event())

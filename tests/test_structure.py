@@ -90,7 +90,7 @@ ROOMS = {
     " variants",
     "distributed": "lazy runtime runtime.processes spmd",
     "registration": "distributed",
-    "distributed_checkpoint": "runtime spmd training",
+    "distributed_checkpoint": "runtime runtime.processes spmd training",
     "reports": "backend dynamo events lowerings.passes options training",
     "xla_dynamo": "lazy",
     "command_line": "execution kernels reports runtime stablehlo",

@@ -2,8 +2,9 @@
 
 It runs in a process of its own (`runtime.coordination`). Each of the job's processes keeps a
 connection to it, and sends a beat every second or two, and an exchange before each program that
-runs over several processes. The coordinator answers when all members have sent theirs, or tells at
-once which one is gone, silent, or has come to another program.
+runs over several processes. What a thread exchanges in an order of its own goes over a channel,
+which is one more connection. The coordinator answers when all members have sent theirs, or tells
+at once which one is gone, silent, or has come to another program.
 """
 
 import contextlib
@@ -38,34 +39,34 @@ class Coordinator:
         """Take how many seconds a process may come later than the others."""
         self._patience = patience
         self._lock = threading.RLock()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[tuple[int, str], Connection] = {}  # by rank and channel
         self._beats: dict[int, float] = {}
         self._last: dict[int, str] = {}  # what each sent an exchange about before
         self._gone: dict[int, str] = {}
-        self._open: dict[tuple[int, ...], _Exchange] = {}
+        self._open: dict[tuple[str, tuple[int, ...]], _Exchange] = {}  # by channel and members
         self._failure = ""
 
     def serve(self, connection: Connection) -> None:
-        """Answer a process until it leaves."""
+        """Answer a process until it leaves; it says first its rank and the channel."""
+        rank, channel = connection.recv()
         try:
-            rank = connection.recv()
             with self._lock:
-                self._connections[rank] = connection
+                self._connections[rank, channel] = connection
                 self._beats[rank] = time.monotonic()
             while True:
                 kind, *content = connection.recv()
                 with self._lock:
                     self._beats[rank] = time.monotonic()
                     if kind == "exchange":
-                        self._take(rank, *content)
+                        self._take(rank, channel, *content)
                     elif kind == "state":
-                        self._send(rank, "state", self._state(*content))
+                        self._send(rank, channel, "state", self._state(*content))
                     elif kind == "bye":
-                        self._leave(rank, _ENDED)
+                        self._leave(rank, channel, _ENDED)
                         return
         except (EOFError, OSError):
             with self._lock:
-                self._leave(rank, "was killed, or has crashed")
+                self._leave(rank, channel, "was killed, or has crashed")
 
     def watch(self) -> None:
         """Fail what waits for processes that are silent or late; never returns."""
@@ -73,7 +74,7 @@ class Coordinator:
             time.sleep(TICK)
             with self._lock:
                 now = time.monotonic()
-                for members, exchange in list(self._open.items()):
+                for (_, members), exchange in list(self._open.items()):
                     missing = [r for r in members if r not in exchange.sent]
                     silent = [r for r in missing if now - self._beats.get(r, now) > SILENCE]
                     if silent:
@@ -90,12 +91,18 @@ class Coordinator:
                         )
 
     def _take(
-        self, rank: int, members: tuple[int, ...], about: str, same: bytes, payload: bytes
+        self,
+        rank: int,
+        channel: str,
+        members: tuple[int, ...],
+        about: str,
+        same: bytes,
+        payload: bytes,
     ) -> None:
         if self._failure:
-            self._send(rank, "failed", self._failure)
+            self._send(rank, channel, "failed", self._failure)
             return
-        exchange = self._open.setdefault(members, _Exchange(time.monotonic()))
+        exchange = self._open.setdefault((channel, members), _Exchange(time.monotonic()))
         first = next(iter(exchange.sent.items()), None)
         exchange.sent[rank] = about, same, payload
         if first is not None and (first[1][0] != about or first[1][1] != same):
@@ -103,16 +110,18 @@ class Coordinator:
         elif lost := [r for r in members if r in self._gone and r not in exchange.sent]:
             self._fail(self._why_gone(lost[0]))
         elif len(exchange.sent) == len(members):
-            del self._open[members]
+            del self._open[channel, members]
             self._last.update(dict.fromkeys(members, about))
             payloads = [exchange.sent[r][2] for r in members]
             for r in members:
-                self._send(r, "done", payloads)
+                self._send(r, channel, "done", payloads)
 
-    def _leave(self, rank: int, why: str) -> None:
+    def _leave(self, rank: int, channel: str, why: str) -> None:
+        self._connections.pop((rank, channel), None)
+        if channel:
+            return  # the connection of the process itself tells of its end
         self._gone[rank] = why
-        self._connections.pop(rank, None)
-        if any(rank in members for members in self._open):
+        if any(rank in members for _, members in self._open):
             self._fail(self._why_gone(rank))
 
     def has_company(self) -> bool:
@@ -127,16 +136,16 @@ class Coordinator:
     def _fail(self, why: str) -> None:
         """Tell all who wait, and whoever comes later."""
         self._failure = self._failure or why
-        for exchange in self._open.values():
+        for (channel, _), exchange in self._open.items():
             for rank in exchange.sent:
-                self._send(rank, "failed", self._failure)
+                self._send(rank, channel, "failed", self._failure)
         self._open.clear()
 
-    def _send(self, rank: int, kind: str, answer: object) -> None:
+    def _send(self, rank: int, channel: str, kind: str, answer: object) -> None:
         """Answer a process, unless it has gone: then its own thread notices."""
-        if rank in self._connections:
+        if (rank, channel) in self._connections:
             with contextlib.suppress(OSError):
-                self._connections[rank].send((kind, answer))
+                self._connections[rank, channel].send((kind, answer))
 
     def _state(self, has_failed: bool) -> str:
         """Who is gone or silent; empty if all are well.
@@ -159,6 +168,7 @@ def _names(ranks: list[int]) -> str:
 
 
 def _difference(rank: int, about: str, other: int, other_about: str) -> str:
+    (rank, about), (other, other_about) = sorted([(rank, about), (other, other_about)])
     if about == other_about:
         return f"process {rank} and process {other} differ in {about}"
     both = f"process {rank} has come to {about}, and process {other} to {other_about}"

@@ -50,3 +50,8 @@ def _seat(names: tuple[str, ...], environment: Mapping[str, str]) -> Seat:
     if seat.rank >= seat.size or seat.local_rank >= seat.local_size or seat.local_size > seat.size:
         raise OptionError(f"the environment variables {', '.join(names)} say {seat}: there is none")
     return seat
+
+
+def attempt(environment: Mapping[str, str] = os.environ) -> int:
+    """How often torchrun has started the job again: its store may still have what was written."""
+    return int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))

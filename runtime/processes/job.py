@@ -19,7 +19,7 @@ from multiprocessing.connection import Client, Connection
 from typing import Any, TypeAlias
 
 from xla_dynamo.errors import OptionError, ProcessError
-from xla_dynamo.runtime.processes.environment import Seat, seat_from_environment
+from xla_dynamo.runtime.processes.environment import Seat, attempt, seat_from_environment
 
 _BEAT = 2.0  # seconds between signs of life
 _LONG = 5.0  # after so many seconds inside a program one looks whether all are well
@@ -29,6 +29,7 @@ _PATIENCE = 600.0
 
 
 Connect: TypeAlias = Callable[[str, int, int, float], Any]
+Open: TypeAlias = Callable[[], Connection]
 
 
 class _Joined:
@@ -43,39 +44,27 @@ class Job:
         seat: which of its processes this one is.
         service: the client of PJRT's coordination service.
         host: the address at which the others reach this host.
+        failure: why nothing runs over all processes any more; empty while all is well.
     """
 
-    def __init__(self, seat: Seat, connection: Connection, service: Any, host: str) -> None:
+    def __init__(self, seat: Seat, open_: Open, service: Any, host: str) -> None:
+        """Take what opens a connection to the coordinator, beside the attributes."""
         self.seat, self.service, self.host = seat, service, host
-        self._connection = connection
-        self._sending, self._asking = threading.Lock(), threading.Lock()
-        self._failure = ""
+        self._open = open_
+        self.failure = ""
         self._inside: float | None = None  # since when a program of several processes runs
-        connection.send(seat.rank)
+        self._main = Channel(self, open_(), "")
+        self.agree, self.gather = self._main.agree, self._main.gather
         threading.Thread(target=self._beat, name="xla_dynamo-beat", daemon=True).start()
         atexit.register(self._leave)
 
-    def agree(self, about: str, same: bytes = b"", members: tuple[int, ...] = ()) -> None:
-        """Wait until the members have come to the same thing.
+    def channel(self, name: str) -> "Channel":
+        """A line of exchanges beside the job's own, in an order of its own: of another thread.
 
         Args:
-            about: what it is, for people.
-            same: what must be equal in all.
-            members: their ranks in order; () for all.
-
-        Raises:
-            ProcessError: one is gone, silent or late, or has come to something else.
+            name: what tells it from others, the same in all processes.
         """
-        self.gather(about, b"", same, members)
-
-    def gather(
-        self, about: str, payload: bytes, same: bytes = b"", members: tuple[int, ...] = ()
-    ) -> list[bytes]:
-        """`agree`, and the payloads of the members, in their order."""
-        everyone = members or tuple(range(self.seat.size))
-        if everyone == (self.seat.rank,):
-            return [payload]
-        return self._ask("exchange", everyone, about, same, payload)
+        return Channel(self, self._open(), name)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -95,35 +84,20 @@ class Job:
         end = time.monotonic() + _UNTIL_KNOWN
         while not (why := self._state(has_failed=True)) and time.monotonic() < end:
             time.sleep(0.1)
-        self._failure = why or f"a collective failed: {error}"
-        return self._error(self._failure)
+        self.failure = why or f"a collective failed: {error}"
+        return self.error(self.failure)
 
     def _state(self, has_failed: bool) -> str:
         """Which process is gone or silent; empty if all are well."""
-        if self._failure:
-            return self._failure
+        if self.failure:
+            return self.failure
         try:
-            return self._ask("state", has_failed)
+            return self._main.ask("state", has_failed)
         except ProcessError:
-            return self._failure
+            return self.failure
 
-    def _ask(self, *message: Any) -> Any:
-        with self._asking:
-            if self._failure:
-                raise self._error(self._failure)
-            try:
-                with self._sending:
-                    self._connection.send(message)
-                kind, answer = self._connection.recv()
-            except (EOFError, OSError) as error:
-                self._failure = f"the job's coordinator has gone ({error})"
-                raise self._error(self._failure) from error
-            if kind == "failed":
-                self._failure = answer
-                raise self._error(answer)
-            return answer
-
-    def _error(self, why: str) -> ProcessError:
+    def error(self, why: str) -> ProcessError:
+        """The error of this process for why nothing runs over all of them any more."""
         return ProcessError(
             f"{why}. This is process {self.seat.rank} of {self.seat.size}; nothing can run over "
             "all of them any more: end them, and start again from the last checkpoint"
@@ -133,10 +107,7 @@ class Job:
         pause = threading.Event()
         lost_since: float | None = None
         while not pause.wait(_BEAT):
-            try:
-                with self._sending:
-                    self._connection.send(("beat",))
-            except OSError:
+            if not self._main.tell("beat"):
                 return
             since = self._inside
             if since is None or time.monotonic() - since < _LONG:
@@ -146,17 +117,75 @@ class Job:
                 continue
             lost_since = lost_since or time.monotonic()
             if time.monotonic() - lost_since > _UNTIL_KNOWN and self._inside == since:
-                print(f"{ProcessError.__qualname__}: {self._error(why)}", file=sys.stderr)
+                print(f"{ProcessError.__qualname__}: {self.error(why)}", file=sys.stderr)
                 sys.stderr.flush()
                 os._exit(1)
 
     def _leave(self) -> None:
+        self._main.tell("bye")
+
+
+class Channel:
+    """A connection to the coordinator: what is exchanged over it is in one order in all processes.
+
+    Both methods are the job's too, for the programs that run over several processes.
+    """
+
+    def __init__(self, job: Job, connection: Connection, name: str) -> None:
+        """Take the job, a new connection, and what tells it from the job's others."""
+        self._job, self._connection = job, connection
+        self._sending, self._asking = threading.Lock(), threading.Lock()
+        connection.send((job.seat.rank, name))
+
+    def agree(self, about: str, same: bytes = b"", members: tuple[int, ...] = ()) -> None:
+        """Wait until the members have come to the same thing.
+
+        Args:
+            about: what it is, for people.
+            same: what must be equal in all.
+            members: their ranks in order; () for all.
+
+        Raises:
+            ProcessError: one is gone, silent or late, or has come to something else.
+        """
+        self.gather(about, b"", same, members)
+
+    def gather(
+        self, about: str, payload: bytes, same: bytes = b"", members: tuple[int, ...] = ()
+    ) -> list[bytes]:
+        """`agree`, and the payloads of the members, in their order."""
+        seat = self._job.seat
+        everyone = members or tuple(range(seat.size))
+        if everyone == (seat.rank,):
+            return [payload]
+        return self.ask("exchange", everyone, about, same, payload)
+
+    def tell(self, *message: Any) -> bool:
+        """Send what has no answer; whether the coordinator is still there."""
         try:
             with self._sending:
-                self._connection.send(("bye",))
-                self._connection.close()
+                self._connection.send(message)
         except OSError:
-            pass
+            return False
+        return True
+
+    def ask(self, *message: Any) -> Any:
+        """Send what has an answer, and wait for it."""
+        job = self._job
+        with self._asking:
+            if job.failure:
+                raise job.error(job.failure)
+            try:
+                with self._sending:
+                    self._connection.send(message)
+                kind, answer = self._connection.recv()
+            except (EOFError, OSError) as error:
+                job.failure = f"the job's coordinator has gone ({error})"
+                raise job.error(job.failure) from error
+            if kind == "failed":
+                job.failure = answer
+                raise job.error(answer)
+            return answer
 
 
 _state = _Joined()  # no `kept` state: a process joins once
@@ -201,14 +230,15 @@ def join(connect: Connect, patience: float | None = None) -> Job | None:
         meeting.set("xla_dynamo", json.dumps(_start_coordinator(found, patience or _PATIENCE)))
     try:
         told = json.loads(meeting.get("xla_dynamo"))
-        connection = Client((told["host"], told["connections"]), authkey=bytes.fromhex(told["key"]))
+        place, key = (told["host"], told["connections"]), bytes.fromhex(told["key"])
         service = connect(f"{told['host']}:{told['service']}", found.rank, found.size, _BEGIN)
+        host = _own_address(*place)
+        _state.job = Job(found, lambda: Client(place, authkey=key), service, host)
     except (RuntimeError, OSError, EOFError) as error:
         raise ProcessError(
             f"process {found.rank} of {found.size} waited {_BEGIN:.0f} s in vain for the others, "
             f"at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {error}"
         ) from error
-    _state.job = Job(found, connection, service, _own_address(told["host"], told["connections"]))
     return _state.job
 
 
@@ -226,7 +256,7 @@ def _meeting_of(seat: Seat) -> Any:
         )
     wait = datetime.timedelta(seconds=_BEGIN)
     store, *_ = next(rendezvous("env://", seat.rank, seat.size, timeout=wait))
-    return PrefixStore("xla_dynamo", store)
+    return PrefixStore(f"xla_dynamo/{attempt()}", store)
 
 
 def _start_coordinator(seat: Seat, patience: float) -> dict[str, Any]:

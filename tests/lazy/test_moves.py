@@ -186,3 +186,10 @@ def test_tensors_like_one_of_the_device_elsewhere(make, device):
     assert (made.dtype, made.stride()) == (expected.dtype, expected.stride())
     if device == "cpu":
         torch.testing.assert_close(made, expected)
+
+
+def test_whether_memory_is_pinned_asks_for_no_elements():
+    before = counter_value("CompileTime"), counter_value("aten::is_pinned")
+    x = torch.ones(3, device=XLA) * 2
+    assert not x.is_pinned()
+    assert (counter_value("CompileTime"), counter_value("aten::is_pinned")) == before

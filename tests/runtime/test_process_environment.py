@@ -47,7 +47,7 @@ def connections():
     for rank in range(3):
         ours, theirs = Pipe()
         threading.Thread(target=judge.serve, args=(theirs,), daemon=True).start()
-        ours.send(rank)
+        ours.send((rank, ""))
         found.append(ours)
     return found
 
@@ -119,8 +119,8 @@ def test_the_error_names_who_was_lost_and_who_is_told():
     ends = [Pipe() for _ in range(2)]
     for _, theirs in ends:
         threading.Thread(target=judge.serve, args=(theirs,), daemon=True).start()
-    job = Job(Seat(0, 2, 0, 2), ends[0][0], None, "")
-    ends[1][0].send(1)
+    job = Job(Seat(0, 2, 0, 2), lambda: ends[0][0], None, "")
+    ends[1][0].send((1, ""))
     ends[1][0].close()
     with pytest.raises(ProcessError, match=r"process 1 was killed.*This is process 0 of 2"):
         job.agree("a program")

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from torch.distributed import HashStore, Store, rendezvous
+from torch.distributed import HashStore, PrefixStore, Store, rendezvous
 
+from xla_dynamo.runtime.processes.environment import attempt
 from xla_dynamo.runtime.processes.job import seat
 
 
@@ -18,4 +19,5 @@ def meeting(url: str, *args: Any, **options: Any) -> Iterator[tuple[Store, int, 
         yield HashStore(), 0, 1
         return
     timeouts = {"timeout": options["timeout"]} if options.get("timeout") is not None else {}
-    yield next(rendezvous("env://", here.rank, here.size, **timeouts))
+    store, *who = next(rendezvous("env://", here.rank, here.size, **timeouts))
+    yield PrefixStore(f"attempt {attempt()}", store), *who

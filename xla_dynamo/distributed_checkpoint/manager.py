@@ -1,29 +1,31 @@
 """Checkpoints of a run: when to save, how many to keep, and which are there."""
 
+import contextlib
 import os
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
-
-import torch
 
 from xla_dynamo.distributed_checkpoint import preemption
 from xla_dynamo.distributed_checkpoint.folders import StepFolders
 from xla_dynamo.distributed_checkpoint.planners import SPMDLoadPlanner, SPMDSavePlanner
-from xla_dynamo.distributed_checkpoint.transfers import load_state, save_state, values_of
+from xla_dynamo.distributed_checkpoint.together import Together
+from xla_dynamo.distributed_checkpoint.transfers import load_state, prepared, save_state
 from xla_dynamo.errors import CheckpointError
-from xla_dynamo.runtime import marks
-from xla_dynamo.spmd import sharding_of
-from xla_dynamo.torch_private import pytree
 
 StateDict = dict[str, Any]
 
 
 class CheckpointManager:
-    """Saves checkpoints of a run in one process, and restores them: PyTorch/XLA's, by name.
+    """Saves checkpoints of a run, and restores them: PyTorch/XLA's, by name.
 
     Each checkpoint is a folder `path/STEP` that every reader of `torch.distributed.checkpoint`
-    can load. It appears whole or not at all, also where the process is killed while it saves.
+    can load. It appears whole or not at all, also where a process is killed while it saves.
+
+    In a job of several processes, which have joined each other, all of them make the manager and
+    call each of its methods, in the same order. Each writes the shards that its devices hold, and
+    reads those that they are to hold. The folder is one that all of them reach.
 
     >>> manager = CheckpointManager("checkpoints", save_interval=100, max_to_keep=3)
     >>> state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -80,9 +82,12 @@ class CheckpointManager:
         self.save_interval, self.max_to_keep = save_interval, max_to_keep
         self.chkpt_on_preemption = chkpt_on_preemption
         self._threads = num_of_threads
+        # What a thread saves is in an order of its own.
+        self._together, self._writers = Together(f"{path}"), Together(f"{path}, written")
         self._folders = StepFolders(path)
-        self._folders.clean()
+        self._together.first(f"the folder {self.base_path}", self._folders.clean)
         self._saving = threading.Lock()
+        self._most_pending = max_pending_async
         self._room = threading.Semaphore(max_pending_async)
         self._pool: ThreadPoolExecutor | None = None
         self._pending: list[Future[bool]] = []
@@ -96,8 +101,11 @@ class CheckpointManager:
 
     def should_save(self, step: int) -> bool:
         """Whether `save` takes a checkpoint at a step: by the interval, or after SIGTERM."""
-        preempted = self.chkpt_on_preemption and self.reached_preemption(step)
-        return step % self.save_interval == 0 or (preempted and not self._saved_on_preemption)
+        if step % self.save_interval == 0:
+            return True
+        return self.chkpt_on_preemption and self._any(
+            f"should_save({step})", lambda: preemption.noticed() and not self._saved_on_preemption
+        )
 
     def save(self, step: int, state_dict: StateDict, force: bool = False) -> bool:
         """Save a checkpoint if `should_save(step)`.
@@ -114,7 +122,11 @@ class CheckpointManager:
         Raises:
             CheckpointError: it could not be written, or an earlier one of `save_async`.
         """
-        return self._begin(step, force) and self._save(int(step), state_dict)
+        if not self._begin(step, force):
+            return False
+        if self._together.size > 1:
+            self.join()  # so that the order is the same in all processes
+        return self._save(int(step), prepared(state_dict, self._together))
 
     def save_async(self, step: int, state_dict: StateDict, force: bool = False) -> bool:
         """Copy the state dict, and save it in another thread: as `save`, whose arguments it takes.
@@ -131,9 +143,10 @@ class CheckpointManager:
             return False
         self._room.acquire()
         try:
-            copied = pytree.tree_map_only(torch.Tensor, _copy, values_of(state_dict))
+            planner = prepared(state_dict, self._together)
+            planner.hold()
             self._pool = self._pool or ThreadPoolExecutor(1, "checkpoints")
-            future = self._pool.submit(self._save, int(step), copied)
+            future = self._pool.submit(self._save, int(step), planner)
         except BaseException:
             self._room.release()
             raise
@@ -153,12 +166,10 @@ class CheckpointManager:
             CheckpointError: there is no such checkpoint, it is incomplete or damaged, or it lacks
                 something that the state dict has.
         """
-        if step not in self._folders.steps():
-            raise CheckpointError(
-                f"{self.base_path} has no complete checkpoint of step {step}; it has those of "
-                f"{self.all_steps()}"
-            )
-        load_state(state_dict, self._folders.of(step), SPMDLoadPlanner())
+        if self._together.size > 1:
+            wait(self._pending)
+        self._together.each(f"the checkpoint of step {step}", lambda: self._check(step))
+        load_state(state_dict, self._folders.of(step), SPMDLoadPlanner(), self._together)
 
     def join(self) -> None:
         """Wait for the checkpoints that `save_async` has begun.
@@ -177,34 +188,54 @@ class CheckpointManager:
         """
         if not self.chkpt_on_preemption:
             raise CheckpointError("this CheckpointManager has chkpt_on_preemption=False")
-        return preemption.noticed()
+        return self._any(f"reached_preemption({step})", preemption.noticed)
+
+    def _any(self, about: str, act: Callable[[], bool]) -> bool:
+        return any(self._together.each(about, act))
 
     def _begin(self, step: int, force: bool) -> bool:
         """Raise what earlier saves have failed of; whether to save now."""
         if step < 0:
             raise CheckpointError(f"steps are numbered from 0, unlike {step}")
-        while self._pending and self._pending[0].done():
+        if self._together.size == 1:
+            while self._pending and self._pending[0].done():
+                self._pending.pop(0).result()
+            return force or self.should_save(step)
+        if not (force or self.should_save(step)):
+            return False
+        # All processes raise at one step, whose threads end at times of their own.
+        while len(self._pending) >= self._most_pending:
             self._pending.pop(0).result()
-        return force or self.should_save(step)
+        return True
 
-    def _save(self, step: int, state_dict: StateDict) -> bool:
+    def _check(self, step: int) -> None:
+        if step not in self._folders.steps():
+            raise CheckpointError(
+                f"{self.base_path} has no complete checkpoint of step {step}; it has those of "
+                f"{self.all_steps()}"
+            )
+
+    def _save(self, step: int, planner: SPMDSavePlanner) -> bool:
         preempted = preemption.noticed()
-        with self._saving:
-            self._folders.clean()
-            with self._folders.writing(step) as folder:
-                save_state(state_dict, folder, SPMDSavePlanner(), self._threads)
-            if self.max_to_keep:
-                others = [other for other in self._folders.steps() if other != step]
-                for old in others[: len(others) + 1 - self.max_to_keep]:
-                    self._folders.remove(old)
+        together, about = self._writers, f"the checkpoint of step {step}"
+        with self._saving, contextlib.ExitStack() as stack:
+
+            def begin() -> str:
+                self._folders.clean()
+                return str(stack.enter_context(self._folders.writing(step)))
+
+            def end() -> None:
+                stack.close()
+                self._forget(step)
+
+            save_state(planner, together.first(about, begin), together, self._threads)
+            together.first(f"{about}, in its place", end)
         self._saved_on_preemption = self._saved_on_preemption or preempted
         return True
 
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor in the memory of the CPU, marked as the tensor is sharded."""
-    copied = tensor.detach().to("cpu", copy=True)
-    sharding = sharding_of(tensor)
-    if sharding is not None:
-        marks.mark(copied, sharding)
-    return copied
+    def _forget(self, step: int) -> None:
+        """Remove the checkpoints that are not to be kept beside the newest, that of a step."""
+        if self.max_to_keep:
+            others = [other for other in self._folders.steps() if other != step]
+            for old in others[: len(others) + 1 - self.max_to_keep]:
+                self._folders.remove(old)

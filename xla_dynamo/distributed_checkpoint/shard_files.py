@@ -15,11 +15,14 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from xla_dynamo.distributed_checkpoint.together import Together
 from xla_dynamo.errors import CheckpointError
 
 CHECKSUMS = "checksums.json"
 # CRC-32 by file, offset and length.
 Checksums: TypeAlias = dict[tuple[str, int, int], int]
+# A file, an offset and a length in it, and its CRC-32.
+Entry: TypeAlias = tuple[str, int, int, int]
 _PART = 1 << 24  # bytes that are read at once
 
 
@@ -34,15 +37,25 @@ class CheckpointWriter(FileSystemWriter):
         # Nothing is copied ahead: torch would ask the device 'xla' for streams, which it lacks.
         super().__init__(path, thread_count=thread_count, per_thread_copy_ahead=0)
 
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the checksums, and then the metadata."""
-        entries = []
-        for result in (r for each in results for r in each):
-            where = result.storage_data
-            value = _checksum(self.path, where, result.index)
-            entries.append([where.relative_path, where.offset, where.length, value])
+    def checksums_of(self, results: list[WriteResult]) -> list[Entry]:
+        """The checksums of what this process has written."""
+        return [
+            (
+                where.relative_path,
+                where.offset,
+                where.length,
+                _checksum(self.path, where, result.index),
+            )
+            for result in results
+            for where in (result.storage_data,)
+        ]
+
+    def finish_with(
+        self, metadata: Metadata, results: list[list[WriteResult]], checksums: list[Entry]
+    ) -> None:
+        """Write the checksums of all processes, and then the metadata."""
         with open(pathlib.Path(self.path) / CHECKSUMS, "w") as file:
-            json.dump(entries, file)
+            json.dump(checksums, file)
             file.flush()
             os.fsync(file.fileno())
         super().finish(metadata, results)
@@ -52,8 +65,14 @@ class CheckpointReader(FileSystemReader):
     """`FileSystemReader` that checks all it reads before it changes anything.
 
     Checkpoints without a file of checksums are read, too. A shard is read once, however many shards
-    of the destination take a part of it.
+    of the destination take a part of it. Over several processes nothing changes in any before all
+    have checked what they read.
     """
+
+    def __init__(self, path: str | os.PathLike[str], together: Together) -> None:
+        """Take the folder, and the processes that read it."""
+        super().__init__(path)
+        self._together = together
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The metadata of the checkpoint.
@@ -82,9 +101,7 @@ class CheckpointReader(FileSystemReader):
         wanted: dict[MetadataIndex, list[ReadItem]] = {}
         for item in plan.items:
             wanted.setdefault(item.storage_index, []).append(item)
-        checksums = _read_checksums(pathlib.Path(self.path) / CHECKSUMS)
-        for index in wanted:
-            self._check(index, checksums)
+        self._together.each(f"the check of {self.path}", lambda: self._check_all(wanted))
         for index, items in wanted.items():
             if self.storage_data[index].transform_descriptors:
                 super().read_data(LoadPlan(items), planner)  # torch undoes its own transforms
@@ -95,6 +112,11 @@ class CheckpointReader(FileSystemReader):
         done: Future = Future()
         done.set_result(None)
         return done
+
+    def _check_all(self, wanted: Iterable[MetadataIndex]) -> None:
+        checksums = _read_checksums(pathlib.Path(self.path) / CHECKSUMS)
+        for index in wanted:
+            self._check(index, checksums)
 
     def _check(self, index: MetadataIndex, checksums: Checksums | None) -> None:
         if index not in self.storage_data:

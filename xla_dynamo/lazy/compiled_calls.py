@@ -1,13 +1,13 @@
 """Compiled graphs on 'xla' tensors: their programs take and give the buffers of computed values."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
 from xla_dynamo.lazy import contents, memory, random_state
 from xla_dynamo.lazy.contents import Value, cell_of, geometry_of, new_tensor, shows_all
 from xla_dynamo.lazy.execution import compute, left_pending, running, tensors_behind
-from xla_dynamo.lazy.sharding import gather, mark
+from xla_dynamo.lazy.sharding import gather, is_here, mark, put_shards, shard_of
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Sharding
@@ -57,6 +57,18 @@ class LazyTensors:
             gather(tensor)
         else:
             mark(tensor, sharding)
+
+    def is_here(self, tensor: torch.Tensor) -> bool:
+        """Whether this process has all elements of a tensor, which is computed if it is pending."""
+        return is_here(tensor)
+
+    def shard_of(self, tensor: torch.Tensor, device: int) -> torch.Tensor:
+        """A copy, on the CPU, of what a device of this process holds of a sharded tensor."""
+        return shard_of(tensor, device)
+
+    def put_shards(self, tensor: torch.Tensor, shards: Mapping[torch.Size, torch.Tensor]) -> None:
+        """Give a sharded tensor the elements of its shards on this process's devices."""
+        put_shards(tensor, shards)
 
     def over(self, buffer: Buffer, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
         """A tensor of the device with these contents."""

@@ -1,5 +1,8 @@
 """Shard tensors of the 'xla' device over a mesh: what is computed at once, the rest when it is."""
 
+import math
+from collections.abc import Mapping
+
 import torch
 
 from xla_dynamo.calls.buffer_calls import strides_layout
@@ -7,10 +10,19 @@ from xla_dynamo.lazy import contents, execution, memory
 from xla_dynamo.lazy.contents import Value, cell_of, new_tensor, shows_all, shows_twice
 from xla_dynamo.lazy.transfers import uploaded
 from xla_dynamo.runtime import marks
+from xla_dynamo.runtime.buffers import download
 from xla_dynamo.runtime.clients import placement_over
+from xla_dynamo.runtime.jaxlib_private import shards_of
 from xla_dynamo.runtime.mesh import Sharding
-from xla_dynamo.runtime.sharded_buffers import gathered, import_part, import_sharded, spread
+from xla_dynamo.runtime.sharded_buffers import (
+    gathered,
+    import_part,
+    import_sharded,
+    import_shards,
+    spread,
+)
 from xla_dynamo.spmd.operators import mark_in_graph
+from xla_dynamo.torch_private import invert_perm
 
 
 def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
@@ -78,6 +90,63 @@ def gather(tensor: torch.Tensor) -> None:
         if value.buffer is not None and memory.sharding_of(value) is not None:
             elements = gathered(value.buffer, memory.placement())
             value.buffer = memory.buffer_of(elements.clone(), elements.size(), elements.stride())
+
+
+def is_here(tensor: torch.Tensor) -> bool:
+    """Whether this process has all elements of a tensor, which is computed if it is pending."""
+    with execution.running:
+        value = cell_of(tensor).value
+        if value.record is not None:
+            execution.compute([value])
+        sharding = memory.sharding_of(value)
+    if sharding is None:
+        return True
+    tiling, own = sharding.tiling(), placement_over(sharding.mesh, memory.placement()).own
+    return len({tiling.shards[i] for i in own}) == math.prod(tiling.counts)
+
+
+def shard_of(tensor: torch.Tensor, device: int) -> torch.Tensor:
+    """A copy, on the CPU, of what a device of this process holds of a sharded tensor.
+
+    Args:
+        tensor: a tensor that is computed and lies over the devices of a mesh.
+        device: the device's place in the mesh.
+    """
+    with execution.running:
+        value = cell_of(tensor).value
+        sharding = memory.sharding_of(value)
+        assert value.buffer is not None
+        assert sharding is not None
+        own = placement_over(sharding.mesh, memory.placement()).own
+        permutation = strides_layout(*value.geometry[1:3]).permutation
+        shard = download(shards_of(value.buffer)[own.index(device)])
+        return shard.permute(invert_perm(permutation))
+
+
+def put_shards(tensor: torch.Tensor, shards: Mapping[torch.Size, torch.Tensor]) -> None:
+    """Give a sharded tensor the elements of its shards on this process's devices.
+
+    Args:
+        tensor: a tensor that is computed and lies over the devices of a mesh.
+        shards: tensors of the CPU, by the offsets of what they hold.
+    """
+    with execution.running:
+        cell = cell_of(tensor)
+        sharding = memory.sharding_of(cell.value)
+        assert sharding is not None
+        placement = placement_over(sharding.mesh, memory.placement())
+        permutation = strides_layout(*cell.value.geometry[1:3]).permutation
+        slices = sharding.tiling().slices(tensor.shape)
+        offsets = [torch.Size([part.start for part in slices[i]]) for i in placement.own]
+        elements = [
+            shards[at].to(placement.torch_device).permute(permutation).contiguous()
+            for at in offsets
+        ]
+        size = [tensor.shape[d] for d in permutation]
+        buffer = import_shards(elements, size, sharding.permuted(permutation), placement)
+        with contents.lock:
+            cell.value = Value(cell.value.geometry, buffer)
+    torch.autograd.graph.increment_version(tensor)
 
 
 def _shard(value: Value, sharding: Sharding) -> None:
