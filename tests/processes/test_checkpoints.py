@@ -87,7 +87,8 @@ def train():
             file.write(json.dumps([number, losses[number]]) + "\n")
         if number:
             state["optimizer"] = optimizer.state_dict()
-            manager.save_async(number + 1, state, force=number + 1 == last)
+            save = getattr(manager, os.environ.get("SAVE", "save"))
+            save(number + 1, state, force=number + 1 == last)
     manager.join()
     return losses
 
@@ -109,7 +110,7 @@ def losses_in(folder, rank):
     return dict(map(json.loads, lines))
 
 
-def check_restart(folder, processes, devices, fault, moment):
+def check_restart(folder, processes, devices, fault, moment, save):
     """Train ten steps under torchrun, with a fault that ends the job once; go on in one process."""
     alone = losses_alone()
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
@@ -123,11 +124,14 @@ def check_restart(folder, processes, devices, fault, moment):
         LAST="10",
         FAULT=fault,
         MOMENT=str(moment),
+        SAVE=save,
     )
     assert ended.status == 0, ended.output[-6000:]
     assert (folder / "done").exists()
     assert f"This is process 0 of {processes}" in ended.output, ended.output[-6000:]
-    assert [min(losses) for losses in ended.results] == [5 if moment > 5 else 0] * processes
+    (first,) = {min(losses) for losses in ended.results}
+    # What `save_async` writes may not be there yet.
+    assert first in ({5} if moment > 5 and save == "save" else {0, 5})
     assert files_of(folder / "steps") == [".lock", "10", "5"]
     sizes = [
         sum(f.stat().st_size for f in (folder / "steps" / "10").glob(f"__{rank}_*.distcp"))
@@ -143,14 +147,14 @@ def check_restart(folder, processes, devices, fault, moment):
 
 
 def test_a_restart_goes_on_from_the_checkpoint(tmp_path):
-    check_restart(tmp_path, 2, 2, "kill", 7)
+    check_restart(tmp_path, 2, 2, "kill", 7, "save")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", [1, 4, 6, 8, 9])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_restarts_of_four_processes(tmp_path, fault, moment):
-    check_restart(tmp_path, 4, 2, fault, moment)
+    check_restart(tmp_path, 4, 2, fault, moment, "save_async")
 
 
 def ways_to_save():

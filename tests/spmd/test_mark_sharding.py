@@ -386,3 +386,16 @@ def test_a_mark_while_another_thread_compiles():
     with as_if_compiling():
         assert spmd.mark_sharding(x, WIDE, ("data", None)) is x
     assert spmd.sharding_of(x).axes == (("data",), ())
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_what_is_stacked_stays_where_it_is(dim):
+    """The stacked tensors' own first dimension is sharded: nothing may pass between devices."""
+    x = spmd.mark_sharding(torch.randn(16, 4, 6), ONE_AXIS, ("x", None, None))
+
+    def stacked(x):
+        return torch.stack([x, x.sin(), x * 2], dim) + 1
+
+    result, executable = sharded(stacked, x)
+    assert not collectives(executable)
+    torch.testing.assert_close(result, stacked(x))

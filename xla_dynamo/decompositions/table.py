@@ -34,6 +34,7 @@ _KEPT: dict[Any, str] = {
     aten.native_layer_norm_backward.default: "one rule, and part of the core ATen opset",
     aten.native_group_norm_backward.default: "torch's pieces sum half types without widening them",
     aten.detach.default: "its piece is the operand itself, an alias that torch refuses in a scan",
+    aten.stack.default: "a dimension of its own, where the piece joins one that may be sharded",
     aten.mv.default: "a dot, not a product and a sum over a broadcast matrix",
     aten.dot.default: "a dot, not a product and a sum",
     aten.vdot.default: "a dot, not a product and a sum",
