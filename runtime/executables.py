@@ -61,6 +61,17 @@ _USERS_LINE = re.compile(r'"([^"]+\.py)":(\d+)')
 _in_turn = threading.Lock()
 
 
+def check_sameness(placement: Placement, about: str, same: bytes) -> None:
+    """Let the processes of a partitioned program tell each other what must be equal in all.
+
+    Raises:
+        ProcessError: it is not, or a process is gone, silent or late.
+    """
+    here = job.joined()
+    if here is not None and len(placement.processes) > 1 and not placement.replicas:
+        here.agree(about, same, placement.processes)
+
+
 @contextlib.contextmanager
 def taking_turns(processes: tuple[int, ...], about: str, same: bytes) -> Iterator[None]:
     """Run a partitioned program in this block, when no other runs and all its processes have come.

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 import xla_dynamo as xm
-from tests.processes.jobs import run_apart, run_job
-from xla_dynamo import runtime
+from tests.processes.jobs import results_of, run_apart, run_job
+from xla_dynamo import runtime, spmd
 
 
 def kill():
@@ -144,6 +144,34 @@ def raise_in_the_last():
     if runtime.process_index() == 1:
         fail()
     xm.rendezvous("never")
+
+
+def draw_random_numbers():
+    """Dropout over one mesh, compiled and lazily: of one seed, and of another in each process."""
+    mesh = spmd.get_1d_mesh("data")
+    run = torch.compile(lambda x: torch.dropout(x, 0.5, True), backend="openxla")
+    told = []
+    for seed in (3, 3 + runtime.process_index()):
+        torch.manual_seed(seed)
+        x = spmd.mark_sharding(torch.ones(64), mesh, ("data",))
+        there = spmd.mark_sharding(torch.ones(64, device="xla"), mesh, ("data",))
+        for call in (lambda: run(x), lambda: torch.dropout(there, 0.5, True).cpu()):
+            try:
+                told.append(call())
+            except xm.ProcessError as error:
+                told.append(str(error))
+    return told
+
+
+def test_seeds_of_one_mesh():
+    told = results_of(draw_random_numbers, 2)
+    for compiled, lazy, *refused in told:
+        assert compiled.equal(told[0][0])
+        assert lazy.equal(told[0][1])
+        assert 0 < compiled.sum() < 128
+        assert 0 < lazy.sum() < 128
+        for message in refused:
+            assert "process 0 and process 1 differ in the seed of random numbers" in message
 
 
 def refusals():

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
+from xla_dynamo.runtime.executables import check_sameness
 from xla_dynamo.runtime.placement import Placement
 
 _seeds = threading.local()
@@ -28,6 +29,15 @@ def _generator(placement: Placement) -> torch.Generator | None:
 
 
 def draw_seed(placement: Placement) -> torch.Tensor:
-    """A fresh seed from torch's default CPU generator, so that manual_seed repeats a run."""
-    drawn = torch.empty(1, dtype=torch.int64, device="cpu")
-    return drawn.random_(generator=_generator(placement)).view(torch.uint64)
+    """A fresh seed from torch's default CPU generator, so that manual_seed repeats a run.
+
+    Raises:
+        ProcessError: the processes of one mesh have drawn different ones.
+    """
+    drawn = torch.empty(1, dtype=torch.int64, device="cpu").random_(generator=_generator(placement))
+    check_sameness(
+        placement,
+        "the seed of random numbers (call torch.manual_seed with one number in all processes)",
+        drawn.numpy().tobytes(),
+    )
+    return drawn.view(torch.uint64)
