@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("host", help="the address to listen at")
     given = parser.parse_args()
     key = bytes.fromhex(sys.stdin.readline())
-    coordinator = Coordinator(given.patience)
+    coordinator = Coordinator(given.size, given.patience)
     listener = Listener((given.host, 0), backlog=given.size + 8, authkey=key)
     threading.Thread(target=accept, args=(listener, coordinator), daemon=True).start()
     threading.Thread(target=coordinator.watch, daemon=True).start()

@@ -35,9 +35,9 @@ class _Exchange:
 class Coordinator:
     """The state of a job's processes, which a thread for each connection changes."""
 
-    def __init__(self, patience: float) -> None:
-        """Take how many seconds a process may come later than the others."""
-        self._patience = patience
+    def __init__(self, size: int, patience: float) -> None:
+        """Take the number of processes, and how many seconds one may come later than the others."""
+        self._everyone, self._patience = tuple(range(size)), patience
         self._lock = threading.RLock()
         self._connections: dict[tuple[int, str], Connection] = {}  # by rank and channel
         self._beats: dict[int, float] = {}
@@ -102,19 +102,22 @@ class Coordinator:
         if self._failure:
             self._send(rank, channel, "failed", self._failure)
             return
+        # What all do is short in both ways: of a thousand processes each would send a thousand.
+        members = members or self._everyone
         exchange = self._open.setdefault((channel, members), _Exchange(time.monotonic()))
         first = next(iter(exchange.sent.items()), None)
         exchange.sent[rank] = about, same, payload
         if first is not None and (first[1][0] != about or first[1][1] != same):
             self._fail(_difference(first[0], first[1][0], rank, about))
-        elif lost := [r for r in members if r in self._gone and r not in exchange.sent]:
-            self._fail(self._why_gone(lost[0]))
+        elif lost := [r for r in self._gone if r in members and r not in exchange.sent]:
+            self._fail(self._why_gone(min(lost)))
         elif len(exchange.sent) == len(members):
             del self._open[channel, members]
             self._last.update(dict.fromkeys(members, about))
             payloads = [exchange.sent[r][2] for r in members]
+            answer = payloads if any(payloads) else None
             for r in members:
-                self._send(r, channel, "done", payloads)
+                self._send(r, channel, "done", answer)
 
     def _leave(self, rank: int, channel: str, why: str) -> None:
         self._connections.pop((rank, channel), None)

@@ -155,10 +155,12 @@ class Channel:
     ) -> list[bytes]:
         """`agree`, and the payloads of the members, in their order."""
         seat = self._job.seat
-        everyone = members or tuple(range(seat.size))
-        if everyone == (seat.rank,):
+        if members == (seat.rank,):
             return [payload]
-        return self.ask("exchange", everyone, about, same, payload)
+        if len(members) == seat.size and members == tuple(range(seat.size)):
+            members = ()
+        answer = self.ask("exchange", members, about, same, payload)
+        return [b""] * (len(members) or seat.size) if answer is None else answer
 
     def tell(self, *message: Any) -> bool:
         """Send what has no answer; whether the coordinator is still there."""

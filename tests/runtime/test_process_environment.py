@@ -41,7 +41,7 @@ def test_seats_that_are_none(changed):
 @pytest.fixture
 def connections():
     """A coordinator's connections to three processes, which this test plays."""
-    judge = coordinator.Coordinator(patience=2)
+    judge = coordinator.Coordinator(3, patience=2)
     threading.Thread(target=judge.watch, daemon=True).start()
     found = []
     for rank in range(3):
@@ -67,7 +67,7 @@ def test_payloads_come_in_the_order_of_ranks(connections):
     assert [answer(c) for c in connections] == [("done", [b"0", b"1", b"2"])] * 3
     for rank in (1, 0):  # groups do not wait for others
         come(connections[rank], "there", members=(0, 1))
-    assert [answer(c)[0] for c in connections[:2]] == ["done"] * 2
+    assert [answer(c) for c in connections[:2]] == [("done", None)] * 2  # none has sent anything
 
 
 def test_others_are_told_who_differs(connections):
@@ -115,7 +115,7 @@ def test_one_that_is_silent(connections, monkeypatch):
 
 
 def test_the_error_names_who_was_lost_and_who_is_told():
-    judge = coordinator.Coordinator(patience=2)
+    judge = coordinator.Coordinator(2, patience=2)
     ends = [Pipe() for _ in range(2)]
     for _, theirs in ends:
         threading.Thread(target=judge.serve, args=(theirs,), daemon=True).start()
