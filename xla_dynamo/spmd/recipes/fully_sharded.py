@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd.meshes import get_1d_mesh, get_global_mesh
