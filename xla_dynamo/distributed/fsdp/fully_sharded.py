@@ -55,8 +55,11 @@ class XlaFullyShardedDataParallel(ModuleWrapper):
             gradient another, which are exchanged at once.
         execute_sharding_on_init: whether the parameters are divided now, and not with what comes
             after, so that the memory of the whole ones is free.
-        optimization_barrier_in_forward: without effect: XLA orders the operators of a step.
-        optimization_barrier_in_backward: likewise.
+        optimization_barrier_in_forward: whether XLA gathers the parameters for the forward only
+            when what the module is called with is computed.
+        optimization_barrier_in_backward: whether it gathers them for the backward only when the
+            gradients of what the module returned are. Otherwise XLA merges this with the gathering
+            for the forward where one program has both, and keeps the parameters between.
         mark_step_on_finalization: whether `sync()` is called at the end of the outermost wrapper's
             backward.
         disable_reshard_on_root: whether the outermost wrapper keeps its own parameters whole until
@@ -132,6 +135,8 @@ class XlaFullyShardedDataParallel(ModuleWrapper):
         self.reshard_after_forward = reshard_after_forward
         self.flatten_parameters = flatten_parameters
         self.disable_reshard_on_root = disable_reshard_on_root
+        self._waits_in_forward = optimization_barrier_in_forward
+        self._waits_in_backward = optimization_barrier_in_backward
         self.mark_step_on_finalization = mark_step_on_finalization
         # Division by powers of two: it rounds nothing.
         before = 2.0 ** (size.bit_length() // 2)
@@ -179,7 +184,8 @@ class XlaFullyShardedDataParallel(ModuleWrapper):
         self._find_root()
         if self.compute_dtype is not None:
             args, kwargs = map_tensors(self._cast, (args, kwargs))
-        self._give([(shard, shard.whole()) for shard in self._shards])
+        first = self._first_of((args, kwargs)) if self._waits_in_forward else None
+        self._give([(shard, shard.whole(first)) for shard in self._shards])
         try:
             output = self.module(*args, **kwargs)
         finally:
@@ -198,6 +204,12 @@ class XlaFullyShardedDataParallel(ModuleWrapper):
 
     def _cast(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self.compute_dtype) if x.is_floating_point() else x
+
+    @staticmethod
+    def _first_of(value: Any) -> torch.Tensor | None:
+        """A tensor of the device, of what the module is called with."""
+        tensors = (t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor))
+        return next((t.detach() for t in tensors if t.device.type == "xla"), None)
 
     def _find_root(self) -> None:
         """The wrapper whose forward is called first is the outermost one."""
@@ -238,7 +250,8 @@ class XlaFullyShardedDataParallel(ModuleWrapper):
             call_after_backward(self._after_backward)
         # A checkpoint inside that recomputes finds them in the modules.
         with torch.enable_grad():
-            self._give([(shard, shard.whole_again()) for shard in self._shards])
+            first = gradient.detach() if self._waits_in_backward else None
+            self._give([(shard, shard.whole_again(first)) for shard in self._shards])
 
     def _after_backward(self) -> None:
         units = self._wrappers() if self._is_root else [self]

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from xla_dynamo.distributed.collectives import Groups, all_gather, reduce_scatter
+from xla_dynamo.distributed.fsdp.ordering import after
 from xla_dynamo.errors import ShardingError
 from xla_dynamo.torch_private import preserve_version
 
@@ -132,15 +133,23 @@ class Shard:
         self.is_whole = False
         self.unreduced: Tensor | None = None
 
-    def whole(self) -> Tensor:
-        """Gather the parameter: its rows, by which a backward finds the part's gradient."""
-        rows: Tensor = _Gathered.apply(self.part, self)  # type: ignore[no-untyped-call]
+    def whole(self, first: Tensor | None) -> Tensor:
+        """Gather the parameter: its rows, by which a backward finds the part's gradient.
+
+        Args:
+            first: what XLA computes before, if anything.
+        """
+        rows: Tensor = _Gathered.apply(self.part, self, first)  # type: ignore[no-untyped-call]
         return rows
 
-    def whole_again(self) -> Tensor:
-        """The rows for the backward, gathered if they were freed: a leaf, of the same memory."""
+    def whole_again(self, first: Tensor | None) -> Tensor:
+        """The rows for the backward, gathered if they were freed: a leaf, of the same memory.
+
+        Args:
+            first: what XLA computes before, if anything.
+        """
         if not self.is_whole:
-            self.fill()
+            self.fill(first, again=True)
         assert self._memory is not None
         return self._memory.detach()[: self._rows].requires_grad_(self.part.requires_grad)
 
@@ -152,13 +161,22 @@ class Shard:
         views = (r.view(m.shape) for r, m in zip(rows.split(sizes), self.members, strict=True))
         return zip(self.members, views, strict=True)
 
-    def fill(self) -> Tensor:
-        """Write the elements of all processes' parts into the memory of the whole parameter."""
-        part, dtype = self.part.detach(), self.division.compute_dtype
+    def fill(self, first: Tensor | None, again: bool = False) -> Tensor:
+        """Write the elements of all processes' parts into the memory of the whole parameter.
+
+        Args:
+            first: what XLA computes before, if anything.
+            again: whether it is for the backward. XLA:CPU drops the order before it merges equal
+                operations, so this one gets a shape of its own.
+        """
+        part, dtype = after(self.part.detach(), first), self.division.compute_dtype
         if dtype is not None and part.is_floating_point():
             part = part.to(dtype)
         with torch.no_grad():
-            gathered = all_gather(part, 0, self.division.groups)
+            if again and first is not None:
+                gathered = all_gather(part.unsqueeze(0), 0, self.division.groups).flatten(0, 1)
+            else:
+                gathered = all_gather(part, 0, self.division.groups)
             if self._memory is None:
                 self._memory = torch.empty_like(gathered)
             with preserve_version(self._memory):
@@ -255,13 +273,13 @@ class _Gathered(torch.autograd.Function):
     """The rows of a whole parameter, of its part."""
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, shard: Shard) -> Tensor:
+    def forward(ctx: Any, part: Tensor, shard: Shard, first: Tensor | None) -> Tensor:
         ctx.shard = shard
-        return shard.fill().detach()[: shard._rows]
+        return shard.fill(first).detach()[: shard._rows]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
         if not ctx.shard.is_whole:
             name = ctx.shard.places[0][1]
             raise RuntimeError(
@@ -271,7 +289,7 @@ class _Gathered(torch.autograd.Function):
                 "Return them in tuples, lists, dicts or registered classes, or give "
                 "reshard_after_forward=False"
             )
-        return ctx.shard.gradient_of_part(gradient), None
+        return ctx.shard.gradient_of_part(gradient), None, None
 
 
 def padded(rows: Tensor, count: int) -> Tensor:
