@@ -6,6 +6,7 @@
 import argparse
 
 from xla_dynamo.distributed.fsdp.consolidation import consolidate_sharded_model_checkpoints
+from xla_dynamo.errors import CheckpointError
 
 
 def main() -> None:
@@ -17,9 +18,12 @@ def main() -> None:
         "--save_path", default="", help="where to save: PREFIX_consolidated.pth unless given"
     )
     given = parser.parse_args()
-    _, path = consolidate_sharded_model_checkpoints(
-        given.ckpt_prefix, given.ckpt_suffix, given.save_path
-    )
+    try:
+        _, path = consolidate_sharded_model_checkpoints(
+            given.ckpt_prefix, given.ckpt_suffix, given.save_path
+        )
+    except CheckpointError as error:
+        parser.exit(1, f"{error}\n")
     print(f"saved {path}")
 
 
