@@ -158,25 +158,25 @@ _UNORDERED = {"optimization_barrier_in_forward": False, "optimization_barrier_in
 # A model, what wraps it, and how it is trained.
 CASES = {
     "plain": (two_layers, wrapped(), {}),
-    "by layer": (two_layers, by_layer(), {}),
     "a policy of PyTorch/XLA": (two_layers, wrapped(auto_wrap_policy=as_there), {}),
     "flat": (partly_frozen, by_layer(flatten_parameters=True), {}),
-    "frozen": (partly_frozen, by_layer(), {}),
     "on dimension 0": (two_layers, wrapped(shard_param_on_dim_0=True), {}),
     "tied": (Tied, wrapped(), {}),
-    "recurrent": (Recurrent, wrapped(), {}),
     "called twice": (CallsTwice, by_layer(), {}),
     "checkpoint inside": (two_layers, by_layer(auto_wrapper_callable=checkpointed), {}),
-    "checkpoint outside": (two_layers, by_layer(auto_wrapper_callable=checkpointed_outside), {}),
     "checkpoints the older way": (functools.partial(Checkpoints, True), by_layer(), {}),
-    "a program for the forward": (two_layers, by_layer(), {"sync": True}),
     "kept gradients": (two_layers, by_layer(), {"parts": 2}),
-    "step in the backward": (two_layers, by_layer(mark_step_on_finalization=True), {}),
     "not at once": (two_layers, by_layer(execute_sharding_on_init=False), {}),
     "on the meta device": (on_meta, by_layer(), {}),
-    "on the device": (lambda: two_layers().to("xla"), by_layer(), {}),
 }
 MORE_CASES = {
+    "by layer": (two_layers, by_layer(), {}),
+    "frozen": (partly_frozen, by_layer(), {}),
+    "recurrent": (Recurrent, wrapped(), {}),
+    "checkpoint outside": (two_layers, by_layer(auto_wrapper_callable=checkpointed_outside), {}),
+    "a program for the forward": (two_layers, by_layer(), {"sync": True}),
+    "step in the backward": (two_layers, by_layer(mark_step_on_finalization=True), {}),
+    "on the device": (lambda: two_layers().to("xla"), by_layer(), {}),
     "tied and flat": (Tied, wrapped(flatten_parameters=True), {}),
     "checkpoints by itself": (Checkpoints, by_layer(), {}),
     "compiled layers": (compiled_layers, wrapped(), {}),
@@ -211,8 +211,9 @@ def plain_step(make):
     return model.state_dict(), norm
 
 
-def sharded_step(make, wrapper, rank, size, parts=1, sync=False, eager=False):
+def sharded_step(make, wrapper, parts=1, sync=False, eager=False):
     """The same of a wrapped one, put together from all processes."""
+    rank, size = xm.runtime.global_ordinal(), xm.runtime.world_size()
     torch.manual_seed(0)
     model = wrapper(make())
     optimizer = torch.optim.SGD(trained(model), lr=0.5)
@@ -237,11 +238,10 @@ def sharded_step(make, wrapper, rank, size, parts=1, sync=False, eager=False):
 
 def wrong(cases):
     """The cases in which a wrapped module is another than the plain one behind the step."""
-    rank, size = xm.runtime.global_ordinal(), xm.runtime.world_size()
     found = []
     for name, (make, wrapper, how) in cases.items():
         parameters, norm = plain_step(make)
-        made, own_norm = sharded_step(make, wrapper, rank, size, **how)
+        made, own_norm = sharded_step(make, wrapper, **how)
         expected = {**parameters, "its norm": norm}
         try:
             torch.testing.assert_close({**made, "its norm": own_norm}, expected, **NEAR)

@@ -1,5 +1,6 @@
 """PyTorch/XLA's `XlaFullyShardedDataParallel`: its losses, its memory, and its checkpoints."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -20,7 +21,9 @@ from tests.processes.sharded_modules import (
     Tied,
     by_layer,
     checkpointed,
+    plain_step,
     rows,
+    sharded_step,
     together,
     two_layers,
     wrapped,
@@ -30,6 +33,8 @@ from tests.processes.small_gpt import Block, SmallGPT, batches, loss_fn, losses_
 from xla_dynamo.distributed import XlaFullyShardedDataParallel
 from xla_dynamo.distributed.fsdp import consolidate_sharded_model_checkpoints
 from xla_dynamo.errors import CheckpointError
+
+HALF = {"compute_dtype": torch.bfloat16}
 
 
 def per_block(module, recurse, unwrapped_params):
@@ -148,7 +153,9 @@ class Unwraps(nn.Module):
 
 def buffers_in_half():
     """The buffers of a module that computes in bfloat16, and what is made of them together."""
-    module = XlaFullyShardedDataParallel(Normed(), compute_dtype=torch.bfloat16)
+    # What errors have left in cycles is pending until it is collected: by each process at its time.
+    gc.collect()
+    module = XlaFullyShardedDataParallel(Normed(), **HALF)
     output = module(rows().to("xla"))
     dtypes = [b.dtype for b in module.buffers()]
     whole = together(module)
@@ -164,7 +171,7 @@ def examine():
         "training": training,
         "loads": save(model, optimizer, os.environ["FOLDER"]),
         "gathered": together(model),
-        "in half": train(5, compute_dtype=torch.bfloat16, flatten_parameters=True)[2],
+        "in half": sharded_step(two_layers, wrapped(**HALF, flatten_parameters=True))[0],
         "wrong": wrong(CASES),
         "refusals": refusals(),
         "buffers": buffers_in_half(),
@@ -177,7 +184,7 @@ def test_in_two_processes(tmp_path):
         losses, shares = found["training"]
         torch.testing.assert_close(torch.tensor(losses), alone, rtol=1e-4, atol=0)
         assert shares == (0.5, 0.5, pytest.approx(0.5, rel=0.01))
-        torch.testing.assert_close(torch.tensor(found["in half"]), alone[:5], rtol=1e-2, atol=0)
+        torch.testing.assert_close(found["in half"], plain_step(two_layers)[0], rtol=0, atol=5e-3)
         assert found["wrong"] == []
         for answer, right in zip(found["refusals"], REFUSALS, strict=True):
             assert right in answer
@@ -256,14 +263,16 @@ WAYS = [
     {"auto_wrap_policy": per_block, "auto_wrapper_callable": checkpointed},
     {"auto_wrap_policy": size_based_auto_wrap_policy, "sharding_groups": [[0, 2, 1, 3]]},
 ]
-IN_HALF = {"compute_dtype": torch.bfloat16, "auto_wrap_policy": per_block}
 
 
 def examine_more():
     """What four processes find."""
     return {
         "training": [train(20, **options)[2:] for options in WAYS],
-        "in half": [train(5, fp32_reduce_scatter=wide, **IN_HALF)[2] for wide in (False, True)],
+        "in half": [
+            train(5, auto_wrap_policy=per_block, fp32_reduce_scatter=wide, **HALF)[2]
+            for wide in (False, True)
+        ],
         "wrong": wrong({**CASES, **MORE_CASES}),
     }
 
