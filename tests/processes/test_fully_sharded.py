@@ -256,34 +256,51 @@ def test_files_that_are_not_those_of_one_job(tmp_path):
 
 
 WAYS = [
-    {},
     {"auto_wrap_policy": per_block},
     {"auto_wrap_policy": per_block, "flatten_parameters": True},
-    {"auto_wrap_policy": per_block, "shard_param_on_dim_0": True, "reshard_after_forward": False},
-    {"auto_wrap_policy": per_block, "auto_wrapper_callable": checkpointed},
+    {
+        "auto_wrap_policy": per_block,
+        "auto_wrapper_callable": checkpointed,
+        "shard_param_on_dim_0": True,
+        "reshard_after_forward": False,
+    },
     {"auto_wrap_policy": size_based_auto_wrap_policy, "sharding_groups": [[0, 2, 1, 3]]},
 ]
 
 
-def examine_more():
+def examine_a_way():
     """What four processes find."""
-    return {
-        "training": [train(20, **options)[2:] for options in WAYS],
-        "in half": [
-            train(5, auto_wrap_policy=per_block, fp32_reduce_scatter=wide, **HALF)[2]
-            for wide in (False, True)
-        ],
-        "wrong": wrong({**CASES, **MORE_CASES}),
-    }
+    return train(20, **WAYS[int(os.environ["WAY"])])[2:]
+
+
+def examine_in_half():
+    """The losses with gradients that are summed in bfloat16, and in float32."""
+    options = {"flatten_parameters": True, **HALF}
+    return [train(5, fp32_reduce_scatter=wide, **options)[2] for wide in (False, True)]
+
+
+def examine_all_cases():
+    return wrong({**CASES, **MORE_CASES})
 
 
 @pytest.mark.slow
-def test_in_four_processes():
+@pytest.mark.parametrize("way", range(len(WAYS)))
+def test_in_four_processes(way):
     alone = losses_alone()
-    for found in results_of(examine_more, 4, devices=2):
-        for losses, shares in found["training"]:
-            torch.testing.assert_close(torch.tensor(losses), alone, rtol=1e-4, atol=0)
-            assert shares == (0.25, 0.25, pytest.approx(0.25, rel=0.01))
-        for losses in found["in half"]:
-            torch.testing.assert_close(torch.tensor(losses), alone[:5], rtol=1e-2, atol=0)
-        assert found["wrong"] == []
+    for losses, shares in results_of(examine_a_way, 4, devices=2, WAY=str(way)):
+        torch.testing.assert_close(torch.tensor(losses), alone, rtol=1e-4, atol=0)
+        assert shares == (0.25, 0.25, pytest.approx(0.25, rel=0.01))
+
+
+@pytest.mark.slow
+def test_gradients_in_half():
+    alone = losses_alone(5)
+    for found in results_of(examine_in_half, 4, devices=2):
+        for losses in found:
+            torch.testing.assert_close(torch.tensor(losses), alone, rtol=1e-2, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_every_case(processes):
+    assert results_of(examine_all_cases, processes) == [[]] * processes
