@@ -89,6 +89,7 @@ ROOMS = {
     "training": "backend dynamo events graphs memory options runtime torch_patches torch_threads"
     " variants",
     "distributed": "lazy runtime runtime.processes spmd",
+    "distributed.fsdp": "distributed lazy lowerings.table runtime.processes spmd.recipes",
     "registration": "distributed",
     "distributed_checkpoint": "runtime runtime.processes spmd training",
     "reports": "backend dynamo events lowerings.passes options training",

@@ -1,4 +1,4 @@
-"""The example of docs/processes.md, as a user would run it."""
+"""The examples of docs/processes.md, as a user would run them."""
 
 import os
 import pathlib
@@ -6,12 +6,23 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).parents[2]
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```$",
+    (ROOT / "docs" / "processes.md").read_text(),
+    re.MULTILINE | re.DOTALL,
+)
+PRINTED = [r"^2 processes, loss \d+\.\d+$", r"^4 parameters in sharded-_consolidated\.pth$"]
 
 
-def test_example(tmp_path):
-    page = (ROOT / "docs" / "processes.md").read_text()
-    example = re.search(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[1]
+@pytest.mark.parametrize(
+    ("example", "printed"),
+    list(zip(EXAMPLES, PRINTED, strict=True)),
+    ids=["launch", "fully sharded"],
+)
+def test_example(tmp_path, example, printed):
     (tmp_path / "train.py").write_text(example)
     environment = {**os.environ, "XLA_DYNAMO_CACHE_DIR": str(tmp_path / "cache")}
     ended = subprocess.run(
@@ -22,4 +33,4 @@ def test_example(tmp_path):
         text=True,
         timeout=240,
     )
-    assert re.search(r"^2 processes, loss \d+\.\d+$", ended.stdout, re.MULTILINE), ended.stderr
+    assert re.search(printed, ended.stdout, re.MULTILINE), ended.stderr

@@ -33,7 +33,7 @@ def _everyone() -> list[int]:
     return [0] if here is None else list(range(here.seat.size))
 
 
-def _flat(groups: Groups | None) -> tuple[list[int], int]:
+def ranks_of(groups: Groups | None) -> tuple[list[int], int]:
     """The ranks of one group after another, and the size of a group."""
     if groups is None or len(groups) == 0:
         everyone = _everyone()
@@ -75,7 +75,7 @@ def all_reduce(
         ProcessError: where the result is computed: another process is gone or late, or has come to
             another program.
     """
-    kind, group = _REDUCTIONS.get(reduce_type, reduce_type), _flat(groups)
+    kind, group = _REDUCTIONS.get(reduce_type, reduce_type), ranks_of(groups)
     if isinstance(inputs, torch.Tensor):
         return _scaled(_reduced(inputs, kind, group), scale)
     with torch.no_grad():
@@ -115,7 +115,7 @@ def all_gather(
     Raises:
         ShardingError, ProcessError: as `all_reduce`; or there is no such dimension.
     """
-    group = _flat(groups)
+    group = ranks_of(groups)
 
     def gathered(x: Tensor) -> Tensor:
         return x.clone() if group[1] == 1 else torch.ops.xla.all_gather(x, _dim(x, dim), *group)
@@ -152,7 +152,7 @@ def reduce_scatter(
     Raises:
         ShardingError, ProcessError: as `all_reduce`; or `shard_count` is not the size of a group.
     """
-    kind, group = _REDUCTIONS.get(reduce_type, reduce_type), _flat(groups)
+    kind, group = _REDUCTIONS.get(reduce_type, reduce_type), ranks_of(groups)
     _check_count("shard_count", shard_count, group[1])
 
     def part(x: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ def all_to_all(
     Raises:
         ShardingError, ProcessError: as `all_reduce`; or `split_count` is not the size of a group.
     """
-    group = _flat(groups)
+    group = ranks_of(groups)
     _check_count("split_count", split_count, group[1])
     if group[1] == 1:
         return value.clone()
@@ -233,7 +233,7 @@ def collective_broadcast(
     Raises:
         ShardingError, ProcessError: as `all_reduce`; or there is no such index.
     """
-    ranks, size = _flat(groups)
+    ranks, size = ranks_of(groups)
     if not 0 <= root_ordinal < size:
         raise ShardingError(
             f"root_ordinal is the index of a process in its group, from 0 to {size - 1}, and not "

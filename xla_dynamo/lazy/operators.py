@@ -55,8 +55,9 @@ def register_own(library: torch.library.Library) -> None:
     library.impl("mark_sharding", _kernel_of(MARK), "PrivateUse1")
     for name in COLLECTIVES:
         library.impl(name, _kernel(f"xla::{name}"), "PrivateUse1")
-    # Whoever calls it has imported the room that makes it, which this one does not know.
-    library.impl("call_jax", _kernel("xla::call_jax"), "PrivateUse1")
+    # Whoever calls them has imported the rooms that make them, which this one does not know.
+    for name in ("call_jax", "after"):
+        library.impl(name, _kernel(f"xla::{name}"), "PrivateUse1")
 
 
 def _kernel(name: str) -> Callable[..., Any]:

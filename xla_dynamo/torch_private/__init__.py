@@ -42,6 +42,7 @@ from xla_dynamo.torch_private.settings import (
 )
 from xla_dynamo.torch_private.tensors import (
     base_of,
+    call_after_backward,
     has_gradient_hooks,
     in_forward_mode,
     is_conjugated_or_negated,
@@ -64,6 +65,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "PLACES",
     "base_of",
+    "call_after_backward",
     "call_kernel",
     "current_region",
     "forget_kernels",

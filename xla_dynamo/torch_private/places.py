@@ -118,6 +118,10 @@ PLACES: dict[str, tuple[str, str]] = {
         "AOTAutograd asks Dynamo for another trace",
     ),
     "TensorifyState": ("torch._dynamo.symbolic_convert:TensorifyState", "what it asked for"),
+    "preserve_version": (
+        "torch.autograd:_unsafe_preserve_version_counter",
+        "for a block: autograd does not count changes of a tensor",
+    ),
     "recursive_wrap": ("torch.distributed.fsdp.wrap:_recursive_wrap", "wraps by a policy"),
     # The device that torch leaves to others, PrivateUse1, from Python.
     "DeviceGuard": ("torch._C._acc:DeviceGuard", "what torch asks for the current device"),

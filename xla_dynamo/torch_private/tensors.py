@@ -1,6 +1,7 @@
 """Private attributes of torch's tensors."""
 
 import operator
+from collections.abc import Callable
 
 import torch
 from torch.autograd import forward_ad
@@ -32,6 +33,11 @@ def is_zero_tensor(tensor: torch.Tensor) -> bool:
 def has_gradient_hooks(parameter: torch.Tensor) -> bool:
     """Whether something is to run when a tensor's gradient is known."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)  # type: ignore[attr-defined]
+
+
+def call_after_backward(function: Callable[[], object]) -> None:
+    """Have a function called when the backward that runs here is over. Hooks may ask for it."""
+    torch.autograd.Variable._execution_engine.queue_callback(function)  # type: ignore[attr-defined]
 
 
 def is_function_wrapper(tensor: torch.Tensor) -> bool:

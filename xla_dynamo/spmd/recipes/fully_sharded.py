@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.errors import ShardingError
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.spmd.meshes import get_1d_mesh, get_global_mesh
@@ -14,12 +13,16 @@ from xla_dynamo.spmd.recipes.activations import map_tensors
 from xla_dynamo.spmd.recipes.axes import checked_axes
 from xla_dynamo.spmd.recipes.data_parallel import batch_sharder
 from xla_dynamo.spmd.recipes.parameters import shard_largest_dimension
+from xla_dynamo.spmd.recipes.wrappers import (
+    ModuleWrapper,
+    check_wrappable,
+    inner_name,
+    own_modules,
+)
 from xla_dynamo.torch_private import is_tracing_here, recursive_wrap
 
-_WRAPPED = "_orig_module."
 
-
-class SpmdFullyShardedDataParallel(torch.nn.Module):
+class SpmdFullyShardedDataParallel(ModuleWrapper):
     """A module whose parameters and activations are sharded over one axis of a mesh.
 
     As PyTorch/XLA's class of this name. Each parameter is marked along the axis, on its largest
@@ -63,8 +66,7 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
         extra_data_axis: str | None = None,
         axis: str = "fsdp",
     ) -> None:
-        super().__init__()
-        _check_wrappable(module)
+        check_wrappable(module, SpmdFullyShardedDataParallel)
         mesh = mesh or get_global_mesh() or get_1d_mesh(axis)
         extra = () if extra_data_axis is None else (extra_data_axis,)
         batch_axes = checked_axes(mesh, (*extra, axis))
@@ -82,18 +84,11 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
                 axis=axis,
             )
         for name, p in module.named_parameters():
-            shard_largest_dimension(p, mesh, axis, name.replace(_WRAPPED, ""))
-        self._orig_module = module
+            shard_largest_dimension(p, mesh, axis, inner_name(name))
+        super().__init__(module)
         self._axis = axis
         self._shardings = {name: _axes_of(p) for name, p in self._own_parameters().items()}
         self._mesh, self._batch_axes, self._shard_output = mesh, batch_axes, shard_output
-        self.register_state_dict_post_hook(_take_prefix_off)
-        self.register_load_state_dict_pre_hook(_put_prefix_on)
-
-    @property
-    def module(self) -> torch.nn.Module:
-        """The module that is wrapped."""
-        return self._orig_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns, sharded in compiled regions."""
@@ -114,33 +109,11 @@ class SpmdFullyShardedDataParallel(torch.nn.Module):
     def _own_parameters(self) -> dict[str, torch.nn.Parameter]:
         """Those of the module without those of the wrappers inside it, each once, by name."""
         found: dict[str, torch.nn.Parameter] = {}
-        pending = [("", self._orig_module)]
-        for prefix, module in pending:
+        for prefix, module in own_modules(self.module, SpmdFullyShardedDataParallel).items():
             for name, p in module._parameters.items():
                 if p is not None and not any(p is other for other in found.values()):
                     found[prefix + name] = p
-            pending += [
-                (f"{prefix}{name}.", m)
-                for name, m in module._modules.items()
-                if m is not None and not isinstance(m, SpmdFullyShardedDataParallel)
-            ]
         return found
-
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
-        """As the wrapped module's, by its names."""
-        for name, parameter in super().named_parameters(*args, **kwargs):
-            yield name.replace(_WRAPPED, ""), parameter
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "_orig_module":  # not there yet
-                raise
-            return getattr(self._orig_module, name)
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._orig_module[key]  # type: ignore[index]
 
 
 def _axes_of(parameter: torch.Tensor) -> list[list[str]]:
@@ -156,30 +129,3 @@ def _gather_where_read(p: torch.Tensor, mesh: Mesh, axes: list[list[str]], axis:
     mark_in_graph(p, mesh, axes, with_gradients=True)
     whole = [[name for name in names if name != axis] for names in axes]
     mark_in_graph(p, mesh, whole, with_gradients=False)
-
-
-def _check_wrappable(module: torch.nn.Module) -> None:
-    name = type(module).__name__
-    if isinstance(module, SpmdFullyShardedDataParallel):
-        raise ShardingError(f"this {type(module.module).__name__} is fully sharded already")
-    if getattr(type(module), "forward", None) in (None, torch.nn.Module.forward):
-        raise ShardingError(
-            f"{name} has no forward of its own, which is where its output would be sharded: wrap "
-            "the modules in it, or the module that holds it"
-        )
-
-
-def _take_prefix_off(module: Any, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-    _rename(state, prefix + _WRAPPED, prefix)
-    _rename(getattr(state, "_metadata", {}), prefix + _WRAPPED, prefix)
-
-
-def _put_prefix_on(module: Any, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    if not any(key.startswith(prefix + _WRAPPED) for key in state):
-        _rename(state, prefix, prefix + _WRAPPED)
-
-
-def _rename(entries: dict[str, Any], old: str, new: str) -> None:
-    """Give the entries below one prefix another, the entry of the module itself too."""
-    for key in [k for k in entries if f"{k}.".startswith(old)]:
-        entries[(new + f"{key}."[len(old) :])[:-1]] = entries.pop(key)
