@@ -24,6 +24,7 @@ from xla_dynamo.distributed.c10d_forms import (
 )
 from xla_dynamo.distributed.device_meshes import let_meshes_be_of_processes
 from xla_dynamo.distributed.point_to_point import receive
+from xla_dynamo.distributed.reducers import let_reducers_count_on_host
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
 from xla_dynamo.lazy.steps import unlazy
@@ -58,6 +59,7 @@ def make_process_group(given: Any, options: Any) -> "XlaProcessGroup":
             "rank and world_size out, or let RANK and WORLD_SIZE say the same"
         )
     let_meshes_be_of_processes()
+    let_reducers_count_on_host()
     return XlaProcessGroup(given.store, given.group_rank, ranks, given.timeout, here)
 
 

@@ -34,6 +34,7 @@ from xla_dynamo.torch_private.optimizers import (
     step_hooks,
 )
 from xla_dynamo.torch_private.places import PLACES, find
+from xla_dynamo.torch_private.process_groups import change_makers_of_maps
 from xla_dynamo.torch_private.settings import (
     functorch_settings,
     global_settings,
@@ -65,6 +66,7 @@ __all__ = [
     "PLACES",
     "base_of",
     "call_kernel",
+    "change_makers_of_maps",
     "current_region",
     "forget_kernels",
     "function_of",

@@ -1,0 +1,19 @@
+"""Private parts of torch's wrappers for several processes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed
+
+_MAKE_MAPS = ("__init__", "_set_static_graph")
+
+
+def change_makers_of_maps(change: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Let other methods of DDP's `Reducer` make its maps of used parameters.
+
+    Args:
+        change: makes such a method from torch's own.
+    """
+    reducer = torch.distributed.Reducer
+    for name in _MAKE_MAPS:
+        setattr(reducer, name, change(getattr(reducer, name)))
