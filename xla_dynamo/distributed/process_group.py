@@ -23,6 +23,7 @@ from xla_dynamo.distributed.c10d_forms import (
     put,
 )
 from xla_dynamo.distributed.device_meshes import let_meshes_be_of_processes
+from xla_dynamo.distributed.meetings import told_by_caller
 from xla_dynamo.distributed.point_to_point import receive
 from xla_dynamo.distributed.reducers import let_reducers_count_on_host
 from xla_dynamo.errors import ProcessError
@@ -47,7 +48,7 @@ def make_process_group(given: Any, options: Any) -> "XlaProcessGroup":
     """
     from xla_dynamo.lazy import registration  # claims torch's place, so not before it is asked for
 
-    initialize_processes(given.timeout.total_seconds())
+    initialize_processes(given.timeout.total_seconds(), told=told_by_caller(given))
     registration.device()
     here = joined()
     seat = here.seat if here is not None else Seat()
