@@ -22,10 +22,9 @@ from xla_dynamo.distributed.c10d_forms import (
     options_of,
     put,
 )
-from xla_dynamo.distributed.device_meshes import let_meshes_be_of_processes
+from xla_dynamo.distributed.changes_in_torch import change_torch
 from xla_dynamo.distributed.meetings import told_by_caller
 from xla_dynamo.distributed.point_to_point import receive
-from xla_dynamo.distributed.reducers import let_reducers_count_on_host
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
 from xla_dynamo.lazy.steps import unlazy
@@ -59,8 +58,7 @@ def make_process_group(given: Any, options: Any) -> "XlaProcessGroup":
             f"{given.group_size}, and the environment that it is {seat.rank} of {seat.size}: leave "
             "rank and world_size out, or let RANK and WORLD_SIZE say the same"
         )
-    let_meshes_be_of_processes()
-    let_reducers_count_on_host()
+    change_torch()
     return XlaProcessGroup(given.store, given.group_rank, ranks, given.timeout, here)
 
 
@@ -69,6 +67,8 @@ class XlaProcessGroup(dist.ProcessGroup):
 
     Each returns a `Work`. What is for 'xla' tensors has run when it returns.
     """
+
+    supports_splitting = supports_time_estimate = supports_shrinking = False
 
     def __init__(
         self,

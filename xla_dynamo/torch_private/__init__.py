@@ -34,7 +34,7 @@ from xla_dynamo.torch_private.optimizers import (
     step_hooks,
 )
 from xla_dynamo.torch_private.places import PLACES, find
-from xla_dynamo.torch_private.process_groups import change_makers_of_maps
+from xla_dynamo.torch_private.process_groups import change_makers_of_maps, set_dtensor_draws
 from xla_dynamo.torch_private.settings import (
     functorch_settings,
     global_settings,
@@ -92,6 +92,7 @@ __all__ = [
     "region_of",
     "scaler_tensors",
     "schema",
+    "set_dtensor_draws",
     "set_mkldnn",
     "sizes_seen_to_vary",
     "source_of",

@@ -1,5 +1,6 @@
 """Private parts of torch's wrappers for several processes."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,3 +18,10 @@ def change_makers_of_maps(change: Callable[[Callable[..., Any]], Callable[..., A
     reducer = torch.distributed.Reducer
     for name in _MAKE_MAPS:
         setattr(reducer, name, change(getattr(reducer, name)))
+
+
+def set_dtensor_draws(draws: Any) -> None:
+    """Let draws of DTensors be run by this object, a `DTensorDraws`."""
+    importlib.import_module(
+        "torch.distributed.tensor._random"
+    )._rng_tracker = draws  # slow to import
