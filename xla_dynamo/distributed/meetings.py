@@ -5,6 +5,7 @@ from typing import Any
 
 from torch.distributed import HashStore, PrefixStore, Store, rendezvous
 
+from xla_dynamo.process_state import kept
 from xla_dynamo.runtime.processes.environment import (
     Seat,
     seat_among,
@@ -25,6 +26,28 @@ def meeting(url: str, *args: Any, **options: Any) -> Iterator[tuple[Store, int, 
         return
     timeouts = {"timeout": options["timeout"]} if options.get("timeout") is not None else {}
     yield next(rendezvous("env://", here.rank, here.size, **timeouts))
+
+
+class _Made:
+    def __init__(self) -> None:
+        self.worlds = 0  # groups of all processes, one after the other
+
+
+_made = kept(_Made)
+
+
+def store_of(given: Any) -> Store:
+    """The store of a new group, without what a group of the same name has left in it.
+
+    Torch counts the names from the start again after `destroy_process_group`. Where the store lives
+    on, as torchrun's does, Gloo would find the addresses of the groups before.
+
+    Args:
+        given: torch's `DistributedBackendOptions`.
+    """
+    if not given.global_ranks_in_group:
+        _made.worlds += 1
+    return PrefixStore(f"world {_made.worlds}", given.store)
 
 
 def told_by_caller(given: Any) -> tuple[Seat, Store] | None:

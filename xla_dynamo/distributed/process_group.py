@@ -23,7 +23,7 @@ from xla_dynamo.distributed.c10d_forms import (
     put,
 )
 from xla_dynamo.distributed.changes_in_torch import change_torch
-from xla_dynamo.distributed.meetings import told_by_caller
+from xla_dynamo.distributed.meetings import store_of, told_by_caller
 from xla_dynamo.distributed.point_to_point import receive
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
@@ -59,7 +59,7 @@ def make_process_group(given: Any, options: Any) -> "XlaProcessGroup":
             "rank and world_size out, or let RANK and WORLD_SIZE say the same"
         )
     change_torch()
-    return XlaProcessGroup(given.store, given.group_rank, ranks, given.timeout, here)
+    return XlaProcessGroup(store_of(given), given.group_rank, ranks, given.timeout, here)
 
 
 class XlaProcessGroup(dist.ProcessGroup):
