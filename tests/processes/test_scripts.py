@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from tests.processes.scripts import toy
+from tests.processes.scripts import fsdp2, toy
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPTS = pathlib.Path(__file__).parent / "scripts"
@@ -75,3 +75,29 @@ def test_ddp_tutorial_without_a_launcher(tmp_path, demo, processes):
         port = str(probe.getsockname()[1])
     found = run_script(tmp_path, "ddp_tutorial.py", demo, str(processes), port, processes=processes)
     assert_mean(found, toy.losses_alone(size=processes))
+
+
+@IN_TWO_AND_FOUR
+def test_fsdp2_example(tmp_path, processes):
+    """A part of a model in each process, and a state that is whole in one file."""
+    found = run_script(tmp_path, "fsdp2.py", launcher=torchrun(processes), processes=processes)
+    assert_mean(found, fsdp2.losses_alone(tmp_path / "handed", False, processes))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("api", [(), ("--dcp-api",)], ids=["DTensor", "dcp"])
+def test_fsdp2_example_that_goes_on(tmp_path, api):
+    for continued in (False, True):
+        found = run_script(
+            tmp_path, "fsdp2.py", "--explicit-prefetching", *api, launcher=torchrun(2)
+        )
+        alone = fsdp2.losses_alone(tmp_path / "handed", continued, 2)
+        assert_mean(found, alone)
+
+
+@pytest.mark.slow
+def test_fsdp2_example_in_bfloat16(tmp_path):
+    found = run_script(tmp_path, "fsdp2.py", "--mixed-precision", launcher=torchrun(2))
+    alone = fsdp2.losses_alone(tmp_path / "handed", False, 2)
+    mean = torch.tensor(found).mean(0)
+    torch.testing.assert_close(mean, torch.tensor(alone), rtol=0.02, atol=1)

@@ -27,7 +27,7 @@ from xla_dynamo.distributed.meetings import store_of, told_by_caller
 from xla_dynamo.distributed.point_to_point import receive
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
-from xla_dynamo.lazy.steps import unlazy
+from xla_dynamo.lazy.steps import unlazy, unlazy_with_all
 from xla_dynamo.runtime.processes.environment import Seat
 from xla_dynamo.runtime.processes.job import Job, joined
 from xla_dynamo.runtime.topology import initialize_processes
@@ -101,6 +101,10 @@ class XlaProcessGroup(dist.ProcessGroup):
         """What the group is for."""
         return self._description
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("xla")]
+
     def _set_group_name(self, name: str) -> None:
         self._name = name
 
@@ -120,7 +124,7 @@ class XlaProcessGroup(dist.ProcessGroup):
         with torch.no_grad():
             if not (x.is_contiguous() and shows_all(x)):  # a view may be another in each process
                 x = x.clone(memory_format=torch.contiguous_format)
-            unlazy([x])
+            unlazy_with_all([x])
             result = op(x, *args, *self._one)
             unlazy([result])
         return result

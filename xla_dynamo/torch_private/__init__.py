@@ -34,7 +34,11 @@ from xla_dynamo.torch_private.optimizers import (
     step_hooks,
 )
 from xla_dynamo.torch_private.places import PLACES, find
-from xla_dynamo.torch_private.process_groups import change_makers_of_maps, set_dtensor_draws
+from xla_dynamo.torch_private.process_groups import (
+    change_default_device,
+    change_makers_of_maps,
+    set_dtensor_draws,
+)
 from xla_dynamo.torch_private.settings import (
     functorch_settings,
     global_settings,
@@ -66,6 +70,7 @@ __all__ = [
     "PLACES",
     "base_of",
     "call_kernel",
+    "change_default_device",
     "change_makers_of_maps",
     "current_region",
     "forget_kernels",

@@ -25,3 +25,15 @@ def set_dtensor_draws(draws: Any) -> None:
     importlib.import_module(
         "torch.distributed.tensor._random"
     )._rng_tracker = draws  # slow to import
+
+
+def change_default_device(
+    change: Callable[[Callable[..., torch.device]], Callable[..., torch.device]],
+) -> None:
+    """Let another function say which device a process group is for.
+
+    Args:
+        change: makes such a function, of a group or None, from torch's own.
+    """
+    c10d = torch.distributed.distributed_c10d
+    c10d._get_pg_default_device = change(c10d._get_pg_default_device)
