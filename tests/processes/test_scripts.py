@@ -101,3 +101,10 @@ def test_fsdp2_example_in_bfloat16(tmp_path):
     alone = fsdp2.losses_alone(tmp_path / "handed", False, 2)
     mean = torch.tensor(found).mean(0)
     torch.testing.assert_close(mean, torch.tensor(alone), rtol=0.02, atol=1)
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("library", ["accelerate", "lightning"])
+def test_libraries_over_two_processes(tmp_path, library):
+    found = run_script(tmp_path, f"{library}_training.py", launcher=torchrun(2))
+    assert_mean(found, toy.losses_alone())

@@ -27,7 +27,7 @@ import xla_dynamo
 from tests.processes.scripts import toy
 from tests.processes.small_gpt import SmallGPT, batches
 
-RATE, STEPS = 1e-2, 3
+RATE, STEPS = 1e-2, 2
 INITIAL, SAVED, CONTINUED = "initial.pt", "saved.pt", "continued.pt"
 
 

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.accelerators import Accelerator
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 import xla_dynamo
 from tests.processes.scripts import toy
@@ -87,13 +87,16 @@ def main():
         strategy=XlaDDPStrategy(process_group_backend="xla"),
         devices=count,
         max_epochs=1,
+        use_distributed_sampler=False,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=sys.argv[1],
     )
-    module = Module()
-    trainer.fit(module, DataLoader(toy.dataset(), batch_size=toy.BATCH // count))
+    module, rows = Module(), toy.dataset()
+    rank = int(os.environ["RANK"])
+    sampler = DistributedSampler(rows, count, rank, shuffle=False)  # Lightning's own would shuffle
+    trainer.fit(module, DataLoader(rows, batch_size=toy.BATCH // count, sampler=sampler))
     toy.hand_over(sys.argv[1], trainer.global_rank, [loss.item() for loss in module.losses])
 
 
