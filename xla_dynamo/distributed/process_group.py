@@ -24,6 +24,7 @@ from xla_dynamo.distributed.c10d_forms import (
 )
 from xla_dynamo.distributed.changes_in_torch import change_torch
 from xla_dynamo.distributed.meetings import store_of, told_by_caller
+from xla_dynamo.distributed.named_group import NamedGroup
 from xla_dynamo.distributed.point_to_point import receive
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
@@ -62,13 +63,11 @@ def make_process_group(given: Any, options: Any) -> "XlaProcessGroup":
     return XlaProcessGroup(store_of(given), given.group_rank, ranks, given.timeout, here)
 
 
-class XlaProcessGroup(dist.ProcessGroup):
+class XlaProcessGroup(NamedGroup):
     """A group of processes: torch's `ProcessGroup`, whose methods have torch's arguments.
 
     Each returns a `Work`. What is for 'xla' tensors has run when it returns.
     """
-
-    supports_splitting = supports_time_estimate = supports_shrinking = False
 
     def __init__(
         self,
@@ -81,35 +80,8 @@ class XlaProcessGroup(dist.ProcessGroup):
         """Take torch's store, the rank in the group, the global ranks of all, and the job."""
         super().__init__(rank, len(ranks))
         self._rank, self._ranks, self._job = rank, list(ranks), job
-        self._name = self._description = ""
         gloo = dist.PrefixStore("gloo", store)
         self._gloo = dist.ProcessGroupGloo(gloo, rank, len(ranks), timeout)
-
-    def getBackendName(self) -> str:  # noqa: N802, torch's name
-        """The name by which torch knows the backend."""
-        return "xla"
-
-    # Torch keeps both in the backends of a group, of which this one has none.
-
-    @property
-    def group_name(self) -> str:
-        """The name by which graphs and torch know the group."""
-        return self._name
-
-    @property
-    def group_desc(self) -> str:
-        """What the group is for."""
-        return self._description
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu"), torch.device("xla")]
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def _set_group_desc(self, description: str) -> None:
-        self._description = description
 
     @property
     def _one(self) -> tuple[list[int], int]:

@@ -22,9 +22,8 @@ def change_makers_of_maps(change: Callable[[Callable[..., Any]], Callable[..., A
 
 def set_dtensor_draws(draws: Any) -> None:
     """Let draws of DTensors be run by this object, a `DTensorDraws`."""
-    importlib.import_module(
-        "torch.distributed.tensor._random"
-    )._rng_tracker = draws  # slow to import
+    module: Any = importlib.import_module("torch.distributed.tensor._random")  # slow to import
+    module._rng_tracker = draws
 
 
 def change_default_device(
