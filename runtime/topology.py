@@ -18,6 +18,7 @@ from xla_dynamo.runtime.clients import devices_of, has_clients, placement_on
 from xla_dynamo.runtime.jaxlib_private import connect_to_coordination_service, numbered_devices
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.runtime.processes import job
+from xla_dynamo.runtime.processes.environment import Seat
 
 
 class _Asked:
@@ -187,7 +188,9 @@ def use_spmd(auto: bool = False) -> None:
     _asked.spmd = True
 
 
-def initialize_processes(patience: float | None = None) -> None:
+def initialize_processes(
+    patience: float | None = None, *, told: tuple[Seat, Any] | None = None
+) -> None:
     """Join the other processes of the job, so that PJRT's devices are those of all.
 
     All of them call it, before anything is compiled. `xla_dynamo.launch`, `use_spmd` and
@@ -197,18 +200,21 @@ def initialize_processes(patience: float | None = None) -> None:
     Args:
         patience: how many seconds a process may come later than the others to a program that they
             run together. 600 unless given.
+        told: which process this is, where the environment does not tell, and torch's store in
+            which all meet: `init_process_group` with `rank` and `world_size` gives them.
 
     Raises:
         OptionError: something was compiled before, or the environment of a launcher is incomplete.
         ProcessError: not all of them have come.
     """
-    if job.joined() is None and job.seat().size > 1 and has_clients():
+    seat = told[0] if told is not None else job.seat()
+    if job.joined() is None and seat.size > 1 and has_clients():
         raise OptionError(
-            f"process {job.seat().rank} of {job.seat().size} has used XLA by itself already: join "
+            f"process {seat.rank} of {seat.size} has used XLA by itself already: join "
             "the others first, by xla_dynamo.launch, runtime.use_spmd(), "
             "torch.distributed.init_process_group('xla') or runtime.initialize_processes()"
         )
-    job.join(connect_to_coordination_service, patience)
+    job.join(connect_to_coordination_service, patience, told)
 
 
 def is_spmd() -> bool:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import os
+import socket
 from collections.abc import Mapping
+from typing import Any
 
 from xla_dynamo.errors import OptionError
 
@@ -39,6 +41,25 @@ def seat_from_environment(environment: Mapping[str, str] = os.environ) -> Seat:
         if all(name in environment for name in names[:2]):
             return _seat(names, environment)
     return Seat()
+
+
+def tells_all(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a launcher has written which process this is, among all and on its host."""
+    return any(all(name in environment for name in names[:3]) for names in (_TORCHRUN, _SLURM))
+
+
+def seat_among(store: Any, rank: int, size: int) -> Seat:
+    """The seat of one of so many processes, which tell each other on which hosts they are.
+
+    Args:
+        store: torch's store, in which all of them meet.
+        rank: the number of this process.
+        size: the number of all.
+    """
+    store.set(f"host of {rank}", socket.gethostname())
+    hosts = [store.get(f"host of {other}") for other in range(size)]
+    here = [other for other in range(size) if hosts[other] == hosts[rank]]
+    return Seat(rank, size, here.index(rank), len(here))
 
 
 def _seat(names: tuple[str, ...], environment: Mapping[str, str]) -> Seat:

@@ -203,7 +203,9 @@ def seat() -> Seat:
     return _state.job.seat if _state.job is not None else seat_from_environment()
 
 
-def join(connect: Connect, patience: float | None = None) -> Job | None:
+def join(
+    connect: Connect, patience: float | None = None, told: tuple[Seat, Any] | None = None
+) -> Job | None:
     """Join the job that the environment tells of; every process of it must.
 
     A launcher wrote there what torchrun writes: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
@@ -214,6 +216,8 @@ def join(connect: Connect, patience: float | None = None) -> Job | None:
             the rank, the number of processes, and the seconds in which all must have come.
         patience: how many seconds a process may come later than the others to what they run
             together, 600 unless given.
+        told: where the environment does not tell: which process this one is, and torch's store, in
+            which all of them meet.
 
     Returns:
         The job; None where there is one process. The second call returns the same.
@@ -224,32 +228,35 @@ def join(connect: Connect, patience: float | None = None) -> Job | None:
     """
     if _state.job is not None:
         return _state.job
-    found = seat_from_environment()
+    found, store = told or (seat_from_environment(), None)
     if found.size == 1:
         return None
-    meeting = _meeting_of(found)
+    meeting = _meeting_of(found, store)
     if found.rank == 0:
         meeting.set("xla_dynamo", json.dumps(_start_coordinator(found, patience or _PATIENCE)))
     try:
-        told = json.loads(meeting.get("xla_dynamo"))
-        place, key = (told["host"], told["connections"]), bytes.fromhex(told["key"])
-        service = connect(f"{told['host']}:{told['service']}", found.rank, found.size, _BEGIN)
-        host = _own_address(*place)
-        _state.job = Job(found, lambda: Client(place, authkey=key), service, host)
+        way = json.loads(meeting.get("xla_dynamo"))
+        address, key = (way["host"], way["connections"]), bytes.fromhex(way["key"])
+        service = connect(f"{way['host']}:{way['service']}", found.rank, found.size, _BEGIN)
+        host = _own_address(*address)
+        _state.job = Job(found, lambda: Client(address, authkey=key), service, host)
     except (RuntimeError, OSError, EOFError) as error:
+        place = "" if told else f", at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise ProcessError(
-            f"process {found.rank} of {found.size} waited {_BEGIN:.0f} s in vain for the others, "
-            f"at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: {error}"
+            f"process {found.rank} of {found.size} waited {_BEGIN:.0f} s in vain for the others"
+            f"{place}: {error}"
         ) from error
     return _state.job
 
 
-def _meeting_of(seat: Seat) -> Any:
+def _meeting_of(seat: Seat, store: Any) -> Any:
     """Torch's store, where the first process writes how it is reached."""
     import datetime
 
     from torch.distributed import PrefixStore, rendezvous
 
+    if store is not None:
+        return PrefixStore("xla_dynamo", store)
     if missing := [n for n in ("MASTER_ADDR", "MASTER_PORT") if n not in os.environ]:
         raise OptionError(
             f"this is process {seat.rank} of {seat.size}, and the environment lacks "
@@ -263,7 +270,8 @@ def _meeting_of(seat: Seat) -> Any:
 
 def _start_coordinator(seat: Seat, patience: float) -> dict[str, Any]:
     """Start the coordinator; returns how it is reached."""
-    host = "127.0.0.1" if seat.size == seat.local_size else os.environ["MASTER_ADDR"]
+    host = os.environ.get("MASTER_ADDR", socket.gethostname())
+    host = "127.0.0.1" if seat.size == seat.local_size else host
     key = secrets.token_hex(16)
     process = subprocess.Popen(
         [

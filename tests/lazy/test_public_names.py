@@ -92,3 +92,18 @@ def test_seeds_and_states_of_random_numbers():
     assert torch.rand(3, device="xla").tolist() == first
     torch.manual_seed(7)
     assert torch.rand(3, device="xla").tolist() == first
+
+
+def test_the_device_has_the_number_of_its_process_too(monkeypatch):
+    """Scripts for other devices, of which each process sees all, ask for that one."""
+    job = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
+    assert torch.accelerator.current_accelerator() == torch.device("xla")
+    assert torch.accelerator.device_count() == 4
+    torch.accelerator.set_device_index(1)
+    for device in (1, "xla:1", torch.device("xla", 1), "xla:0"):
+        assert torch.ones(2).to(device).device == torch.device("xla", 0)
+        assert torch.ones(2, device=device).tolist() == [1, 1]
+    with pytest.raises(RuntimeError, match="there is one device, 'xla:0', which is 'xla:1' too"):
+        torch.ones(2, device="xla:2")

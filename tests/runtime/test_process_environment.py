@@ -5,10 +5,16 @@ import time
 from multiprocessing import Pipe
 
 import pytest
+from torch.distributed import HashStore
 
 from xla_dynamo.errors import OptionError, ProcessError
 from xla_dynamo.runtime.processes import coordinator
-from xla_dynamo.runtime.processes.environment import Seat, seat_from_environment
+from xla_dynamo.runtime.processes.environment import (
+    Seat,
+    seat_among,
+    seat_from_environment,
+    tells_all,
+)
 from xla_dynamo.runtime.processes.job import Job
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
@@ -36,6 +42,22 @@ def test_seats(environment, seat):
 def test_seats_that_are_none(changed):
     with pytest.raises(OptionError, match="RANK"):
         seat_from_environment({**TORCHRUN, **changed})
+
+
+def test_seats_of_processes_that_no_launcher_has_started(monkeypatch):
+    store = HashStore()
+    hosts = ["a", "b", "a", "b"]
+    for rank, host in enumerate(hosts):
+        store.set(f"host of {rank}", host)
+    for rank, host in enumerate(hosts):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        assert seat_among(store, rank, 4) == Seat(rank, 4, rank // 2, 2)
+
+
+def test_who_tells_all():
+    assert tells_all(TORCHRUN)
+    assert tells_all(SLURM)
+    assert not tells_all({"RANK": "0", "WORLD_SIZE": "2"})
 
 
 @pytest.fixture

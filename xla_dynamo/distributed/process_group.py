@@ -22,11 +22,13 @@ from xla_dynamo.distributed.c10d_forms import (
     options_of,
     put,
 )
-from xla_dynamo.distributed.device_meshes import let_meshes_be_of_processes
+from xla_dynamo.distributed.changes_in_torch import change_torch
+from xla_dynamo.distributed.meetings import store_of, told_by_caller
+from xla_dynamo.distributed.named_group import NamedGroup
 from xla_dynamo.distributed.point_to_point import receive
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
-from xla_dynamo.lazy.steps import unlazy
+from xla_dynamo.lazy.steps import unlazy, unlazy_with_all
 from xla_dynamo.runtime.processes.environment import Seat
 from xla_dynamo.runtime.processes.job import Job, joined
 from xla_dynamo.runtime.topology import initialize_processes
@@ -46,7 +48,7 @@ def make_process_group(given: Any, options: Any) -> "XlaProcessGroup":
     """
     from xla_dynamo.lazy import registration  # claims torch's place, so not before it is asked for
 
-    initialize_processes(given.timeout.total_seconds())
+    initialize_processes(given.timeout.total_seconds(), told=told_by_caller(given))
     registration.device()
     here = joined()
     seat = here.seat if here is not None else Seat()
@@ -57,11 +59,11 @@ def make_process_group(given: Any, options: Any) -> "XlaProcessGroup":
             f"{given.group_size}, and the environment that it is {seat.rank} of {seat.size}: leave "
             "rank and world_size out, or let RANK and WORLD_SIZE say the same"
         )
-    let_meshes_be_of_processes()
-    return XlaProcessGroup(given.store, given.group_rank, ranks, given.timeout, here)
+    change_torch()
+    return XlaProcessGroup(store_of(given), given.group_rank, ranks, given.timeout, here)
 
 
-class XlaProcessGroup(dist.ProcessGroup):
+class XlaProcessGroup(NamedGroup):
     """A group of processes: torch's `ProcessGroup`, whose methods have torch's arguments.
 
     Each returns a `Work`. What is for 'xla' tensors has run when it returns.
@@ -78,31 +80,8 @@ class XlaProcessGroup(dist.ProcessGroup):
         """Take torch's store, the rank in the group, the global ranks of all, and the job."""
         super().__init__(rank, len(ranks))
         self._rank, self._ranks, self._job = rank, list(ranks), job
-        self._name = self._description = ""
         gloo = dist.PrefixStore("gloo", store)
         self._gloo = dist.ProcessGroupGloo(gloo, rank, len(ranks), timeout)
-
-    def getBackendName(self) -> str:  # noqa: N802, torch's name
-        """The name by which torch knows the backend."""
-        return "xla"
-
-    # Torch keeps both in the backends of a group, of which this one has none.
-
-    @property
-    def group_name(self) -> str:
-        """The name by which graphs and torch know the group."""
-        return self._name
-
-    @property
-    def group_desc(self) -> str:
-        """What the group is for."""
-        return self._description
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    def _set_group_desc(self, description: str) -> None:
-        self._description = description
 
     @property
     def _one(self) -> tuple[list[int], int]:
@@ -117,7 +96,7 @@ class XlaProcessGroup(dist.ProcessGroup):
         with torch.no_grad():
             if not (x.is_contiguous() and shows_all(x)):  # a view may be another in each process
                 x = x.clone(memory_format=torch.contiguous_format)
-            unlazy([x])
+            unlazy_with_all([x])
             result = op(x, *args, *self._one)
             unlazy([result])
         return result

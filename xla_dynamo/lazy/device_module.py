@@ -17,7 +17,7 @@ from xla_dynamo.lazy.streams import (
     stream,
     wait,
 )
-from xla_dynamo.runtime import forks
+from xla_dynamo.runtime import forks, topology
 
 __all__ = ["Event", "Stream", "current_stream", "default_stream", "set_stream", "stream"]
 
@@ -44,8 +44,12 @@ def _lazy_init() -> None:
 
 
 def device_count() -> int:
-    """One: torch gives no more to a device that is written in Python."""
-    return 1
+    """The number of the job's processes on this host: each has one device.
+
+    Torch gives a process no more of a device that is written in Python. Scripts take the rank
+    modulo this number for the index of their own device.
+    """
+    return topology.local_process_count()
 
 
 def current_device() -> int:
@@ -64,19 +68,23 @@ def set_device(device: Any) -> None:
 
 
 def checked_index(device: Any) -> int:
-    """The index of a device, or of its name.
+    """The index of this process's device, 0, given an index, a device or its name.
+
+    In a job the device has the index of the process on its host as another name: scripts for other
+    devices, of which each process sees all, ask for that one.
 
     Raises:
         ValueError: it is of another kind.
-        RuntimeError: its index is not 0.
+        RuntimeError: its index is neither 0 nor that of the process.
     """
     if not isinstance(device, int):
         device = torch.device(device)
         if device.type != "xla":
             raise ValueError(f"expected the device 'xla:0', but got {str(device)!r}")
         device = device.index or 0
-    if device > 0:  # a negative index is the present device
-        raise RuntimeError(f"invalid device ordinal {device}: there is one device, 'xla:0'")
+    if device > 0 and device != (own := topology.local_ordinal()):  # negative: the present device
+        known = f", which is 'xla:{own}' too" if own else ""
+        raise RuntimeError(f"invalid device ordinal {device}: there is one device, 'xla:0'{known}")
     return 0
 
 

@@ -144,6 +144,17 @@ def unlazy(tensors: Sequence[torch.Tensor]) -> None:
         pass
 
 
+def unlazy_with_all(tensors: Sequence[torch.Tensor]) -> None:
+    """Compute these tensors: all that is pending with them, in one program, if any of them is.
+
+    Raises:
+        XlaDynamoError: XLA cannot compile or run the program; see `xla_dynamo.errors`.
+    """
+    if any(contents.cell_of(t).value.record is not None for t in tensors):
+        execution.compute(cause="a collective of torch.distributed")
+    unlazy(tensors)
+
+
 def get_memory_info(device: Any = "xla") -> dict[str, int]:
     """The memory of the device's computed tensors, in bytes.
 

@@ -34,6 +34,11 @@ from xla_dynamo.torch_private.optimizers import (
     step_hooks,
 )
 from xla_dynamo.torch_private.places import PLACES, find
+from xla_dynamo.torch_private.process_groups import (
+    change_default_device,
+    change_makers_of_maps,
+    set_dtensor_draws,
+)
 from xla_dynamo.torch_private.settings import (
     functorch_settings,
     global_settings,
@@ -67,6 +72,8 @@ __all__ = [
     "base_of",
     "call_after_backward",
     "call_kernel",
+    "change_default_device",
+    "change_makers_of_maps",
     "current_region",
     "forget_kernels",
     "function_of",
@@ -92,6 +99,7 @@ __all__ = [
     "region_of",
     "scaler_tensors",
     "schema",
+    "set_dtensor_draws",
     "set_mkldnn",
     "sizes_seen_to_vary",
     "source_of",

@@ -40,6 +40,10 @@ PLACES: dict[str, tuple[str, str]] = {
         "torch._C._distributed_c10d:_create_work_from_future",
         "what a collective in Python returns",
     ),
+    "DTensorDraws": (
+        "torch.distributed.tensor._random:OffsetBasedRNGTracker",
+        "runs draws of DTensors, so that processes with the same shard draw the same",
+    ),
     "enable_python_dispatcher": (
         "torch._dispatch.python:enable_python_dispatcher",
         "traces operators by their kernels in Python, as AOTAutograd does",

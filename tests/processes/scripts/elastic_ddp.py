@@ -1,0 +1,57 @@
+"""The calls of `elastic_ddp.py` in the tutorial of DDP, and DDP's options.
+
+https://github.com/pytorch/tutorials/blob/main/intermediate_source/ddp_tutorial.rst
+"""
+
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import xla_dynamo
+from tests.processes.scripts import toy
+
+xla_dynamo.device()
+
+OPTIONS = {
+    "tutorial": {},
+    "unused": {"find_unused_parameters": True},
+    "static": {"static_graph": True},
+    "views": {"static_graph": True, "gradient_as_bucket_view": True},
+}
+
+
+def demo_basic(head, **options):
+    torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))
+    accelerator = torch.accelerator.current_accelerator()
+    backend = dist.get_default_backend_for_device(accelerator)
+    dist.init_process_group(backend)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    device_id = rank % torch.accelerator.device_count()
+    model = toy.new_model().to(device_id)
+    if not options:
+        del model.other  # without options, DDP wants all parameters to be used
+    ddp_model = DistributedDataParallel(model, device_ids=[device_id], **options)
+    loss_fn, optimizer = nn.MSELoss(), toy.new_optimizer(ddp_model)
+    losses = []
+    for step in range(toy.STEPS):
+        x, labels = toy.rows(step, rank, size)
+        optimizer.zero_grad()
+        outputs = ddp_model(x, head(step, rank))
+        loss = loss_fn(outputs, labels.to(device_id))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    dist.destroy_process_group()
+    return losses
+
+
+if __name__ == "__main__":
+    losses = {
+        name: demo_basic(toy.head_of if name == "unused" else lambda step, rank: 0, **options)
+        for name, options in OPTIONS.items()
+    }
+    toy.hand_over(sys.argv[1], os.environ["RANK"], losses)
