@@ -56,9 +56,11 @@ def test_ddp_tutorial_under_torchrun(tmp_path, processes):
     found = run_script(
         tmp_path, "elastic_ddp.py", launcher=torchrun(processes), processes=processes
     )
-    for name in found[0]:
+    for name in found[0]["losses"]:
         head = {"head": toy.head_of} if name == "unused" else {}
-        assert_mean([each[name] for each in found], toy.losses_alone(size=processes, **head))
+        losses = [each["losses"][name] for each in found]
+        assert_mean(losses, toy.losses_alone(size=processes, **head))
+    assert [each["later programs"] for each in found] == [0] * processes
 
 
 @pytest.mark.parametrize(

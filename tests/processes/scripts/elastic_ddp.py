@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import xla_dynamo
 from tests.processes.scripts import toy
+from xla_dynamo.runtime import metrics
 
 xla_dynamo.device()
 
@@ -49,9 +50,30 @@ def demo_basic(head, **options):
     return losses
 
 
+def programs_of_later_steps():
+    """How many programs a loop makes that reads no value and ends no step, after three steps."""
+    dist.init_process_group("xla")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    model = DistributedDataParallel(toy.new_model().to("xla"), find_unused_parameters=True)
+    optimizer = toy.new_optimizer(model)
+    total, made = torch.zeros((), device="xla"), []
+    for step in range(12):
+        x, labels = toy.rows(step % toy.STEPS, rank, size)
+        loss = nn.MSELoss()(model(x.to("xla")), labels.to("xla"))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.detach()
+        counts = [metrics.counter_value(n) or 0 for n in ("UncachedCompile", "PersistentCacheHit")]
+        made.append(sum(counts))
+    dist.destroy_process_group()
+    return made[-1] - made[3]
+
+
 if __name__ == "__main__":
     losses = {
         name: demo_basic(toy.head_of if name == "unused" else lambda step, rank: 0, **options)
         for name, options in OPTIONS.items()
     }
-    toy.hand_over(sys.argv[1], os.environ["RANK"], losses)
+    found = {"losses": losses, "later programs": programs_of_later_steps()}
+    toy.hand_over(sys.argv[1], os.environ["RANK"], found)
