@@ -9,18 +9,23 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-EXAMPLES = re.findall(
+BLOCKS = re.findall(
     r"^```python\n(.*?)^```$",
     (ROOT / "docs" / "processes.md").read_text(),
     re.MULTILINE | re.DOTALL,
 )
-PRINTED = [r"^2 processes, loss \d+\.\d+$", r"^4 parameters in sharded-_consolidated\.pth$"]
+EXAMPLES = [block for block in BLOCKS if "__main__" in block]
+PRINTED = [
+    r"^2 processes, loss \d+\.\d+$",
+    r"^4 parameters in sharded-_consolidated\.pth$",
+    r"^from step 0, loss \d+\.\d+, \[10, 20\]$",
+]
 
 
 @pytest.mark.parametrize(
     ("example", "printed"),
     list(zip(EXAMPLES, PRINTED, strict=True)),
-    ids=["launch", "fully sharded"],
+    ids=["launch", "fully sharded", "checkpoints"],
 )
 def test_example(tmp_path, example, printed):
     (tmp_path / "train.py").write_text(example)

@@ -390,7 +390,6 @@ def test_a_mark_while_another_thread_compiles():
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
 def test_what_is_stacked_stays_where_it_is(dim):
-    """The stacked tensors' own first dimension is sharded: nothing may pass between devices."""
     x = spmd.mark_sharding(torch.randn(16, 4, 6), ONE_AXIS, ("x", None, None))
 
     def stacked(x):
