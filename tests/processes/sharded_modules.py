@@ -257,5 +257,6 @@ def trained(model):
 def together(model):
     """The state dict of a wrapped module, as the plain one has it."""
     mine = {name: t.detach().cpu() for name, t in model.state_dict().items()}
-    states = xm.mesh_reduce("state", mine, list)
+    brought = dict(xm.mesh_reduce("state", (model.rank, mine), list))
+    states = [brought[index] for index in range(model.world_size)]
     return consolidate_sharded_state_dicts(states, model.get_shard_metadata())
