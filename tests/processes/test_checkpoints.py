@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 import xla_dynamo
+from tests.processes.faults import fail, kill, stop
 from tests.processes.jobs import results_of, run_job
 from tests.processes.small_gpt import batches, loss_fn, losses_alone, new_model
 from xla_dynamo import runtime, spmd
@@ -26,18 +27,6 @@ from xla_dynamo.errors import CheckpointError
 
 # LLVM is most of the time otherwise; what XLA's partitioner does is the same.
 QUICK = {"xla_options": {"xla_backend_optimization_level": 0}}
-
-
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def stop():
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def fail():
-    raise ValueError("a mistake in the user's code")
 
 
 FAULTS = {f.__name__: f for f in (kill, stop, fail)}

@@ -1,7 +1,6 @@
 """A process that dies, stops, fails, leaves or goes another way: the others say which, and soon."""
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -11,20 +10,9 @@ import torch
 import torch.distributed as dist
 
 import xla_dynamo as xm
+from tests.processes.faults import fail, kill, stop
 from tests.processes.jobs import results_of, run_apart, run_job
 from xla_dynamo import runtime, spmd
-
-
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def stop():
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def fail():
-    raise ValueError("this one fails")
 
 
 def leave():
