@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from bench import multi_process
 
 
+@pytest.mark.every(2)
 def test_a_mesh(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("BENCH_SIZES", "[4, 8, 64, 32, 2, 1]")
     lines = tmp_path / "lines"

@@ -79,6 +79,7 @@ def test_ddp_tutorial_without_a_launcher(tmp_path, demo, processes):
     assert_mean(found, toy.losses_alone(size=processes))
 
 
+@pytest.mark.every(2)
 @IN_TWO_AND_FOUR
 def test_fsdp2_example(tmp_path, processes):
     """A part of a model in each process, and a state that is whole in one file."""
