@@ -6,6 +6,7 @@ one process which does the work of all; real processes send at once, each from a
 """
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -41,7 +42,7 @@ def measure(count: int, rounds: int) -> tuple[float, float]:
         assert coordinator.stdout is not None
         key = b"a key"
         print(key.hex(), file=coordinator.stdin, flush=True)
-        port = int(coordinator.stdout.readline().split('"connections": ')[1].split(",")[0])
+        port = json.loads(coordinator.stdout.readline())["connections"]
         start = time.perf_counter()
         connections = [Client(("127.0.0.1", port), authkey=key) for _ in range(count)]
         for rank, connection in enumerate(connections):

@@ -80,6 +80,11 @@ def _import_shard(shard: torch.Tensor, device: jax.Device, placement: Placement)
     return copy_to_device(import_tensor(shard, placement, stream), device)
 
 
+def is_here(tiling: Tiling, placement: Placement) -> bool:
+    """Whether this process's devices have all shards of an array between them."""
+    return len({tiling.shards[i] for i in placement.own}) == math.prod(tiling.counts)
+
+
 def export_sharded(
     shards: Sequence[Buffer], tiling: Tiling, shape: Sequence[int], placement: Placement
 ) -> torch.Tensor:
@@ -91,7 +96,7 @@ def export_sharded(
     if tiling.is_whole:
         return tensor_of(shards[0], None)
     own = [tiling.shards[i] for i in placement.own]
-    if len(set(own)) < math.prod(tiling.counts):
+    if not is_here(tiling, placement):
         return tensor_of(shards_of(_whole(shards, tiling, shape, placement))[0], None)
     slices = [tiling.slices(shape)[i] for i in placement.own]
     made: torch.Tensor | None = None

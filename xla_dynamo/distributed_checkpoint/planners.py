@@ -62,17 +62,17 @@ class SPMDSavePlanner(DefaultSavePlanner):
         for item in plan.items:
             name = item.index.fqn
             value = self.state_dict[name]
-            if is_plain(value) and memory_sharding(value) is None and not is_here(value):
+            if is_plain(value) and memory_sharding(value) is not None:
+                self._in_shards.add(name)
+            elif is_plain(value) and not is_here(value):
                 # Only now do all processes come to this tensor.
                 self._gathered[name] = value.detach().cpu()
             shards = shards_of(value, own=True)
-            if shards or shards_of(value):
-                self._shards |= {(name, shard.chunk.offsets): shard for shard in shards}
-                items.extend(_write_item(item, shard.chunk) for shard in shards)
-                if memory_sharding(value) is not None:
-                    self._in_shards.add(name)
-            else:
+            if shards is None:
                 items.append(item)
+                continue
+            self._shards |= {(name, shard.chunk.offsets): shard for shard in shards}
+            items.extend(_write_item(item, shard.chunk) for shard in shards)
         self.plan = dataclasses.replace(plan, items=items)
         return self.plan
 
@@ -154,7 +154,8 @@ class SPMDLoadPlanner(DefaultLoadPlanner):
             if not isinstance(stored[name], TensorStorageMetadata) or not is_plain(value):
                 continue
             in_shards = memory_sharding(value) is not None
-            if shards := shards_of(value, own=in_shards):
+            shards = shards_of(value, own=in_shards)
+            if shards is not None:
                 self._shards[name] = shards
                 if in_shards:
                     self._in_shards[name] = {

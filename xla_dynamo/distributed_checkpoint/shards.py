@@ -29,18 +29,19 @@ class Shard:
     device: int
 
 
-def shards_of(value: Any, own: bool = False) -> list[Shard]:
+def shards_of(value: Any, own: bool = False) -> list[Shard] | None:
     """The different shards that devices hold of a tensor that is sharded.
 
-    Devices that hold the same shard count once, and empty shards do not. Any other value has none.
+    Devices that hold the same shard count once, and empty shards do not. None for any other value,
+    and for a tensor without elements.
 
     Args:
         value: anything.
         own: whether those of this process's devices are wanted, and not those of all.
     """
     sharding = (memory_sharding(value) or sharding_of(value)) if is_plain(value) else None
-    if sharding is None or sharding.tiling().is_whole:
-        return []
+    if sharding is None or sharding.tiling().is_whole or not value.numel():
+        return None
     slices = sharding.tiling().slices(value.shape)
     numbers = _own_devices(sharding) if own else range(len(slices))
     boxes: dict[tuple[tuple[int, int], ...], int] = {}

@@ -7,7 +7,7 @@ import torch
 from xla_dynamo.lazy import contents, memory, random_state
 from xla_dynamo.lazy.contents import Value, cell_of, geometry_of, new_tensor, shows_all
 from xla_dynamo.lazy.execution import compute, left_pending, running, tensors_behind
-from xla_dynamo.lazy.sharding import gather, is_here, mark, put_shards, shard_of
+from xla_dynamo.lazy.sharding import computed, gather, is_here, mark, put_shards, shard_of
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Sharding
@@ -46,10 +46,7 @@ class LazyTensors:
         if tensor.device.type != "xla" or not shows_all(tensor):
             return None
         with running:
-            value = cell_of(tensor).value
-            if value.record is not None:
-                compute([value])
-            return memory.sharding_of(value)
+            return memory.sharding_of(computed(tensor))
 
     def mark(self, tensor: torch.Tensor, sharding: Sharding | None) -> None:
         """Shard the elements of a tensor; None lets them lie on one device."""

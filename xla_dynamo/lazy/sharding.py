@@ -1,6 +1,5 @@
 """Shard tensors of the 'xla' device over a mesh: what is computed at once, the rest when it is."""
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -9,7 +8,7 @@ from xla_dynamo.calls.buffer_calls import strides_layout
 from xla_dynamo.lazy import contents, execution, memory
 from xla_dynamo.lazy.contents import Value, cell_of, new_tensor, shows_all, shows_twice
 from xla_dynamo.lazy.transfers import uploaded
-from xla_dynamo.runtime import marks
+from xla_dynamo.runtime import marks, sharded_buffers
 from xla_dynamo.runtime.buffers import download
 from xla_dynamo.runtime.clients import placement_over
 from xla_dynamo.runtime.jaxlib_private import shards_of
@@ -81,12 +80,18 @@ def uploaded_in_shards(
     return made
 
 
+def computed(tensor: torch.Tensor) -> Value:
+    """The value behind a tensor, which is computed if it is pending."""
+    value = cell_of(tensor).value
+    if value.record is not None:
+        execution.compute([value])
+    return value
+
+
 def gather(tensor: torch.Tensor) -> None:
     """Let the elements of a tensor lie on one device again."""
     with execution.running:
-        value = cell_of(tensor).value
-        if value.record is not None:
-            execution.compute([value])
+        value = computed(tensor)
         if value.buffer is not None and memory.sharding_of(value) is not None:
             elements = gathered(value.buffer, memory.placement())
             value.buffer = memory.buffer_of(elements.clone(), elements.size(), elements.stride())
@@ -95,14 +100,11 @@ def gather(tensor: torch.Tensor) -> None:
 def is_here(tensor: torch.Tensor) -> bool:
     """Whether this process has all elements of a tensor, which is computed if it is pending."""
     with execution.running:
-        value = cell_of(tensor).value
-        if value.record is not None:
-            execution.compute([value])
-        sharding = memory.sharding_of(value)
+        sharding = memory.sharding_of(computed(tensor))
     if sharding is None:
         return True
-    tiling, own = sharding.tiling(), placement_over(sharding.mesh, memory.placement()).own
-    return len({tiling.shards[i] for i in own}) == math.prod(tiling.counts)
+    placement = placement_over(sharding.mesh, memory.placement())
+    return sharded_buffers.is_here(sharding.tiling(), placement)
 
 
 def shard_of(tensor: torch.Tensor, device: int) -> torch.Tensor:
