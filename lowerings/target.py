@@ -22,6 +22,8 @@ class Target:
         platform: the PJRT platform: "cpu", "cuda", "tpu".
         libraries: the libraries, by name, that programs may call there.
         partitions: over how many devices XLA partitions the program; 1 where it runs as it is.
+        of_shards: the libraries that a program may call when it is partitioned already, which
+            `passes.partition` does before other passes.
         replicas: the ranks of the processes that run the program beside each other, each on its own
             values; () where this process runs it alone.
         matmul_precision: of float32 matrix products, in the words of
@@ -40,12 +42,20 @@ class Target:
     bounded: bool = False
     embedded: bool = False
     tunes: bool = False
+    of_shards: frozenset[str] = frozenset()
     replicas: tuple[int, ...] = ()
 
     @property
     def is_cpu(self) -> bool:
         """Whether the platform is XLA:CPU."""
         return self.platform == "cpu"
+
+    def of_one_shard(self) -> "Target":
+        """The target of what each device computes of a program that is partitioned already."""
+        everywhere = tuple(range(self.partitions))
+        return dataclasses.replace(
+            self, libraries=self.of_shards, of_shards=frozenset(), partitions=1, replicas=everywhere
+        )
 
     @property
     def donates(self) -> bool:

@@ -36,7 +36,7 @@ def _compile(
     platform, devices = placement.platform, placement.devices
     everywhere = placement.replicas or devices
     while True:
-        debug_options = with_defaults(platform, given, len(devices))
+        debug_options = with_defaults(platform, given, len(everywhere))
         saved = saved_executable(module, placement, debug_options, written_as)
         if saved is not None and (loaded := saved.load()) is not None:
             return loaded, True
@@ -44,7 +44,7 @@ def _compile(
         try:
             loaded = compile_and_load(module, everywhere, options)
         except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
-            if not refused(platform, given, error, len(devices)):
+            if not refused(platform, given, error, len(everywhere)):
                 raise CompileError(
                     f"PJRT could not compile for {placement.device}: {error}"
                 ) from error
@@ -157,7 +157,7 @@ class Executable:
         was_saved: whether it comes from the disk cache.
     """
 
-    __slots__ = ("_loaded", "compile_seconds", "execute", "placement", "was_saved")
+    __slots__ = ("_loaded", "_tilings", "compile_seconds", "execute", "placement", "was_saved")
 
     def __init__(
         self,
@@ -165,10 +165,18 @@ class Executable:
         placement: Placement,
         xla_options: Mapping[str, Any] | None = None,
         written_as: str = "",
+        *,
+        tilings: Sequence[Tiling] | None = None,
     ) -> None:
         """Compile a module whose public function is `main`.
 
-        `written_as` is its digest, if it was read from a file and had another text before.
+        Args:
+            module: the module.
+            placement: where it runs.
+            xla_options: the user's.
+            written_as: its digest, if it was read from a file and had another text before.
+            tilings: how each result lies over the devices of the placement, if the module is what
+                each of them computes, as a replica among the others. Else XLA partitions it.
 
         Raises:
             CompileError: PJRT refused the module or an XLA option.
@@ -176,8 +184,13 @@ class Executable:
         if forks.forked:
             raise CompileError(forks.MESSAGE)
         start = time.perf_counter()
-        self._loaded, self.was_saved = _compile(module, placement, xla_options or {}, written_as)
-        self.placement = placement
+        everywhere = placement
+        if tilings is not None:
+            everywhere = dataclasses.replace(
+                placement, devices=(placement.device,), replicas=placement.devices
+            )
+        self._loaded, self.was_saved = _compile(module, everywhere, xla_options or {}, written_as)
+        self.placement, self._tilings = placement, tilings
         self.compile_seconds = time.perf_counter() - start
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)
         if len(placement.devices) > 1 or placement.replicas:
@@ -207,6 +220,8 @@ class Executable:
 
     def result_tilings(self) -> list[Tiling]:
         """How each result lies over the devices of a placement of several."""
+        if self._tilings is not None:
+            return list(self._tilings)
         return result_tilings(self._loaded, len(self.placement.devices))
 
     def hlo_text(self) -> str:

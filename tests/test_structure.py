@@ -49,6 +49,8 @@ ROOMS = {
     "lowerings.rules.random": "lowerings.builders lowerings.rules.reductions lowerings.table",
     "lowerings.symbolic": "lowerings.bounded lowerings.builders",
     "spmd.recipes": "runtime spmd",
+    "lowerings.partitioning": "lowerings.builders lowerings.kernels lowerings.passes"
+    " lowerings.table",
     "kernels": "lowerings.builders lowerings.cpu lowerings.kernels lowerings.passes lowerings.table"
     " lowerings.target runtime runtime.cpu",
     "lowerings.rules.attention": "lowerings.builders lowerings.cpu lowerings.kernels"
@@ -68,7 +70,8 @@ ROOMS = {
     " runtime runtime.processes",
     "decompositions": "graphs lowerings.table torch_patches",
     "programs": "decompositions graphs kernels lowerings lowerings.bounded lowerings.builders"
-    " lowerings.kernels lowerings.passes lowerings.rules.random lowerings.rules.shapes"
+    " lowerings.kernels lowerings.partitioning lowerings.passes lowerings.rules.random"
+    " lowerings.rules.shapes"
     " lowerings.symbolic lowerings.table lowerings.target options runtime",
     "events": "graphs programs runtime",
     "jax": "decompositions graphs lowerings.builders lowerings.table lowerings.target programs"

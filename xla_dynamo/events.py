@@ -182,8 +182,9 @@ class BuiltExecutable:
 
     @property
     def stablehlo(self) -> str:
-        """The StableHLO module."""
-        return str(self.program.module)
+        """The StableHLO module, of a partitioned program what all devices together compute."""
+        whole = self.program.whole
+        return str(self.program.module if whole is None else whole.module)
 
     @property
     def hlo(self) -> str:

@@ -6,6 +6,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
 MESH = "mesh"  # the symbol of a module's one mesh
+SHARDING = "sdy.sharding"  # the attribute of arguments, results and operations
 _UNCONSTRAINED = "?"  # `runtime.mesh.UNCONSTRAINED`
 # The calls that stand for the ends of a manual region until the pass `gather_manual_regions`
 # replaces them, and their attribute with the sharding of the whole value.
@@ -42,6 +43,24 @@ def sharding_attribute(
     ]
     replicated = [sdy.AxisRefAttr.get(name) for name in replicated_axes]
     return sdy.TensorShardingAttr.get(MESH, dims, replicated)
+
+
+def axes_of_attribute(sharding: ir.Attribute) -> tuple[tuple[str, ...], ...] | None:
+    """The axes that shard each dimension; None where parts of an axis do."""
+    of_dims = map(sdy.DimensionShardingAttr, sdy.TensorShardingAttr(sharding).dimension_shardings)
+    dims = [list(map(sdy.AxisRefAttr, dim.axes)) for dim in of_dims]
+    if any(axis.sub_axis_info is not None for axes in dims for axis in axes):
+        return None
+    return tuple(tuple(axis.name for axis in axes) for axes in dims)
+
+
+def shardings_of(op: ir.Operation) -> list[ir.Attribute]:
+    """The shardings of an operation's results, if it has any."""
+    if "out_sharding" in op.attributes:  # of Shardy's collectives
+        return [op.attributes["out_sharding"]]
+    if SHARDING not in op.attributes:
+        return []
+    return list(sdy.TensorShardingPerValueAttr(op.attributes[SHARDING]).shardings)
 
 
 def axes_of_entries(partition_spec: Sequence[str]) -> tuple[tuple[str, ...], ...]:

@@ -16,7 +16,7 @@ COLLECTIVES = {
     "data_parallel": set(),  # of inference
     "fully_sharded": {"all-gather"},
     "tensor_parallel": {"all-reduce"},
-    "with_a_plan": {"all-reduce", "all-gather"},
+    "with_a_plan": {"all-gather", "reduce-scatter"},
     "sequence_parallel": {"all-to-all"},
     "expert_parallel": {"all-to-all"},
 }

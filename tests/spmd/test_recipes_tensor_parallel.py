@@ -166,7 +166,9 @@ def test_layouts():
     with torch.no_grad():
         result, executable = sharded(model, x)
     torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-4)
-    assert moved(executable, "all-gather") == [(16, 64)]  # what the first layer made
+    # What the first layer made is not gathered: the second one would split it again.
+    assert moved(executable, "all-gather") == []
+    assert moved(executable, "all-reduce") == [(16, 24)]
     with pytest.raises(ShardingError, match=r"a layout is Shard.dim. or Replicate"):
         parallelize_module(mlp()[0], WIDE, ColwiseParallel(output_layouts=Partial()))
 

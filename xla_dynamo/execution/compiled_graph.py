@@ -225,6 +225,7 @@ class CompiledGraph(BoxedGraph):
             request.options,
             len(placement.devices),
             shares_memory=placement.shares_memory,
+            own=len(placement.own),
             replicas=replicas,
         )
         with self._lowering:
@@ -309,7 +310,13 @@ class CompiledGraph(BoxedGraph):
             return None
         with self._naming_the_line():
             xla_options = self.request.options.xla_options
-            return Executable(program.module, placement, xla_options, program.written_as)
+            return Executable(
+                program.module,
+                placement,
+                xla_options,
+                program.written_as,
+                tilings=program.result_tilings(),
+            )
 
     @contextlib.contextmanager
     def _naming_the_line(self) -> Iterator[None]:

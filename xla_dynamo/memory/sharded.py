@@ -25,12 +25,8 @@ class ShardedMemory:
         ids = numbers_of(self.placement)
         names, sizes = zip(*program.mesh, strict=True)
         self._mesh = Mesh(ids, sizes, names)
-        self._results = [
-            (tiling, shape)
-            for tiling, (shape, _) in zip(
-                executable.result_tilings(), result_types(program), strict=True
-            )
-        ]
+        shapes = [shape for shape, _ in result_types(program)]
+        self._results = list(zip(executable.result_tilings(), shapes, strict=True))
 
     def inputs(self, slots: Sequence[Input]) -> list[Supply]:
         """A function that gives the buffers of inputs, each sharded as the program reads it."""

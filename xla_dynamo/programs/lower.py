@@ -193,6 +193,7 @@ class ProgramLowering(GraphLowering):
             calls_torch=bool(builder.calls - collections.Counter(p.form.replaces for p in packed)),
             largest=self.largest(),
             mesh=tuple(builder.request.mesh.shape().items()) if builder.request.mesh else (),
+            whole=builder.whole,
         )
 
     def run_passes(self) -> Notes:

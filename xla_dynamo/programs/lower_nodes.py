@@ -13,7 +13,7 @@ from xla_dynamo.graphs.nodes import assertion, attribute_of, generator_of, is_in
 from xla_dynamo.graphs.signatures import checked, location, no_rule, refused, signature
 from xla_dynamo.graphs.sizes import values_at
 from xla_dynamo.graphs.source_lines import describe
-from xla_dynamo.lowerings import Context, find_refusal, find_rule
+from xla_dynamo.lowerings import find_refusal, find_rule
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.passes.contraction_barriers import mark_results
@@ -85,18 +85,8 @@ class GraphLowering:
             return checked(
                 node, self.fake_values, lambda: build.full(promised.shape, 0, promised.dtype)
             )
-        ctx = Context(
-            out=promised,
-            operands=operands,
-            target=builder.target,
-            module=builder.module,
-            functions=builder.functions,
-            random_key=self.random_key,
-            calls=builder.calls,
-            asked=builder.asked,
-            trains=builder.request.trains,
-            inline=self.inline,
-        )
+        own = {"random_key": self.random_key, "inline": self.inline}
+        ctx = builder.context(promised, operands, **own)
         args = torch.fx.map_arg(node.args, self.env.__getitem__)
         kwargs = torch.fx.map_arg(node.kwargs, self.env.__getitem__)
         result = self.checked(node, lambda: rule(ctx, *args, **kwargs))

@@ -12,10 +12,14 @@ from jax.extend.mlir.dialects import func
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
-from xla_dynamo.lowerings.builders.functions import update_type
+from xla_dynamo.lowerings.builders.functions import main_of, update_type
 from xla_dynamo.lowerings.builders.shardings import declare_mesh, sharding_attribute
+from xla_dynamo.lowerings.partitioning.kernel_products import call_products
+from xla_dynamo.lowerings.partitioning.partition import partition
+from xla_dynamo.lowerings.passes.unmerge_products import unmerge_products
+from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import Target
-from xla_dynamo.programs.program import Constant, Donated, Input, Result, Seed, Slot
+from xla_dynamo.programs.program import Constant, Donated, Input, Result, Seed, Slot, Whole
 
 Node: TypeAlias = torch.fx.Node
 # The operators between a literal, as in torch.tensor([1, 2]), and its readers.
@@ -35,6 +39,7 @@ class ModuleBuilder:
         calls: how often it calls each kernel in Python.
         asked: calls whose form was looked up among measured ones (see `kernels.tuning`).
         arguments: a slot for each argument of `main`.
+        whole: the arrays whose shards `main` takes and returns, once it is partitioned.
     """
 
     def __init__(self, target: Target, request: Request) -> None:
@@ -50,6 +55,7 @@ class ModuleBuilder:
         self.calls = collections.Counter[str]()
         self.asked: set[Any] = set()
         self.arguments: list[Slot] = []
+        self.whole: Whole | None = None
         self._draws = 0
         self._seed: ir.Value | None = None
 
@@ -85,8 +91,43 @@ class ModuleBuilder:
         return build.concatenate([self._seed, build.full([1], self._draws, torch.uint64)], 0)
 
     def finish(self) -> None:
-        """Give `main` its type."""
+        """Give `main` its type, and let it be what each device of the mesh computes."""
         update_type(self.main)
+        self._partition()
+
+    def _partition(self) -> None:
+        """Partition the module, if it is known how before XLA does it.
+
+        On other platforms XLA's partitioner is more than Shardy: it overlaps collectives.
+        """
+        if self.target.partitions == 1 or not self.target.is_cpu or self.target.embedded:
+            return
+        self.give_attributes(self.arguments, [])
+        unmerge_products(self.module, self.target)
+        found = partition(self.module)
+        if found is None:
+            return
+        *_, last = self.block.operations
+        arguments, results = self.block.arguments, last.operands
+        shapes = tuple(map(build.shape_of, arguments)), tuple(map(build.shape_of, results))
+        self.whole = Whole(self.module, *shapes, found.results)
+        self.module, self.main = found.module, main_of(found.module)
+        self.block, self.target = self.main.entry_block, self.target.of_one_shard()
+        call_products(self.main, self.context(None, ()))
+
+    def context(self, out: Any, operands: tuple[Any, ...], **others: Any) -> Context:
+        """What a rule may read beside its operands; `others` are fields that a graph has."""
+        return Context(
+            out=out,
+            operands=operands,
+            target=self.target,
+            module=self.module,
+            functions=self.functions,
+            calls=self.calls,
+            asked=self.asked,
+            trains=self.request.trains,
+            **{"random_key": self.random_key, "inline": None, **others},
+        )
 
     def give_attributes(self, arguments: Sequence[Slot], results: Sequence[Result]) -> None:
         """Give each donated argument its new value for an alias, and in a mesh each its sharding.
@@ -102,7 +143,7 @@ class ModuleBuilder:
             of_one: dict[str, ir.Attribute] = {}
             if isinstance(slot, Donated):
                 of_one["tf.aliasing_output"] = ir.IntegerAttr.get(number, aliases[slot.index])
-            if self.request.mesh is not None:
+            if self.request.mesh is not None and self.whole is None:
                 axes = slot.axes if isinstance(slot, Input) else ()
                 of_one["sdy.sharding"] = sharding_attribute(axes or [()] * build.rank_of(argument))
             attributes.append(ir.DictAttr.get(of_one))

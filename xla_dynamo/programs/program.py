@@ -4,6 +4,7 @@ No field is a function: `execution` reads a program and acts, and `storage` writ
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, TypeAlias, TypeVar
 
@@ -16,6 +17,7 @@ from xla_dynamo.lowerings.builders.functions import main_of
 from xla_dynamo.lowerings.builders.values import dtype_of, shape_of
 from xla_dynamo.lowerings.passes.pack_weights import Packed
 from xla_dynamo.programs.layouts import InputLayout, Restride
+from xla_dynamo.runtime.mesh import Mesh, Sharding, Tiling
 
 # Strides of some results, by their number.
 Strides: TypeAlias = Mapping[int, tuple[int, ...]]
@@ -193,6 +195,23 @@ class Frozen:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Whole:
+    """The arrays whose shards a partitioned module takes and returns.
+
+    Attributes:
+        module: what all devices together compute; None in a program from a file.
+        arguments: the shape of each argument.
+        results: the shape of each result.
+        axes: for each result the axes of the mesh that shard each dimension.
+    """
+
+    module: ir.Module | None
+    arguments: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[int, ...], ...]
+    axes: tuple[tuple[tuple[str, ...], ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Program:
     """A StableHLO module and how a call binds to its arguments and results.
 
@@ -209,6 +228,8 @@ class Program:
         largest: the largest tensor that the graph makes: its bytes, and where the user made it.
         mesh: the axes, by name and size, of the devices that the program is sharded over, in their
             order; () for a program of one device.
+        whole: of a module that is partitioned already, the arrays whose shards it computes with;
+            None where XLA partitions the module.
         written_as: of a program from a file, the digest of the module's text when it was written,
             by which its executable is known in the disk cache; else "". Read, the text is another:
             attributes that have their defaults are left out.
@@ -224,6 +245,7 @@ class Program:
     calls_torch: bool = False
     largest: tuple[int, str] | None = None
     mesh: tuple[tuple[str, int], ...] = ()
+    whole: Whole | None = None
     written_as: str = ""
 
     def of(self, kind: type[SlotT]) -> list[SlotT]:
@@ -237,6 +259,14 @@ class Program:
             self.of(FrozenValue)
         )
 
+    def result_tilings(self) -> list[Tiling] | None:
+        """How the results lie over the devices of the mesh; None where XLA says it."""
+        if self.whole is None:
+            return None
+        names, sizes = zip(*self.mesh, strict=True)
+        mesh = Mesh(range(math.prod(sizes)), sizes, names)
+        return [Sharding(mesh, axes).tiling() for axes in self.whole.axes]
+
     def chosen_strides(self) -> Strides:
         """The strides of outputs, by number, that do not have the traced ones."""
         found = {}
@@ -248,12 +278,17 @@ class Program:
 
 
 def argument_types(program: Program) -> list[tuple[tuple[int, ...], str]]:
-    """The shape and the dtype, by its name, of each argument of a program's module."""
+    """The shape and the dtype, by its name, of each argument of a program."""
     arguments = main_of(program.module).entry_block.arguments
-    return [(shape_of(a), dtype_name(dtype_of(a))) for a in arguments]
+    shapes = list(map(shape_of, arguments))
+    if program.whole is not None:  # behind those that were partitioned come some of each device
+        shapes[: len(program.whole.arguments)] = program.whole.arguments
+    return [(s, dtype_name(dtype_of(a))) for s, a in zip(shapes, arguments, strict=True)]
 
 
 def result_types(program: Program) -> list[tuple[tuple[int, ...], str]]:
-    """The shape and the dtype, by its name, of each result of a program's module."""
+    """The shape and the dtype, by its name, of each result of a program."""
     types = [ir.RankedTensorType(t) for t in main_of(program.module).type.results]
-    return [(tuple(t.shape), dtype_name(torch_dtype(t.element_type))) for t in types]
+    shapes = [tuple(t.shape) for t in types] if program.whole is None else program.whole.results
+    names = (dtype_name(torch_dtype(t.element_type)) for t in types)
+    return list(zip(shapes, names, strict=True))

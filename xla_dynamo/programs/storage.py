@@ -49,6 +49,7 @@ from xla_dynamo.programs.program import (
     Result,
     Seed,
     SymbolValues,
+    Whole,
 )
 from xla_dynamo.runtime.jaxlib_private import initialize_lapack
 from xla_dynamo.runtime.saved_executables import digest_of_module
@@ -89,6 +90,7 @@ _RECORDS = {
         Frozen,
         Packed,
         Restride,
+        Whole,
         BoundedProgram,
         DynamicInput,
         DynamicResult,
@@ -124,7 +126,8 @@ def write_program(program: Program | BoundedProgram, file: str | BinaryIO) -> No
             for number, slot in enumerate(program.arguments)
         )
         bound = _written_module(program, "module.mlir", archive)
-        bound = dataclasses.replace(bound, arguments=slots, frozen=frozen)  # type: ignore[arg-type]
+        whole = None if program.whole is None else dataclasses.replace(program.whole, module=None)
+        bound = dataclasses.replace(bound, arguments=slots, frozen=frozen, whole=whole)  # type: ignore[arg-type]
         described = {"format": FORMAT, "program": encoded(bound)}
         archive.writestr("program.json", json.dumps(described))
 

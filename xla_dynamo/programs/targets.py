@@ -27,32 +27,44 @@ def target_of(
     *,
     bounded: bool = False,
     shares_memory: bool = True,
+    own: int = 1,
     replicas: tuple[int, ...] = (),
 ) -> Target:
     """The target of programs for devices of a PJRT platform ("cpu", "cuda", "tpu").
 
-    A program that is divided calls no libraries: XLA's partitioner does not see into the calls, so
-    each device would compute the whole of them. Neither does a bounded one: which places of an
-    operand a library combines is not known. Weights are packed where they are frozen. Plans need
-    handles in torch's memory, which a placement may not share (`Placement.shares_memory`).
+    A program that is to be partitioned calls no libraries: no partitioner sees into the calls, so
+    each device would compute the whole of them. The shards of one may, where this process has a
+    single one of its devices, `own`: several would run one plan at once. A bounded program calls
+    none either: which places of an operand a library combines is not known. Weights are packed
+    where they are frozen. Plans need handles in torch's memory, which a placement may not share
+    (`Placement.shares_memory`).
     """
     libraries: frozenset[str] = frozenset()
-    if partitions == 1 and not bounded:
+    if own == 1 and not bounded:
         allowed = frozenset().union(*(LIBRARIES[name] for name in options.libraries))
         libraries = libraries_of(platform) & allowed
-        if not options.freeze:
+        if not options.freeze or partitions > 1:
             libraries -= {ONEDNN_PACKED}
         if not shares_memory:
             libraries -= PLANS
-    precision, tunes = options.matmul_precision, options.tune and ONEDNN_PLANS in libraries
+    tunes = options.tune and ONEDNN_PLANS in libraries
+    of_whole, of_shards = (frozenset(), libraries) if partitions > 1 else (libraries, frozenset())
     return Target(
-        platform, libraries, partitions, precision, bounded, tunes=tunes, replicas=replicas
+        platform,
+        of_whole,
+        partitions,
+        options.matmul_precision,
+        bounded,
+        tunes=tunes,
+        of_shards=of_shards,
+        replicas=replicas,
     )
 
 
 def choices_of(target: Target) -> str:
     """A text that is another one where forms of calls may be chosen in another way."""
-    return product_choices.fingerprint() if ONEDNN_PLANS in target.libraries else ""
+    called = target.libraries | target.of_shards
+    return product_choices.fingerprint() if ONEDNN_PLANS in called else ""
 
 
 def target_of_plans(target: Target, main: func.FuncOp) -> Target:

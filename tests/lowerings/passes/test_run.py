@@ -35,6 +35,7 @@ ORDERS = {
     # materialized at last.
     CPU: [
         "insert_barriers",
+        "combine_all_reduces",
         "put_channels_last",
         "call_packed",
         "choose_permutations",

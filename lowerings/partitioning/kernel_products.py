@@ -1,0 +1,105 @@
+"""Calls of kernels for the matrix products of a program that is partitioned.
+
+No partitioner sees into a call, so rules have written none, and the products are `dot_general`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import func
+
+from xla_dynamo.lowerings.builders.functions import operations_of
+from xla_dynamo.lowerings.builders.shapes import reshape
+from xla_dynamo.lowerings.builders.values import (
+    Value,
+    defining_operation,
+    dtype_of,
+    rank_of,
+    shape_of,
+)
+from xla_dynamo.lowerings.kernels import call
+from xla_dynamo.lowerings.passes.splits import ProductDimensions
+from xla_dynamo.lowerings.table import Context
+
+
+class _Factor(NamedTuple):
+    """A factor as a stack of matrices.
+
+    Attributes:
+        sizes: [*stack, free, contracted], or the other way round.
+        free: the sizes of what is free.
+        is_transposed: whether what is contracted comes before what is free.
+    """
+
+    sizes: list[int]
+    free: list[int]
+    is_transposed: bool
+
+
+def call_products(main: func.FuncOp, ctx: Context) -> None:
+    """Let a kernel compute each product of a function that it accepts, with the bias behind it."""
+    for op in operations_of(main):
+        if op.name == "stablehlo.dot_general":
+            with ir.InsertionPoint(op), op.location:
+                _call(op, ctx)
+
+
+def _call(op: Any, ctx: Context) -> None:
+    (result,), (x, y) = op.results, op.operands
+    dims = ProductDimensions(op)
+    left = _factor(x, dims.batch[0], dims.contracting[0])
+    right = _factor(y, dims.batch[1], dims.contracting[1])
+    if left is None or right is None or 0 in (*left.sizes, *right.sizes):
+        return
+    settings = {
+        "dtype": dtype_of(result),
+        "transpose_x": left.is_transposed,
+        "transpose_y": not right.is_transposed,  # where what is contracted comes last
+    }
+    bias, total = _bias(result)
+    if bias is not None and (dims.batch[0] or shape_of(bias) != (math.prod(right.free),)):
+        bias, total = None, result
+    last = defining_operation(total)
+    with ir.InsertionPoint(last), op.location:
+        factors = reshape(x, left.sizes), reshape(y, right.sizes)
+        made = call(ctx, "matrix_product", *factors, bias, **settings)
+        if made is None:
+            return
+        total.replace_all_uses_with(reshape(made, shape_of(total)))
+    for unused in dict.fromkeys((last, op)):
+        unused.erase()
+
+
+def _factor(x: Value, batch: Sequence[int], contracting: Sequence[int]) -> _Factor | None:
+    """The factor, if its stack comes first, and what is contracted before or behind what is free.
+
+    Dimensions that lie side by side are one.
+    """
+    shape, stack = shape_of(x), len(batch)
+    free = [d for d in range(len(shape)) if d not in (*batch, *contracting)]
+    if [*batch] != [*range(stack)]:
+        return None
+    for order, is_transposed in (([*free, *contracting], False), ([*contracting, *free], True)):
+        if order == [*range(stack, len(shape))]:
+            parts = (contracting, free) if is_transposed else (free, contracting)
+            sizes = [math.prod(shape[d] for d in dims) for dims in parts]
+            return _Factor([*shape[:stack], *sizes], [shape[d] for d in free], is_transposed)
+    return None
+
+
+def _bias(result: Value) -> tuple[Value | None, Value]:
+    """The vector that is added to each row of a product, if one is, and the sum."""
+    uses = list(result.uses)
+    if len(uses) != 1 or uses[0].owner.name != "stablehlo.add":
+        return None, result
+    add = uses[0].owner
+    other = add.operands[1 - uses[0].operand_number]
+    op = defining_operation(other)
+    if op is None or op.name != "stablehlo.broadcast_in_dim":
+        return None, result
+    (vector,), last = op.operands, rank_of(result) - 1
+    dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    is_row = dims == [last] and shape_of(vector) == shape_of(result)[last:]
+    return (vector, add.results[0]) if is_row else (None, result)

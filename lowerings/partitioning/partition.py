@@ -1,0 +1,156 @@
+"""Partition a program over the devices of a mesh: what each device computes, as StableHLO.
+
+Shardy, which XLA's partitioner begins with too, is run here: it finds how each value is sharded,
+and inserts collectives where an operand must be sharded otherwise. Then each operation gets the
+shapes of shards. What is left is a program of one device among others. So all passes, the calls of
+libraries, and the plans are for it what they are for any program, and its collectives can be
+combined. What this does not know is left to XLA's partitioner.
+"""
+
+import dataclasses
+import io
+import logging
+from collections.abc import Sequence
+
+from jax.extend.mlir import ir, passmanager
+
+from xla_dynamo.lowerings.builders.functions import main_of, operations_within, update_type
+from xla_dynamo.lowerings.builders.operation_names import named
+from xla_dynamo.lowerings.builders.shardings import (
+    ENTRY,
+    EXIT,
+    SHARDING,
+    axes_of_attribute,
+    mesh_axes,
+)
+from xla_dynamo.lowerings.builders.values import Value, rank_of
+from xla_dynamo.lowerings.partitioning import elementwise_calls
+from xla_dynamo.lowerings.partitioning.local_operations import convert
+from xla_dynamo.lowerings.partitioning.shards import Axes, NotKnown, Shards
+
+log = logging.getLogger("xla_dynamo")
+
+# The steps of `sdy-propagation-pipeline`, but for the last ones, which are for XLA's partitioner.
+_PROPAGATE = (
+    "inline",
+    "symbol-dce",
+    "sdy-lift-inlined-meshes",
+    "sdy-remove-size-one-axes",
+    "sdy-propagate-sharding-from-func-to-call",
+    "sdy-constant-or-scalar-splitter",
+    "symbol-dce",
+    "sdy-manual-axes-cleanup",
+    "sdy-add-data-flow-edges",
+    "sdy-apply-sharding-constraints",
+    "sdy-sharding-group-import",
+    "sdy-user-priority-propagate{conservative-propagation=false keep-sharding-rules=true "
+    "propagation-strategy=aggressive run-op-priority-propagation=true}",
+    "sdy-propagate-to-func-results",
+    "func.func(sdy-constant-or-scalar-merger)",
+    "func.func(sdy-sink-data-flow-edges)",
+    "sdy-remove-sharding-groups",
+    "func.func(sdy-sharding-constraint-to-reshard)",
+    "sdy-update-non-divisible-input-output-shardings",
+    "sdy-remove-sub-axes-in-input-output-shardings",
+    "sdy-close-shardings",
+)
+_COLLECT = (
+    "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
+    "canonicalize{enable-patterns={sdy-reshard}}",
+    "func.func(sdy-reshard-to-collectives)",
+    "canonicalize{enable-patterns={sdy-collective}}",
+    "func.func(sdy-drop-sharding-rules)",
+)
+# Operations with others inside that would have to be partitioned too.
+_OTHERS = named("case if while")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Partitioned:
+    """What each device computes.
+
+    Attributes:
+        module: the module, whose `main` has shards for arguments and results.
+        results: for each result the axes of the mesh that shard each dimension.
+    """
+
+    module: ir.Module
+    results: tuple[Axes, ...]
+
+
+def partition(module: ir.Module) -> Partitioned | None:
+    """What each device of the module's mesh computes; None where XLA's partitioner is to find it.
+
+    Assumes that `main` has the shardings of its arguments as attributes. The module stays as it is.
+    The devices are replicas, in the order of the mesh: in groups of collectives, and for
+    `replica_id`.
+    """
+    if any(op.name in _OTHERS or _is_end_of_region(op) for op in operations_within(module)):
+        return None
+    copy = io.BytesIO()
+    module.operation.write_bytecode(copy)
+    local = ir.Module.parse(copy.getvalue())
+    try:
+        for op in list(operations_within(local)):
+            elementwise_calls.wrap(op)
+        _run(local, (*_PROPAGATE, *_COLLECT))
+        results = _convert(local)
+        for op in list(operations_within(local)):
+            elementwise_calls.unwrap(op)
+        local.operation.verify()
+    except (ir.MLIRError, NotKnown) as why:
+        log.debug("XLA partitions a program: %s", why)
+        return None
+    return Partitioned(local, results)
+
+
+def _run(module: ir.Module, passes: Sequence[str]) -> None:
+    passmanager.PassManager.parse(f"builtin.module({','.join(passes)})").run(module.operation)
+
+
+def _is_end_of_region(op: ir.Operation) -> bool:
+    if op.name != "stablehlo.custom_call":
+        return False
+    return ir.StringAttr(op.attributes["call_target_name"]).value in (ENTRY, EXIT)
+
+
+def _convert(module: ir.Module) -> tuple[Axes, ...]:
+    """Let a module compute with shards; returns the axes that shard each result.
+
+    Raises:
+        NotKnown: an operation is not known to do that.
+    """
+    main, shards = main_of(module), Shards(mesh_axes(module))
+    block = main.entry_block
+    *operations, last = [op.operation for op in block.operations]
+    for argument, given in zip(block.arguments, ir.ArrayAttr(main.arg_attrs), strict=True):
+        shards.shard(argument, _axes(given, argument))
+    for op in operations:
+        with ir.InsertionPoint(op), op.location:
+            convert(shards, op)
+    found = tuple(map(shards.axes, last.operands))
+    if any(x in shards.partial for x in last.operands):
+        raise NotKnown("a result of which each device has a part")
+    if "res_attrs" in main.attributes:
+        given = ir.ArrayAttr(main.attributes["res_attrs"])
+        promised = [_axes(a, x) for a, x in zip(given, last.operands, strict=True)]
+        if promised != list(found):
+            raise NotKnown(f"results over {found}, and not {promised}")
+    for name in ("arg_attrs", "res_attrs"):
+        if name in main.attributes:
+            del main.attributes[name]
+    for op in [op.operation for op in module.body.operations]:
+        if op.name == "sdy.mesh":
+            op.erase()
+    update_type(main)
+    return found
+
+
+def _axes(attributes: ir.Attribute, value: Value) -> Axes:
+    given = ir.DictAttr(attributes)
+    axes: Axes | None = ((),) * rank_of(value)
+    if SHARDING in given:
+        axes = axes_of_attribute(given[SHARDING])
+    if axes is None:
+        raise NotKnown("parts of an axis shard an argument or a result")
+    return axes

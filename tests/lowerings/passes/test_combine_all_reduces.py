@@ -1,0 +1,58 @@
+"""`combine_all_reduces`: all-reduces that do not wait for each other are one."""
+
+import dataclasses
+
+from tests.lowerings.passes.rewriting import CPU, rewritten
+from xla_dynamo.lowerings.passes import combine_all_reduces as tested
+from xla_dynamo.lowerings.passes.combine_all_reduces import combine_all_reduces
+
+TWO = dataclasses.replace(CPU, replicas=(0, 1))
+
+
+def _sum(result, x, shape, body="add"):
+    element = shape.rpartition("x")[2]
+    return f"""
+    {result} = "stablehlo.all_reduce"({x}) <{{
+        replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>}}> ({{
+    ^bb0(%a: tensor<{element}>, %b: tensor<{element}>):
+      %s = stablehlo.{body} %a, %b : tensor<{element}>
+      stablehlo.return %s : tensor<{element}>
+    }}) : (tensor<{shape}>) -> tensor<{shape}>"""
+
+
+MODULE = f"""
+module {{
+  func.func public @main(%x: tensor<4x2xf32>, %y: tensor<3xf32>, %z: tensor<5xf64>)
+      -> (tensor<4x2xf32>, tensor<3xf32>, tensor<3xf32>, tensor<5xf64>, tensor<3xf32>) {{
+    {_sum("%0", "%x", "4x2xf32")}
+    %1 = stablehlo.negate %0 : tensor<4x2xf32>
+    {_sum("%2", "%y", "3xf32")}
+    %3 = stablehlo.negate %2 : tensor<3xf32>
+    {_sum("%4", "%3", "3xf32")}
+    {_sum("%5", "%z", "5xf64")}
+    {_sum("%6", "%y", "3xf32", "maximum")}
+    return %1, %3, %4, %5, %6 :
+        tensor<4x2xf32>, tensor<3xf32>, tensor<3xf32>, tensor<5xf64>, tensor<3xf32>
+  }}
+}}
+"""
+
+
+def _shapes(text):
+    lines = [line for line in text.splitlines() if line.lstrip().startswith("}) : (tensor")]
+    return [line.split("tensor<")[-1].strip(">") for line in lines]
+
+
+def test_what_does_not_wait_is_one():
+    """The third waits for the second; others have another dtype, or reduce otherwise."""
+    after = rewritten(combine_all_reduces, MODULE, TWO)
+    assert _shapes(after) == ["11xf32", "5xf64", "3xf32", "3xf32"]
+
+
+def test_buckets_hold_so_many_bytes(monkeypatch):
+    monkeypatch.setattr(tested, "BUCKET", 43)
+    assert _shapes(rewritten(combine_all_reduces, MODULE, TWO)) == _shapes(MODULE)
+
+
+def test_programs_of_one_process_stay():
+    assert _shapes(rewritten(combine_all_reduces, MODULE, CPU)) == _shapes(MODULE)
