@@ -8,7 +8,7 @@ from jax.extend.mlir import ir
 from xla_dynamo.lowerings.passes import contraction_barriers, result_permutations
 from xla_dynamo.lowerings.passes.call_packed import call_packed
 from xla_dynamo.lowerings.passes.channels_last import put_channels_last
-from xla_dynamo.lowerings.passes.combine_all_reduces import combine_all_reduces
+from xla_dynamo.lowerings.passes.combine_collectives import combine_collectives
 from xla_dynamo.lowerings.passes.gather_manual_regions import gather_manual_regions
 from xla_dynamo.lowerings.passes.guard_exponentials import guard_exponentials
 from xla_dynamo.lowerings.passes.integer_moves import move_as_integers
@@ -80,7 +80,7 @@ PASSES = (
         keeps_numbers=True,
         remove_marks=contraction_barriers.remove_marks,
     ),
-    Pass(combine_all_reduces),
+    Pass(combine_collectives),
     Pass(put_channels_last),
     # XLA knows no packed convolutions.
     Pass(call_packed, is_needed=True),

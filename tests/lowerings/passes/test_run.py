@@ -35,7 +35,7 @@ ORDERS = {
     # materialized at last.
     CPU: [
         "insert_barriers",
-        "combine_all_reduces",
+        "combine_collectives",
         "put_channels_last",
         "call_packed",
         "choose_permutations",

@@ -1,10 +1,10 @@
-"""`combine_all_reduces`: all-reduces that do not wait for each other are one."""
+"""`combine_collectives`: collectives that do not wait for each other are one."""
 
 import dataclasses
 
 from tests.lowerings.passes.rewriting import CPU, rewritten
-from xla_dynamo.lowerings.passes import combine_all_reduces as tested
-from xla_dynamo.lowerings.passes.combine_all_reduces import combine_all_reduces
+from xla_dynamo.lowerings.passes import combine_collectives as tested
+from xla_dynamo.lowerings.passes.combine_collectives import combine_collectives
 
 TWO = dataclasses.replace(CPU, replicas=(0, 1))
 
@@ -45,14 +45,14 @@ def _shapes(text):
 
 def test_what_does_not_wait_is_one():
     """The third waits for the second; others have another dtype, or reduce otherwise."""
-    after = rewritten(combine_all_reduces, MODULE, TWO)
+    after = rewritten(combine_collectives, MODULE, TWO)
     assert _shapes(after) == ["11xf32", "5xf64", "3xf32", "3xf32"]
 
 
 def test_buckets_hold_so_many_bytes(monkeypatch):
     monkeypatch.setattr(tested, "BUCKET", 43)
-    assert _shapes(rewritten(combine_all_reduces, MODULE, TWO)) == _shapes(MODULE)
+    assert _shapes(rewritten(combine_collectives, MODULE, TWO)) == _shapes(MODULE)
 
 
 def test_programs_of_one_process_stay():
-    assert _shapes(rewritten(combine_all_reduces, MODULE, CPU)) == _shapes(MODULE)
+    assert _shapes(rewritten(combine_collectives, MODULE, CPU)) == _shapes(MODULE)
