@@ -88,7 +88,7 @@ ROOMS = {
     "backend": "calls decompositions dynamo events execution graphs lowerings.passes options"
     " programs runtime runtime.processes torch_threads",
     "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table options"
-    " runtime runtime.cpu spmd torch_patches",
+    " runtime runtime.cpu runtime.processes spmd torch_patches",
     "training": "backend dynamo events graphs memory options runtime torch_patches torch_threads"
     " variants",
     "distributed": "lazy runtime runtime.processes spmd",

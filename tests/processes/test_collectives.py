@@ -1,5 +1,7 @@
 """PyTorch/XLA's collectives among processes, lazy and compiled, against NumPy."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -73,6 +75,9 @@ def move_everything():
     sent = x.clone()
     xm.collective_broadcast([sent], size - 1)
     into = torch.zeros(3 * size, 4, device="xla")
+    # Chunks of 4 MiB, of which jaxlib once summed the first one wrongly (jax#40830).
+    large = torch.arange(size << 20) % 1024
+    chunk = large.chunk(size)[rank] * size + size * (size - 1) // 2
     around = [(r, (r + 1) % size) for r in range(size)]
     found = {
         "list": (changed[0], total / 2),
@@ -84,6 +89,10 @@ def move_everything():
         "scatter": (
             xm.reduce_scatter("sum", several, 2.0, 0, size),
             2 * (total + 10 * size * rank),
+        ),
+        "scatter much": (
+            xm.reduce_scatter("sum", (large + rank).float().to("xla"), 1.0, 0, size),
+            chunk.float(),
         ),
         "all to all": (
             xm.all_to_all(several, 0, 1, size),
@@ -133,6 +142,20 @@ def compile_everything():
     return wrong
 
 
+def forget_in_a_cycle(rank):
+    """A pending value that nobody reaches, and that the first process does not collect itself."""
+    gc.disable()
+    knot = {"value": torch.ones(3, device="xla") * 5}
+    knot["self"] = knot
+    del knot
+    if rank:
+        gc.collect()
+    total = xm.all_reduce("sum", torch.ones(2, device="xla"))
+    xm.sync()
+    gc.enable()
+    assert total.cpu().tolist() == [xm.runtime.world_size()] * 2
+
+
 def say_everything():
     """What processes tell one another, and functions that ask who they are."""
     rank, size = xm.runtime.global_ordinal(), xm.runtime.world_size()
@@ -155,6 +178,7 @@ def say_everything():
     xm.optimizer_step(optimizer, barrier=True)
     mean = (size - 1) / 2
     torch.testing.assert_close(model.weight.detach().cpu(), torch.full((2, 2), 1 - mean))
+    forget_in_a_cycle(rank)
     refused = []
     for call in (
         lambda: xm.all_reduce("sum", torch.ones(2, device="xla"), groups=[[0]]),

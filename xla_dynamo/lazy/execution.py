@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.buffers import import_tensor
 from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.processes import job
 from xla_dynamo.runtime.streams import wait_for_torch
 from xla_dynamo.torch_private import FakeTensorMode, storage_id
 
@@ -129,10 +131,12 @@ def compute(
         XlaDynamoError: see `errors`. What was pending still is.
     """
     with running:
-        with contents.lock:
-            if roots is None and left_pending():
-                roots = [v for v in _pending() if v not in _left]
-            part = cut(roots)
+        part = _cut(roots)
+        if roots is None and job.joined() is not None and part and part.key not in _programs:
+            # What errors have left in cycles is pending until it is collected, by each process at
+            # its own time, and their programs must be the same.
+            gc.collect()
+            part = _cut(roots)
         growth.restart()
         if part is None:
             return
@@ -147,6 +151,14 @@ def compute(
             if not isinstance(error, ExecutionError):  # it may have memory enough another time
                 _left.update(part.outputs if roots is None else roots)
             raise
+
+
+def _cut(roots: Iterable[Value] | None) -> Slice | None:
+    """The slice of these values, or of all but those of a program that could not be compiled."""
+    with contents.lock:
+        if roots is None and left_pending():
+            roots = [v for v in _pending() if v not in _left]
+        return cut(roots)
 
 
 @after_signals  # an interruption between would lose the values whose memory the program took
