@@ -50,6 +50,22 @@ def shard_of(shards: Shards, x: Value, dims: Sequence[Sequence[str]]) -> Value:
     return hlo.dynamic_slice(x, starts, ir.DenseI64ArrayAttr.get(sizes))
 
 
+def whole_of(shards: Shards, x: Value) -> Value:
+    """The whole of a value."""
+    for dim, names in enumerate(shards.axes(x)):
+        x = _gathered(shards, x, dim, names)
+    return x
+
+
+def _gathered(shards: Shards, x: Value, dim: int, names: Sequence[str]) -> Value:
+    if not names:
+        return x
+    shape = list(shape_of(x))
+    shape[dim] *= shards.count(names)
+    type_ = tensor_type(shape, dtype_of(x))
+    return hlo.AllGatherOp([type_], [x], dim, _groups(shards, names)).results[0]
+
+
 def _lists(attribute: ir.Attribute) -> list[tuple[str, ...]]:
     """The axes of each dimension in an attribute of Shardy's that has no class in Python.
 
@@ -98,11 +114,7 @@ def _all_reduce(shards: Shards, op: ir.Operation) -> Value:
 def _all_gather(shards: Shards, op: ir.Operation) -> Value:
     (x,) = op.operands
     for dim, names in enumerate(_lists(op.attributes["gathering_axes"])):
-        if names:
-            shape = list(shape_of(x))
-            shape[dim] *= shards.count(names)
-            type_ = tensor_type(shape, dtype_of(x))
-            x = hlo.AllGatherOp([type_], [x], dim, _groups(shards, names)).results[0]
+        x = _gathered(shards, x, dim, names)
     return x
 
 

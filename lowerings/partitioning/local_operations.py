@@ -4,6 +4,7 @@ What Shardy propagates is checked here, operation by operation. A sum over a dim
 sharded leaves a part of it on each device, and nothing but a collective may read that.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,9 +16,14 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, named
 from xla_dynamo.lowerings.builders.shardings import SHARDING
-from xla_dynamo.lowerings.builders.values import Value, rank_of
+from xla_dynamo.lowerings.builders.values import Value, dtype_of, rank_of
 from xla_dynamo.lowerings.partitioning.elementwise_calls import is_elementwise_call
-from xla_dynamo.lowerings.partitioning.local_collectives import COLLECTIVES, first_of, shard_of
+from xla_dynamo.lowerings.partitioning.local_collectives import (
+    COLLECTIVES,
+    first_of,
+    shard_of,
+    whole_of,
+)
 from xla_dynamo.lowerings.partitioning.local_indexing import INDEXING, rows_here, split_table
 from xla_dynamo.lowerings.partitioning.local_reductions import REDUCTIONS
 from xla_dynamo.lowerings.partitioning.local_views import VIEWS
@@ -30,6 +36,14 @@ _ELEMENTWISE = ELEMENTWISE | named(
     "bitcast_convert complex count_leading_zeros imag popcnt real reduce_precision "
     "shift_left shift_right_arithmetic shift_right_logical"
 )
+
+
+# Where their shards do not compute those of the results, each device gathers the whole: XLA's
+# partitioner ends the process, or the program fails. Of others only small operands are gathered,
+# since the partitioner exchanges the ends of shards.
+_GATHERED = named("fft reduce reduce_window reverse select_and_scatter sort")
+_GATHERED_IF_SMALL = named("concatenate dynamic_slice dynamic_update_slice pad slice")
+_SMALL = 1 << 20  # bytes
 
 
 def convert(shards: Shards, op: ir.Operation) -> None:
@@ -52,9 +66,17 @@ def convert(shards: Shards, op: ir.Operation) -> None:
     if is_sharded and not any(map(shards.is_sharded, op.operands)) and not _has_rule(op):
         _compute_whole(shards, op, axes_of_results)
     elif is_sharded:
-        _check(shards, op, axes_of_results)
-        for result, axes in zip(op.results, axes_of_results, strict=True):
-            shards.shard(result, axes)
+        try:
+            _check(shards, op, axes_of_results)
+        except NotKnown:
+            if not _may_gather(shards, op):
+                raise
+            for number, x in enumerate(op.operands):
+                op.operands[number] = whole_of(shards, x)
+            _compute_whole(shards, op, axes_of_results)
+        else:
+            for result, axes in zip(op.results, axes_of_results, strict=True):
+                shards.shard(result, axes)
     if SHARDING in op.attributes:
         del op.attributes[SHARDING]
 
@@ -81,6 +103,13 @@ def _has_rule(op: ir.Operation) -> bool:
     return is_elementwise or name.removeprefix("stablehlo.") in _RULES
 
 
+def _may_gather(shards: Shards, op: ir.Operation) -> bool:
+    if op.name in _GATHERED:
+        return True
+    sizes = (math.prod(shards.shape(x)) * dtype_of(x).itemsize for x in op.operands)
+    return op.name in _GATHERED_IF_SMALL and max(sizes) <= _SMALL
+
+
 def _compute_whole(shards: Shards, op: ir.Operation, axes_of_results: Sequence[Axes]) -> None:
     """Let each device compute what it needs a shard of, such as random numbers, and take that."""
     following = list(op.block.operations)
@@ -96,7 +125,7 @@ def _compute_whole(shards: Shards, op: ir.Operation, axes_of_results: Sequence[A
 
 
 def _check(shards: Shards, op: ir.Operation, axes_of_results: Sequence[Axes]) -> None:
-    """Check that shards of the operands compute shards of the results; adapt attributes."""
+    """Check that shards of the operands compute shards of the results, then adapt attributes."""
     name = op.name
     require(_has_rule(op), op)
     rule = _RULES.get(name.removeprefix("stablehlo."))

@@ -61,6 +61,7 @@ def _slice(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
     for d in shards.sharded_dims(x):
         require((starts[d], limits[d], strides[d]) == (0, whole[d], 1), op)
         limits[d] = shape_of(x)[d]
+    require(shards.axes(x) == results[0], op)
     op.attributes["limit_indices"] = ir.DenseI64ArrayAttr.get(limits)
     return [shards.axes(x)]
 
@@ -71,6 +72,7 @@ def _dynamic_slice(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axe
     for d in shards.sharded_dims(x):
         require(sizes[d] == shards.shape(x)[d], op)
         sizes[d] = shape_of(x)[d]
+    require(shards.axes(x) == results[0], op)
     op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(sizes)
     return [shards.axes(x)]
 
@@ -111,6 +113,15 @@ def _sort(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
     return [first] * len(op.results)
 
 
+def _fft(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
+    axes, length = (
+        shards.axes(op.operands[0]),
+        len(ir.DenseI64ArrayAttr(op.attributes["fft_length"])),
+    )
+    require(not any(axes[len(axes) - length :]), op)
+    return [axes]
+
+
 def _optimization_barrier(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
     return [shards.axes(x) for x in op.operands]
 
@@ -120,6 +131,7 @@ VIEWS = {
     "concatenate": _concatenate,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
+    "fft": _fft,
     "optimization_barrier": _optimization_barrier,
     "pad": _pad,
     "reshape": _reshape,

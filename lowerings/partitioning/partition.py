@@ -10,9 +10,11 @@ combined. What this does not know is left to XLA's partitioner.
 import dataclasses
 import io
 import logging
+import math
 from collections.abc import Sequence
 
 from jax.extend.mlir import ir, passmanager
+from jax.extend.mlir.dialects import sdy
 
 from xla_dynamo.lowerings.builders.functions import main_of, operations_within, update_type
 from xla_dynamo.lowerings.builders.operation_names import named
@@ -22,8 +24,10 @@ from xla_dynamo.lowerings.builders.shardings import (
     SHARDING,
     axes_of_attribute,
     mesh_axes,
+    sharding_attribute,
+    shardings_of,
 )
-from xla_dynamo.lowerings.builders.values import Value, rank_of
+from xla_dynamo.lowerings.builders.values import Value, rank_of, shape_of
 from xla_dynamo.lowerings.partitioning import elementwise_calls
 from xla_dynamo.lowerings.partitioning.local_operations import convert
 from xla_dynamo.lowerings.partitioning.shards import Axes, NotKnown, Shards
@@ -65,6 +69,10 @@ _COLLECT = (
 _OTHERS = named("case if while")
 
 
+# At some of these with shards of several sizes XLA's partitioner ends the process.
+_FRAGILE = named("reduce_window select_and_scatter")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partitioned:
     """What each device computes.
@@ -93,7 +101,10 @@ def partition(module: ir.Module) -> Partitioned | None:
     try:
         for op in list(operations_within(local)):
             elementwise_calls.wrap(op)
-        _run(local, (*_PROPAGATE, *_COLLECT))
+        _run(local, _PROPAGATE)
+        if any(op.name in _FRAGILE for op in operations_within(local)):
+            _keep_uneven_values_whole(local)
+        _run(local, _COLLECT)
         results = _convert(local)
         for op in list(operations_within(local)):
             elementwise_calls.unwrap(op)
@@ -112,6 +123,24 @@ def _is_end_of_region(op: ir.Operation) -> bool:
     if op.name != "stablehlo.custom_call":
         return False
     return ir.StringAttr(op.attributes["call_target_name"]).value in (ENTRY, EXIT)
+
+
+def _keep_uneven_values_whole(module: ir.Module) -> None:
+    """Take axes from dimensions that they do not shard evenly."""
+    sizes = mesh_axes(module)
+    for op in operations_within(module):
+        given = [axes_of_attribute(sharding) for sharding in shardings_of(op)]
+        if op.name.startswith("sdy.") or not given or any(axes is None for axes in given):
+            continue
+        even = [
+            [
+                names if n % math.prod(sizes[name] for name in names) == 0 else ()
+                for n, names in zip(shape_of(result), axes or (), strict=True)
+            ]
+            for result, axes in zip(op.results, given, strict=True)
+        ]
+        shardings = sdy.TensorShardingPerValueAttr.get(list(map(sharding_attribute, even)))
+        op.attributes[SHARDING] = shardings
 
 
 def _convert(module: ir.Module) -> tuple[Axes, ...]:

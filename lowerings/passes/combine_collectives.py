@@ -76,8 +76,9 @@ def _kind(op: ir.Operation) -> tuple[str, ...]:
 def _buckets(found: dict[Any, list[Any]]) -> list[list[Any]]:
     """The operations of each kind, in their order, as many together as a bucket holds."""
     buckets: list[list[Any]] = []
+    filled: float
     for operations in found.values():
-        filled = BUCKET
+        filled = math.inf
         for op in operations:
             larger = max(op.operands[0], op.results[0], key=numel_of)
             size = numel_of(larger) * dtype_of(larger).itemsize

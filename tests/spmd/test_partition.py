@@ -40,6 +40,11 @@ def gradient_of_convolution(x, w):
     return torch.nn.grad.conv2d_weight(image, (4, 2, 3, 2), outer, padding=(1, 0))
 
 
+def maxima_and_their_places(x, w):
+    image = mark(x.flatten()[:96].reshape(1, 2, 4, 12), (None, "data", None, "model"))
+    return torch.nn.functional.max_pool2d(image, 3, 2, ceil_mode=True, return_indices=True)
+
+
 def dropout(x, w):
     torch.manual_seed(3)
     return torch.nn.functional.dropout(x, 0.0) @ w + torch.rand_like(w).mul(0)
@@ -70,6 +75,13 @@ KNOWN = [
     ((ROWS, ROWS), lambda x, w: x.argmax(0)),
     ((BOTH, BOTH), lambda x, w: (x.to(torch.complex64) * 2j, x.view(torch.int32) ^ 5, x > 1)),
     ((ROWS, ROWS), dropout),
+    # What a device needs of others is gathered.
+    ((ROWS, ROWS), lambda x, w: x + torch.arange(16).flip(0)[:, None]),
+    ((BOTH, BOTH), lambda x, w: (torch.fft.fft(x), torch.fft.fft(x, dim=0), torch.fft.rfft2(w))),
+    ((BOTH, BOTH), lambda x, w: torch.hash_tensor(x, 0)),
+    # Of shards of several sizes XLA's partitioner would end the process.
+    ((BOTH, BOTH), maxima_and_their_places),
+    ((BOTH, BOTH), lambda x, w: (x.sort(0).values, w.cumsum(0))),
 ]
 
 
@@ -81,11 +93,10 @@ def test_what_is_known(specs, function):
 LEFT_TO_XLA = [
     # The shards are not of one size.
     ((ROWS, ROWS), lambda x, w: mark(x[:15].sin(), ROWS).cos()),
+    ((BOTH, BOTH), lambda x, w: torch.max_pool2d(x[None], 3, 2, ceil_mode=True)),
     # Axes of other sizes change places.
     ((BOTH, BOTH), lambda x, w: mark(x.sin(), ("model", "data")).cos()),
     ((BOTH, BOTH), lambda x, w: mark(x.sin(), (("model", "data"), None)).cos()),
-    # Rows in their opposite order, on other devices.
-    ((ROWS, ROWS), lambda x, w: x + torch.arange(16).flip(0)[:, None]),
 ]
 
 
