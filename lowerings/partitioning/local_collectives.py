@@ -104,6 +104,8 @@ def _all_reduce(shards: Shards, op: ir.Operation) -> Value:
     (x,) = op.operands
     names = re.findall(r'"([^"]+)"', str(op.attributes["reduction_axes"]))
     _lists(op.attributes["reduction_axes"])
+    if x in shards.reduced:
+        return x
     partial = _parts(shards, x, names)
     reduced = hlo.AllReduceOp([x.type], [x], _groups(shards, names))
     _fold(reduced, x, partial.reduction)
@@ -120,6 +122,8 @@ def _all_gather(shards: Shards, op: ir.Operation) -> Value:
 
 def _reduce_scatter(shards: Shards, op: ir.Operation) -> Value:
     (x,), dims = op.operands, _lists(op.attributes["reduce_scatter_axes"])
+    if x in shards.reduced:
+        return shard_of(shards, x, dims)
     names = [name for of_dim in dims for name in of_dim]
     partial = _parts(shards, x, names)
     for dim, of_dim in enumerate(dims):

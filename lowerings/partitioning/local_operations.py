@@ -115,11 +115,13 @@ def _compute_whole(shards: Shards, op: ir.Operation, axes_of_results: Sequence[A
     following = list(op.block.operations)
     behind = following[[view.operation for view in following].index(op) + 1]
     for result, axes in zip(op.results, axes_of_results, strict=True):
+        shards.reduced.add(result)
         if any(axes):
             uses = [(use.owner, use.operand_number) for use in result.uses]
             with ir.InsertionPoint(behind):
                 shard = shard_of(shards, result, axes)
             shards.note(shard, axes, build.shape_of(result))
+            shards.reduced.add(shard)
             for user, number in uses:
                 user.operands[number] = shard
 

@@ -69,10 +69,6 @@ _COLLECT = (
 _OTHERS = named("case if while")
 
 
-# At some of these with shards of several sizes XLA's partitioner ends the process.
-_FRAGILE = named("reduce_window select_and_scatter")
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partitioned:
     """What each device computes.
@@ -102,7 +98,7 @@ def partition(module: ir.Module) -> Partitioned | None:
         for op in list(operations_within(local)):
             elementwise_calls.wrap(op)
         _run(local, _PROPAGATE)
-        if any(op.name in _FRAGILE for op in operations_within(local)):
+        if any(map(_is_fragile, operations_within(local))):
             _keep_uneven_values_whole(local)
         _run(local, _COLLECT)
         results = _convert(local)
@@ -123,6 +119,13 @@ def _is_end_of_region(op: ir.Operation) -> bool:
     if op.name != "stablehlo.custom_call":
         return False
     return ir.StringAttr(op.attributes["call_target_name"]).value in (ENTRY, EXIT)
+
+
+def _is_fragile(op: ir.Operation) -> bool:
+    """Whether XLA's partitioner may end the process at shards of several sizes."""
+    name = op.name
+    windows = name in ("stablehlo.reduce_window", "stablehlo.select_and_scatter")
+    return windows or (name == "stablehlo.reduce" and len(op.results) > 1)
 
 
 def _keep_uneven_values_whole(module: ir.Module) -> None:

@@ -43,12 +43,14 @@ class Shards:
     Attributes:
         sizes: the axes by name, in their order, with their sizes.
         partial: the values of which each device has a part.
+        reduced: those of which each device has the whole, where parts are expected.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         """Begin with values that are whole on each device."""
         self.sizes = dict(sizes)
         self.partial: dict[Value, Partial] = {}
+        self.reduced: set[Value] = set()
         self._axes: dict[Value, Axes] = {}
         self._shapes: dict[Value, tuple[int, ...]] = {}
 
