@@ -27,7 +27,7 @@ from xla_dynamo.lowerings.builders.shardings import (
     sharding_attribute,
     shardings_of,
 )
-from xla_dynamo.lowerings.builders.values import Value, rank_of, shape_of
+from xla_dynamo.lowerings.builders.values import Value, dtype_of, rank_of, shape_of
 from xla_dynamo.lowerings.partitioning import elementwise_calls
 from xla_dynamo.lowerings.partitioning.local_operations import convert
 from xla_dynamo.lowerings.partitioning.shards import Axes, NotKnown, Shards
@@ -124,6 +124,8 @@ def _is_end_of_region(op: ir.Operation) -> bool:
 def _is_fragile(op: ir.Operation) -> bool:
     """Whether XLA's partitioner may end the process at shards of several sizes."""
     name = op.name
+    if name == "stablehlo.pad":
+        return not dtype_of(op.results[0]).is_floating_point
     windows = name in ("stablehlo.reduce_window", "stablehlo.select_and_scatter")
     return windows or (name == "stablehlo.reduce" and len(op.results) > 1)
 
