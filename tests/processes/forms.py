@@ -231,3 +231,15 @@ def coalesced(rank, size, put):
     works.wait()
     total = size * (size + 1) / 2
     return [(made[0], of_rank(0, 3) * total), (made[1], of_rank(0, 2, 2) * total)]
+
+
+@alone
+def to_oneself(rank, size, put):
+    """The receipt comes first, as in a list of sends and receipts for all ranks."""
+    places = [put(torch.zeros(3)), put(torch.zeros(2))]
+    sent = [of_rank(rank, 3), of_rank(rank, 2)]
+    operations = [dist.P2POp(dist.irecv, place, rank) for place in places]
+    operations += [dist.P2POp(dist.isend, put(t), rank) for t in sent]
+    for work in reversed(dist.batch_isend_irecv(operations)):
+        work.wait()
+    return list(zip(places, sent, strict=True))

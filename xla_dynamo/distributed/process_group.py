@@ -25,7 +25,7 @@ from xla_dynamo.distributed.c10d_forms import (
 from xla_dynamo.distributed.changes_in_torch import change_torch
 from xla_dynamo.distributed.meetings import store_of, told_by_caller
 from xla_dynamo.distributed.named_group import NamedGroup
-from xla_dynamo.distributed.point_to_point import receive
+from xla_dynamo.distributed.point_to_point import Mailbox, receive
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
 from xla_dynamo.lazy.steps import unlazy, unlazy_with_all
@@ -80,6 +80,7 @@ class XlaProcessGroup(NamedGroup):
         """Take torch's store, the rank in the group, the global ranks of all, and the job."""
         super().__init__(rank, len(ranks))
         self._rank, self._ranks, self._job = rank, list(ranks), job
+        self._own = Mailbox()
         gloo = dist.PrefixStore("gloo", store)
         self._gloo = dist.ProcessGroupGloo(gloo, rank, len(ranks), timeout)
 
@@ -322,12 +323,16 @@ class XlaProcessGroup(NamedGroup):
 
     def send(self, tensors: Any, rank: int, tag: int = 0) -> Work:
         """Send a tensor to a process, which calls `recv`. 'xla' tensors go through the host."""
+        if rank == self._rank:
+            return self._own.send(tensors, tag)
         if not on_xla(tensors):
             return self._gloo.send(tensors, rank, tag)
         return self._gloo.send([t.detach().cpu().contiguous() for t in tensors], rank, tag)
 
     def recv(self, tensors: Any, rank: int, tag: int = 0) -> Work:
         """Receive a tensor from a process, which calls `send`."""
+        if rank == self._rank:
+            return self._own.receive(tensors, tag)
         if not on_xla(tensors):
             return self._gloo.recv(tensors, rank, tag)
         return receive(tensors, lambda hosts: self._gloo.recv(hosts, rank, tag))
