@@ -15,6 +15,7 @@ from bench.torch_distributed.worker import Place, work
 IMPORTED = ["torch", "torch.distributed", "torch.distributed.tensor", "jax", "xla_dynamo.spmd"]
 SECONDS_TO_START = 180
 SECONDS_FOR_OTHERS = 5  # after one has failed
+LATE = "takes longer than"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Crew:
         how, why = "skipped", f"for {size} processes"
         if size <= self._given[0]:
             how, why = self._run_once(kind, test, size, seconds)
-            if how == "failed" and not self._is_new:
+            if how == "failed" and not self._is_new and not why.startswith(LATE):
                 self.renew()
                 how, why = self._run_once(kind, test, size, seconds)
             if how == "failed":
@@ -104,7 +105,7 @@ class Crew:
                     if how != "failed" and late:
                         return "failed", f"processes {late} do not end; {rank} has {how}"
                     return how, answer[1]
-        return "failed", f"takes longer than {seconds:.0f} s"
+        return "failed", f"{LATE} {seconds:.0f} s"
 
     def _answers(self, ranks: range, end: float) -> list[Any]:
         """What the processes answer, None for those that do not; fewer seconds after a failure."""
@@ -123,11 +124,16 @@ class Crew:
 
     def renew(self) -> None:
         """End the processes, and start others."""
-        self.stop()
+        self._end()
         self._start()
 
     def stop(self) -> None:
-        """End the processes."""
-        for process in self._processes:
+        """End the processes, for good."""
+        self._end()
+        self._folder.cleanup()
+
+    def _end(self) -> None:
+        for process, pipe in zip(self._processes, self._pipes, strict=True):
             process.kill()
             process.join()
+            pipe.close()

@@ -6,6 +6,7 @@ may differ in what they compute and look at between two collectives, as in eager
 """
 
 import datetime
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -32,6 +33,7 @@ from xla_dynamo.lazy.steps import unlazy, unlazy_with_all
 from xla_dynamo.runtime.processes.environment import Seat
 from xla_dynamo.runtime.processes.job import Job, joined
 from xla_dynamo.runtime.topology import initialize_processes
+from xla_dynamo.torch_private import leave_to_python
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -377,3 +379,9 @@ class XlaProcessGroup(NamedGroup):
     def _of_gloo(self, *names: str) -> Callable[..., Work]:
         """Gloo's method, by the name that this version of torch has for it."""
         return next(getattr(self._gloo, n) for n in names if hasattr(self._gloo, n))
+
+
+# Torch calls these inside a compiled model too, when a graph of it has broken at a collective.
+for _method in vars(XlaProcessGroup).values():
+    if isinstance(_method, types.FunctionType):
+        leave_to_python(_method)
