@@ -1,7 +1,8 @@
 """Load torch's test files with the names of another device and another backend in them.
 
 torch's tests name "cuda" and "nccl" in their text. Here that text has "xla" in both places, and
-nothing else is changed: neither a test nor what it asserts.
+nothing else is changed: neither a test nor what it asserts. For tensors of the CPU, "gloo" is what
+is replaced.
 """
 
 import importlib.abc
@@ -14,7 +15,7 @@ from typing import Any
 
 # Text of torch, and what stands there instead. Environment variables, classes and arguments that
 # have the old names in them keep these.
-RENAMED = (
+_ON_DEVICE = (
     (r"torch\.cuda\.nccl\.version\(\)", "(99, 0, 0)"),  # of NCCL's versions any will do
     (r"is_nccl_available", "is_available"),
     (r"== dist\.Backend\.NCCL", '== "xla"'),  # not in lists of what profilers know
@@ -26,6 +27,13 @@ RENAMED = (
     (r"\bTEST_MULTIGPU\b", "TEST_PRIVATEUSE1"),
 )
 
+_ON_CPU = (
+    (r"is_gloo_available", "is_available"),
+    (r"== dist\.Backend\.GLOO", '== "xla"'),
+    (r"""(["'])gloo\b""", r"\1xla"),
+)
+RENAMED = {"xla": _ON_DEVICE, "cpu": _ON_CPU}  # by the device of the tests' tensors
+
 # Files of torch's wheel on which its tests of processes stand.
 OF_THE_WHEEL = (
     "torch.testing._internal.common_distributed",
@@ -35,9 +43,9 @@ OF_THE_WHEEL = (
 )
 
 
-def renamed(text: str) -> str:
-    """The text of a test file, with the new names."""
-    for old, new in RENAMED:
+def renamed(text: str, device: str) -> str:
+    """The text of a test file, with the new names for tests whose tensors are on a device."""
+    for old, new in RENAMED[device]:
         text = re.sub(old, new, text)
     return text
 
@@ -45,27 +53,31 @@ def renamed(text: str) -> str:
 class _Loader(importlib.machinery.SourceFileLoader):
     """A loader whose modules have the new names, and whose bytecode is kept nowhere."""
 
+    device = "xla"
+
     def get_code(self, fullname: str) -> Any:
         path = self.get_filename(fullname)
-        return self.source_to_code(renamed(self.get_data(path).decode()).encode(), path)
+        text = renamed(self.get_data(path).decode(), self.device)
+        return self.source_to_code(text.encode(), path)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds the modules whose text is to have the new names."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = set(names)
+    def __init__(self, names: Iterable[str], device: str) -> None:
+        self._names, self._device = set(names), device
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
         if fullname not in self._names:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.origin is not None:
-            spec.loader = _Loader(fullname, spec.origin)
+            spec.loader = loader = _Loader(fullname, spec.origin)
+            loader.device = self._device
             spec.cached = None
         return spec
 
 
-def rename_in(names: Iterable[str]) -> None:
+def rename_in(names: Iterable[str], device: str) -> None:
     """From now on, modules of these names are loaded with the new names in their text."""
-    sys.meta_path.insert(0, _Finder(names))
+    sys.meta_path.insert(0, _Finder(names, device))

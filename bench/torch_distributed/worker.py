@@ -28,8 +28,7 @@ class Place:
         port: where the first process listens.
         module: the module of the tests.
         folders: folders for `sys.path`, for tests that are not in torch's wheel.
-        device: whose tensors the tests are to have: "xla" for another device's name in their text,
-            "cpu" for tests as they stand.
+        device: whose tensors the tests are to have, "xla" or "cpu".
         folder: for what the processes write.
     """
 
@@ -76,10 +75,8 @@ def _loaded(place: Place) -> Any:
     torch.set_num_threads(1)
     xla_dynamo.runtime.initialize_processes()
     xla_dynamo.device()
-    if place.device == "xla":
-        torch.Tensor.xla = _to_device
-        torch.nn.Module.xla = _to_device
-        rename_in((*OF_THE_WHEEL, place.module))
+    torch.Tensor.xla = torch.nn.Module.xla = _to_device
+    rename_in((*OF_THE_WHEEL, "test_c10d_common", place.module), place.device)
     return importlib.import_module(place.module)
 
 

@@ -70,4 +70,4 @@ def test_tests_of_the_wheel():
     ],
 )
 def test_names_in_the_text_of_tests(text, right):
-    assert renamed(text) == right
+    assert renamed(text, "xla") == right
