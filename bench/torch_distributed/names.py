@@ -9,7 +9,7 @@ import importlib.abc
 import importlib.machinery
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -64,20 +64,22 @@ class _Loader(importlib.machinery.SourceFileLoader):
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds the modules whose text is to have the new names."""
 
-    def __init__(self, names: Iterable[str], device: str) -> None:
-        self._names, self._device = set(names), device
+    def __init__(self, folders: Sequence[str], device: str) -> None:
+        self._folders, self._device = folders, device
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
-        if fullname not in self._names:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.origin is not None:
+        spec: Any = None
+        if fullname in OF_THE_WHEEL:
+            spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        elif "." not in fullname:
+            spec = importlib.machinery.PathFinder.find_spec(fullname, self._folders, target)
+        if spec is not None and isinstance(spec.loader, importlib.machinery.SourceFileLoader):
             spec.loader = loader = _Loader(fullname, spec.origin)
             loader.device = self._device
             spec.cached = None
         return spec
 
 
-def rename_in(names: Iterable[str], device: str) -> None:
-    """From now on, modules of these names are loaded with the new names in their text."""
-    sys.meta_path.insert(0, _Finder(names, device))
+def rename_in(folders: Sequence[str], device: str) -> None:
+    """From now on, torch's tests in its wheel and in folders are loaded with the new names."""
+    sys.meta_path.insert(0, _Finder(folders, device))

@@ -12,7 +12,7 @@ import unittest
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.torch_distributed.names import OF_THE_WHEEL, rename_in
+from bench.torch_distributed.names import rename_in
 
 WHEEL = "torch.testing._internal.distributed.distributed_test"
 FAILED = 10  # the exit status by which torch's tests tell it
@@ -76,13 +76,13 @@ def _loaded(place: Place) -> Any:
     xla_dynamo.runtime.initialize_processes()
     xla_dynamo.device()
     torch.Tensor.xla = torch.nn.Module.xla = _to_device
-    rename_in((*OF_THE_WHEEL, "test_c10d_common", place.module), place.device)
+    rename_in(place.folders, place.device)
     return importlib.import_module(place.module)
 
 
-def _to_device(moved: Any, index: Any = None, **options: Any) -> Any:
+def _to_device(moved: Any, device: Any = None, **options: Any) -> Any:
     """What `cuda` is for another device: a tensor or a module there."""
-    return moved.to("xla" if index is None else f"xla:{getattr(index, 'index', index)}", **options)
+    return moved.to(f"xla:{device}" if isinstance(device, int) else device or "xla", **options)
 
 
 def _tests(module: Any, place: Place) -> list[tuple[str, str, int]]:

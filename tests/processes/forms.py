@@ -6,6 +6,7 @@ device, and returns tensors. Gloo on tensors of the CPU says what is right.
 
 import contextlib
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
@@ -231,6 +232,32 @@ def coalesced(rank, size, put):
     works.wait()
     total = size * (size + 1) / 2
     return [(made[0], of_rank(0, 3) * total), (made[1], of_rank(0, 2, 2) * total)]
+
+
+@alone
+def refused(rank, size, put):
+    """What is wrong in every process by itself is an error of Python, and nothing is exchanged."""
+    world, x = dist.group.WORLD, put(of_rank(rank, 3))
+    for method, kind in (
+        ("broadcast", dist.BroadcastOptions),
+        ("reduce", dist.ReduceOptions),
+        ("gather", dist.GatherOptions),
+        ("scatter", dist.ScatterOptions),
+    ):
+        options = kind()
+        options.rootRank = size
+        lists = [[x] * size] if method in ("gather", "scatter") else []
+        given = [lists, [x]] if method == "gather" else [[x], *([lists] if lists else [])]
+        with pytest.raises(ValueError, match="invalid root rank"):
+            getattr(world, method)(*given, options)
+    for gather in (dist.all_gather_into_tensor, dist.reduce_scatter_tensor):
+        with pytest.raises(ValueError, match="size"):
+            gather(x, x.clone()) if size > 1 else gather(x[:1], x)
+        with pytest.raises(TypeError, match="same type"):
+            gather(x, x.int())
+    place = put(torch.zeros(3 * size))
+    world._allgather_base(place, x).wait()  # with no options
+    return [(place, torch.cat([of_rank(r, 3) for r in range(size)]))]
 
 
 @alone

@@ -37,6 +37,55 @@ def options_of(kind: Any, given: Any) -> Any:
     return made
 
 
+def root_of(opts: Any, size: int) -> int:
+    """The rank of the root, in a group of so many.
+
+    Raises:
+        ValueError: nobody has that rank.
+    """
+    if not 0 <= opts.rootRank < size:
+        raise ValueError(f"invalid root rank: {opts.rootRank}, in a group of {size} processes")
+    return opts.rootRank
+
+
+def check_gathering(output: Tensor, input: Tensor, size: int) -> None:
+    """Check that a tensor has place for the inputs of so many processes.
+
+    Raises:
+        TypeError: its dtype is another one.
+        ValueError: it has more or fewer elements.
+    """
+    if output.dtype != input.dtype:
+        raise TypeError(
+            "output tensor must have the same type as input tensor, and they have "
+            f"{output.dtype} and {input.dtype}"
+        )
+    if output.numel() != size * input.numel():
+        raise ValueError(
+            "output tensor size must be equal to world_size times input tensor size, and "
+            f"{output.numel()} is not {size} x {input.numel()}"
+        )
+
+
+def check_scattering(output: Tensor, input: Tensor, size: int) -> None:
+    """Check that a tensor has an output's elements for each of so many processes.
+
+    Raises:
+        TypeError: its dtype is another one.
+        ValueError: it has more or fewer elements.
+    """
+    if output.dtype != input.dtype:
+        raise TypeError(
+            "input tensor must be the same type as the output tensor. They have "
+            f"{input.dtype} and {output.dtype}"
+        )
+    if input.numel() != size * output.numel():
+        raise ValueError(
+            "input tensor must be the same size as output size times world size, and "
+            f"{input.numel()} is not {output.numel()} x {size}"
+        )
+
+
 def on_xla(tensors: Any) -> bool:
     """Whether tensors are of the device 'xla', and not of another.
 

@@ -13,15 +13,19 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from torch.distributed import Work
+from torch.distributed.distributed_c10d import AllgatherOptions
 
 from xla_dynamo.distributed.c10d_forms import (
     all_done,
+    check_gathering,
+    check_scattering,
     done,
     kind_of,
     listed,
     on_xla,
     options_of,
     put,
+    root_of,
 )
 from xla_dynamo.distributed.changes_in_torch import change_torch
 from xla_dynamo.distributed.meetings import store_of, told_by_caller
@@ -129,9 +133,10 @@ class XlaProcessGroup(NamedGroup):
         tensors, opts = listed(tensors), opts or dist.ReduceOptions()
         if not on_xla(tensors):
             return self._gloo.reduce(tensors, opts)
+        root = root_of(opts, len(self._ranks))
         for t in tensors:
             reduced = self._reduced(t, opts.reduceOp)
-            if self._rank == opts.rootRank:
+            if self._rank == root:
                 put(t, reduced)
         return done(tensors)
 
@@ -161,6 +166,7 @@ class XlaProcessGroup(NamedGroup):
             return self._of_gloo("reduce_scatter_single", "_reduce_scatter_base")(
                 output, input, opts
             )
+        check_scattering(output, input, len(self._ranks))
         parts = input.reshape(len(self._ranks), *output.shape)
         put(output, self._scattered(parts, opts.reduceOp))
         return done([output])
@@ -190,15 +196,16 @@ class XlaProcessGroup(NamedGroup):
         opts = opts or dist.BroadcastOptions()
         if not on_xla(tensors):
             return self._gloo.broadcast(tensors, opts)
+        root = root_of(opts, len(self._ranks))
         for t in tensors:
-            put(t, self._run(torch.ops.xla.collective_broadcast.default, t, opts.rootRank))
+            put(t, self._run(torch.ops.xla.collective_broadcast.default, t, root))
         return done(tensors)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Give each list the tensors of all processes, by rank."""
         if isinstance(inputs, torch.Tensor):  # torch's short form: a list and a tensor
             outputs, inputs, opts = [outputs], [inputs], None
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or AllgatherOptions()
         if not on_xla(inputs):
             return self._gloo.allgather(outputs, inputs, opts)
         for places, x in zip(outputs, inputs, strict=True):
@@ -219,9 +226,10 @@ class XlaProcessGroup(NamedGroup):
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """Give a tensor those of all processes, one behind the other."""
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or AllgatherOptions()
         if not on_xla([output]):
             return self._of_gloo("all_gather_single", "_allgather_base")(output, input, opts)
+        check_gathering(output, input, len(self._ranks))
         put(output, self._gathered(input).reshape(output.shape))
         return done([output])
 
@@ -237,9 +245,7 @@ class XlaProcessGroup(NamedGroup):
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Work:
         """`allgather` of each tensor of a list; `output_lists` has a list for each process."""
         if not on_xla(inputs):
-            return self._gloo.allgather_coalesced(
-                output_lists, inputs, opts or dist.AllgatherOptions()
-            )
+            return self._gloo.allgather_coalesced(output_lists, inputs, opts or AllgatherOptions())
         for number, x in enumerate(inputs):
             self._gather_into([places[number] for places in output_lists], x)
         return done([t for places in output_lists for t in places])
@@ -249,9 +255,10 @@ class XlaProcessGroup(NamedGroup):
         opts = opts or dist.GatherOptions()
         if not on_xla(inputs):
             return self._gloo.gather(outputs, inputs, opts)
+        root = root_of(opts, len(self._ranks))
         for number, x in enumerate(inputs):
             gathered = self._gathered(x)
-            if self._rank == opts.rootRank:
+            if self._rank == root:
                 for place, one in zip(outputs[number], gathered, strict=True):
                     put(place, one)
         return done([t for places in outputs for t in places])
@@ -261,12 +268,13 @@ class XlaProcessGroup(NamedGroup):
         opts = opts or dist.ScatterOptions()
         if not on_xla(outputs):
             return self._gloo.scatter(outputs, inputs, opts)
+        root = root_of(opts, len(self._ranks))
         for number, output in enumerate(outputs):
-            if self._rank == opts.rootRank:
+            if self._rank == root:
                 rows = torch.stack(list(inputs[number]))
             else:
                 rows = output.new_zeros(len(self._ranks), *output.shape)
-            put(output, self._exchanged(rows)[opts.rootRank])
+            put(output, self._exchanged(rows)[root])
         return done(outputs)
 
     def _exchanged(self, rows: Tensor) -> Tensor:
