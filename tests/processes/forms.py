@@ -261,6 +261,23 @@ def refused(rank, size, put):
 
 
 @alone
+def short_forms(rank, size, put):
+    """A tensor instead of a list of one, and a root or a reduction instead of options."""
+    world, last, total = dist.group.WORLD, size - 1, size * (size + 1) / 2
+    every = [of_rank(r, 3) for r in range(size)]
+    a, b, c, d = (put(of_rank(rank, 3)) for _ in range(4))
+    places = [put(torch.zeros(3)) for _ in range(size)]
+    world.gather(places if rank == last else [], put(of_rank(rank, 3)), last).wait()
+    world.scatter(a, [put(t) for t in every] if rank == last else [], last).wait()
+    world.reduce_scatter(b, [put(of_rank(rank, 3)) for _ in range(size)], dist.ReduceOp.MAX).wait()
+    world.reduce(c, last, dist.ReduceOp.SUM).wait()
+    world.broadcast(d, last).wait()
+    summed = of_rank(0, 3) * total if rank == last else of_rank(rank, 3)
+    found = [(a, every[rank]), (b, every[last]), (c, summed), (d, every[last])]
+    return found + (list(zip(places, every, strict=True)) if rank == last else [])
+
+
+@alone
 def to_oneself(rank, size, put):
     """The receipt comes first, as in a list of sends and receipts for all ranks."""
     places = [put(torch.zeros(3)), put(torch.zeros(2))]

@@ -1,5 +1,6 @@
 """The forms in which torch.distributed gives a process group tensors, options and reductions."""
 
+import datetime
 from typing import Any, TypeAlias
 
 import torch
@@ -27,14 +28,24 @@ def listed(tensors: Any) -> list[Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def options_of(kind: Any, given: Any) -> Any:
-    """Options from either of the forms in which torch gives them."""
-    if isinstance(given, kind):
-        return given
+def options_of(kind: Any, *given: Any) -> Any:
+    """Options from either of torch's forms: as one object, or as a root, a reduction, a timeout."""
     made = kind()
-    if given is not None:
-        made.reduceOp = given
+    for one in given:
+        if isinstance(one, kind):
+            return one
+        if isinstance(one, int):
+            made.rootRank = one
+        elif one is not None and not isinstance(one, datetime.timedelta):
+            made.reduceOp = one
     return made
+
+
+def in_lists(kind: Any, outputs: Any, inputs: Any, *given: Any) -> tuple[Any, Any, Any]:
+    """What is filled, what is given, and options; torch's short forms have no list of each."""
+    if isinstance(outputs, torch.Tensor) or isinstance(inputs, torch.Tensor):
+        outputs, inputs = [outputs], [inputs]
+    return outputs, inputs, options_of(kind, *given)
 
 
 def root_of(opts: Any, size: int) -> int:

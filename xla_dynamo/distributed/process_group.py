@@ -20,6 +20,7 @@ from xla_dynamo.distributed.c10d_forms import (
     check_gathering,
     check_scattering,
     done,
+    in_lists,
     kind_of,
     listed,
     on_xla,
@@ -130,7 +131,7 @@ class XlaProcessGroup(NamedGroup):
 
     def reduce(self, tensors: Any, opts: Any = None, *rest: Any) -> Work:
         """Reduce a tensor over the processes; the root's takes the result."""
-        tensors, opts = listed(tensors), opts or dist.ReduceOptions()
+        tensors, opts = listed(tensors), options_of(dist.ReduceOptions, opts, *rest)
         if not on_xla(tensors):
             return self._gloo.reduce(tensors, opts)
         root = root_of(opts, len(self._ranks))
@@ -148,7 +149,8 @@ class XlaProcessGroup(NamedGroup):
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Work:
         """Reduce the lists of all processes element by element; each gets the one of its rank."""
-        opts = opts or dist.ReduceScatterOptions()
+        kind = dist.ReduceScatterOptions
+        outputs, inputs, opts = in_lists(kind, outputs, inputs, opts, *rest)
         if not on_xla(outputs):
             return self._gloo.reduce_scatter(outputs, inputs, opts)
         for output, parts in zip(outputs, inputs, strict=True):
@@ -190,10 +192,7 @@ class XlaProcessGroup(NamedGroup):
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Give each tensor the elements that the root's has."""
-        if isinstance(tensors, torch.Tensor):  # torch's short form: a tensor and the root
-            root, opts = int(opts), dist.BroadcastOptions()
-            tensors, opts.rootRank = [tensors], root
-        opts = opts or dist.BroadcastOptions()
+        tensors, opts = listed(tensors), options_of(dist.BroadcastOptions, opts)
         if not on_xla(tensors):
             return self._gloo.broadcast(tensors, opts)
         root = root_of(opts, len(self._ranks))
@@ -203,9 +202,7 @@ class XlaProcessGroup(NamedGroup):
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Give each list the tensors of all processes, by rank."""
-        if isinstance(inputs, torch.Tensor):  # torch's short form: a list and a tensor
-            outputs, inputs, opts = [outputs], [inputs], None
-        opts = opts or AllgatherOptions()
+        outputs, inputs, opts = in_lists(AllgatherOptions, outputs, inputs, opts)
         if not on_xla(inputs):
             return self._gloo.allgather(outputs, inputs, opts)
         for places, x in zip(outputs, inputs, strict=True):
@@ -252,7 +249,8 @@ class XlaProcessGroup(NamedGroup):
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Work:
         """Give the root the tensors of all processes, by rank."""
-        opts = opts or dist.GatherOptions()
+        kind = dist.GatherOptions
+        outputs, inputs, opts = in_lists(kind, outputs, inputs, opts, *rest)
         if not on_xla(inputs):
             return self._gloo.gather(outputs, inputs, opts)
         root = root_of(opts, len(self._ranks))
@@ -265,7 +263,8 @@ class XlaProcessGroup(NamedGroup):
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Work:
         """Give each process the tensor of its rank in the root's list."""
-        opts = opts or dist.ScatterOptions()
+        kind = dist.ScatterOptions
+        outputs, inputs, opts = in_lists(kind, outputs, inputs, opts, *rest)
         if not on_xla(outputs):
             return self._gloo.scatter(outputs, inputs, opts)
         root = root_of(opts, len(self._ranks))
