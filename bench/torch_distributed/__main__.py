@@ -58,7 +58,7 @@ def run(module: str, folders: tuple[str, ...], given: argparse.Namespace) -> lis
     try:
         crew = Crew(given.processes, module, folders, given.device)
     except RuntimeError as error:
-        console.print(f"{module}: {cause(str(error))}", markup=False)
+        console.print(f"{module} is not loaded: {cause(str(error))}", markup=False)
         return []
     found = []
     try:

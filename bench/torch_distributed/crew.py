@@ -71,7 +71,8 @@ class Crew:
         answers = self._answers(range(size), time.monotonic() + SECONDS_TO_START)
         if not all(isinstance(a, list) for a in answers):
             self.stop()
-            raise RuntimeError(f"{module} cannot be loaded: {answers}")
+            told = [a for a in answers if isinstance(a, str)]
+            raise RuntimeError(told[0] if told else f"{LATE} {SECONDS_TO_START} s")
         self.tests, self._is_new = answers[0], True
 
     def run(self, kind: str, test: str, size: int, seconds: float) -> Outcome:
