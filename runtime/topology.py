@@ -214,7 +214,8 @@ def initialize_processes(
             "the others first, by xla_dynamo.launch, runtime.use_spmd(), "
             "torch.distributed.init_process_group('xla') or runtime.initialize_processes()"
         )
-    job.join(connect_to_coordination_service, patience, told)
+    if job.join(connect_to_coordination_service, patience, told) is not None:
+        default_devices()  # made by all at once: afterwards one may use the device by itself
 
 
 def is_spmd() -> bool:

@@ -6,11 +6,11 @@ gradients, the table of backends (`torch_threads`) and the empty module in the p
 openxla (`registration`), Dynamo's limit of graphs, its rules for paged caches and recurrent layers
 and a listener to its log (`dynamo`), a hook behind optimizers (`changes`), our operators, what the
 device 'xla' registers (`lazy.registration`), the addresses and sizes that storages tell
-(`lazy.storages`), and, with a process group of the backend 'xla', the code of torch's device meshes
-and DTensors that leaves this device to torch_xla (`distributed.device_meshes`) and the methods of
-DDP's Reducer that make maps of used parameters (`distributed.reducers`), what runs draws of
-DTensors (`distributed.shared_draws`), and the device of a group (`distributed.changes_in_torch`).
-The flag "is
+(`lazy.storages`), what `torch.accelerator` asks of it (`lazy.accelerator`), and, with a process
+group of the backend 'xla', the code of torch's device meshes and DTensors that leaves this device
+to torch_xla (`distributed.device_meshes`) and the methods of DDP's Reducer that make maps of used
+parameters (`distributed.reducers`), what runs draws of DTensors (`distributed.shared_draws`), and
+the device of a group (`distributed.changes_in_torch`). The flag "is
 compiling" is set for a block to one that says so in one thread alone (`torch_threads`). Torch's
 switches that `patch` of its configuration sets are each thread's own. Two switches are set for a
 block, and are torch's for all threads meanwhile: oneDNN, while a recurrent layer is traced, and the

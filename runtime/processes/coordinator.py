@@ -107,7 +107,7 @@ class Coordinator:
         exchange = self._open.setdefault((channel, members), _Exchange(time.monotonic()))
         first = next(iter(exchange.sent.items()), None)
         exchange.sent[rank] = about, same, payload
-        if first is not None and (first[1][0] != about or first[1][1] != same):
+        if first is not None and (_compared(first[1][0]), first[1][1]) != (_compared(about), same):
             self._fail(_difference(first[0], first[1][0], rank, about))
         elif lost := [r for r in self._gone if r in members and r not in exchange.sent]:
             self._fail(self._why_gone(min(lost)))
@@ -168,6 +168,14 @@ class Coordinator:
 
 def _names(ranks: list[int]) -> str:
     return ", ".join(map(str, sorted(ranks)))
+
+
+def _compared(about: str) -> str:
+    """What must be equal in all: not the line of the user's code, in parentheses.
+
+    One may come to a collective in its backward, and another in code that waits for the first.
+    """
+    return about.partition(" (")[0]
 
 
 def _difference(rank: int, about: str, other: int, other_about: str) -> str:

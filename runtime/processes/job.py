@@ -141,7 +141,7 @@ class Channel:
         """Wait until the members have come to the same thing.
 
         Args:
-            about: what it is, for people.
+            about: what it is, for people. What it has in parentheses need not be equal in all.
             same: what must be equal in all.
             members: their ranks in order; () for all.
 

@@ -67,6 +67,23 @@ def test_memory():
     assert module.get_device_name()
 
 
+def test_what_scripts_ask_of_torch_accelerator():
+    """Torch's own answers need an allocator in C++, and fail."""
+    ask = torch.accelerator
+    x = torch.ones(1000, device=XLA) + 1
+    ask.synchronize()
+    assert x.tolist() == [2] * 1000
+    assert ask.max_memory_allocated() >= ask.memory_allocated() >= 4 * len(x)
+    assert ask.memory_stats()["reserved_bytes.all.current"] == ask.memory_reserved() > 0
+    free, total = ask.get_memory_info()
+    assert 0 < free < total
+    ask.reset_peak_memory_stats()
+    ask.reset_accumulated_memory_stats()
+    ask.empty_cache()
+    x.record_stream(ask.current_stream())
+    assert x.tolist() == [2] * 1000
+
+
 def test_random_states():
     module = torch.xla
     seed = module.seed_all()

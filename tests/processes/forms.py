@@ -6,6 +6,7 @@ device, and returns tensors. Gloo on tensors of the CPU says what is right.
 
 import contextlib
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
@@ -231,3 +232,58 @@ def coalesced(rank, size, put):
     works.wait()
     total = size * (size + 1) / 2
     return [(made[0], of_rank(0, 3) * total), (made[1], of_rank(0, 2, 2) * total)]
+
+
+@alone
+def refused(rank, size, put):
+    """What is wrong in every process by itself is an error of Python, and nothing is exchanged."""
+    world, x = dist.group.WORLD, put(of_rank(rank, 3))
+    for method, kind in (
+        ("broadcast", dist.BroadcastOptions),
+        ("reduce", dist.ReduceOptions),
+        ("gather", dist.GatherOptions),
+        ("scatter", dist.ScatterOptions),
+    ):
+        options = kind()
+        options.rootRank = size
+        lists = [[x] * size] if method in ("gather", "scatter") else []
+        given = [lists, [x]] if method == "gather" else [[x], *([lists] if lists else [])]
+        with pytest.raises(ValueError, match="invalid root rank"):
+            getattr(world, method)(*given, options)
+    for gather in (dist.all_gather_into_tensor, dist.reduce_scatter_tensor):
+        with pytest.raises(ValueError, match="size"):
+            gather(x, x.clone()) if size > 1 else gather(x[:1], x)
+        with pytest.raises(TypeError, match="same type"):
+            gather(x, x.int())
+    place = put(torch.zeros(3 * size))
+    world._allgather_base(place, x).wait()  # with no options
+    return [(place, torch.cat([of_rank(r, 3) for r in range(size)]))]
+
+
+@alone
+def short_forms(rank, size, put):
+    """A tensor instead of a list of one, and a root or a reduction instead of options."""
+    world, last, total = dist.group.WORLD, size - 1, size * (size + 1) / 2
+    every = [of_rank(r, 3) for r in range(size)]
+    a, b, c, d = (put(of_rank(rank, 3)) for _ in range(4))
+    places = [put(torch.zeros(3)) for _ in range(size)]
+    world.gather(places if rank == last else [], put(of_rank(rank, 3)), last).wait()
+    world.scatter(a, [put(t) for t in every] if rank == last else [], last).wait()
+    world.reduce_scatter(b, [put(of_rank(rank, 3)) for _ in range(size)], dist.ReduceOp.MAX).wait()
+    world.reduce(c, last, dist.ReduceOp.SUM).wait()
+    world.broadcast(d, last).wait()
+    summed = of_rank(0, 3) * total if rank == last else of_rank(rank, 3)
+    found = [(a, every[rank]), (b, every[last]), (c, summed), (d, every[last])]
+    return found + (list(zip(places, every, strict=True)) if rank == last else [])
+
+
+@alone
+def to_oneself(rank, size, put):
+    """The receipt comes first, as in a list of sends and receipts for all ranks."""
+    places = [put(torch.zeros(3)), put(torch.zeros(2))]
+    sent = [of_rank(rank, 3), of_rank(rank, 2)]
+    operations = [dist.P2POp(dist.irecv, place, rank) for place in places]
+    operations += [dist.P2POp(dist.isend, put(t), rank) for t in sent]
+    for work in reversed(dist.batch_isend_irecv(operations)):
+        work.wait()
+    return list(zip(places, sent, strict=True))

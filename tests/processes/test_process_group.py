@@ -24,6 +24,9 @@ def begin():
 def differences():
     """The forms that leave something else in tensors of the device than Gloo in the CPU's."""
     rank, size = begin()
+    if rank == 0:  # the others wait, and have not used the device yet
+        assert torch.ones(2, device="xla").sum().item() == 2
+    dist.barrier()
     wrong = []
     for name, form in FORMS.items():
         by_gloo = form(rank, size, lambda t: t.clone())
@@ -31,6 +34,11 @@ def differences():
         for a, b in zip(made, by_gloo, strict=True):
             if a.dtype != b.dtype or not torch.allclose(a.cpu().float(), b.float(), rtol=1e-5):
                 wrong.append((name, a.cpu(), b))
+    torch.manual_seed(0)
+    in_backward = DistributedDataParallel(nn.Linear(3, 3).to("xla"))
+    with in_backward.join():  # who has no rows left waits for the others' gradients
+        for _ in range(rank + 1):
+            in_backward(torch.ones(2, 3, device="xla")).sum().backward()
     for name, form in ALONE.items():
         for a, b in form(rank, size, lambda t: t.to("xla")):
             if not torch.allclose(a.cpu(), b):

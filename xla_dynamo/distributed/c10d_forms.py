@@ -1,5 +1,6 @@
 """The forms in which torch.distributed gives a process group tensors, options and reductions."""
 
+import datetime
 from typing import Any, TypeAlias
 
 import torch
@@ -27,14 +28,73 @@ def listed(tensors: Any) -> list[Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def options_of(kind: Any, given: Any) -> Any:
-    """Options from either of the forms in which torch gives them."""
-    if isinstance(given, kind):
-        return given
+def options_of(kind: Any, *given: Any) -> Any:
+    """Options from either of torch's forms: as one object, or as a root, a reduction, a timeout."""
     made = kind()
-    if given is not None:
-        made.reduceOp = given
+    for one in given:
+        if isinstance(one, kind):
+            return one
+        if isinstance(one, int):
+            made.rootRank = one
+        elif one is not None and not isinstance(one, datetime.timedelta):
+            made.reduceOp = one
     return made
+
+
+def in_lists(kind: Any, outputs: Any, inputs: Any, *given: Any) -> tuple[Any, Any, Any]:
+    """What is filled, what is given, and options; torch's short forms have no list of each."""
+    if isinstance(outputs, torch.Tensor) or isinstance(inputs, torch.Tensor):
+        outputs, inputs = [outputs], [inputs]
+    return outputs, inputs, options_of(kind, *given)
+
+
+def root_of(opts: Any, size: int) -> int:
+    """The rank of the root, in a group of so many.
+
+    Raises:
+        ValueError: nobody has that rank.
+    """
+    if not 0 <= opts.rootRank < size:
+        raise ValueError(f"invalid root rank: {opts.rootRank}, in a group of {size} processes")
+    return opts.rootRank
+
+
+def check_gathering(output: Tensor, input: Tensor, size: int) -> None:
+    """Check that a tensor has place for the inputs of so many processes.
+
+    Raises:
+        TypeError: its dtype is another one.
+        ValueError: it has more or fewer elements.
+    """
+    if output.dtype != input.dtype:
+        raise TypeError(
+            "output tensor must have the same type as input tensor, and they have "
+            f"{output.dtype} and {input.dtype}"
+        )
+    if output.numel() != size * input.numel():
+        raise ValueError(
+            "output tensor size must be equal to world_size times input tensor size, and "
+            f"{output.numel()} is not {size} x {input.numel()}"
+        )
+
+
+def check_scattering(output: Tensor, input: Tensor, size: int) -> None:
+    """Check that a tensor has an output's elements for each of so many processes.
+
+    Raises:
+        TypeError: its dtype is another one.
+        ValueError: it has more or fewer elements.
+    """
+    if output.dtype != input.dtype:
+        raise TypeError(
+            "input tensor must be the same type as the output tensor. They have "
+            f"{input.dtype} and {output.dtype}"
+        )
+    if input.numel() != size * output.numel():
+        raise ValueError(
+            "input tensor must be the same size as output size times world size, and "
+            f"{input.numel()} is not {output.numel()} x {size}"
+        )
 
 
 def on_xla(tensors: Any) -> bool:

@@ -8,6 +8,7 @@ class NamedGroup(dist.ProcessGroup):
     """A group with the names that torch gives it, for tensors of the CPU and of 'xla'."""
 
     supports_splitting = supports_time_estimate = supports_shrinking = False
+    supports_coalescing = False  # what is received is there when its own `wait` returns
     _name = _description = ""
 
     def getBackendName(self) -> str:  # noqa: N802, torch's name

@@ -6,32 +6,39 @@ may differ in what they compute and look at between two collectives, as in eager
 """
 
 import datetime
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch.distributed import Work
+from torch.distributed.distributed_c10d import AllgatherOptions
 
 from xla_dynamo.distributed.c10d_forms import (
     all_done,
+    check_gathering,
+    check_scattering,
     done,
+    in_lists,
     kind_of,
     listed,
     on_xla,
     options_of,
     put,
+    root_of,
 )
 from xla_dynamo.distributed.changes_in_torch import change_torch
 from xla_dynamo.distributed.meetings import store_of, told_by_caller
 from xla_dynamo.distributed.named_group import NamedGroup
-from xla_dynamo.distributed.point_to_point import receive
+from xla_dynamo.distributed.point_to_point import Mailbox, receive
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.lazy.contents import shows_all
 from xla_dynamo.lazy.steps import unlazy, unlazy_with_all
 from xla_dynamo.runtime.processes.environment import Seat
 from xla_dynamo.runtime.processes.job import Job, joined
 from xla_dynamo.runtime.topology import initialize_processes
+from xla_dynamo.torch_private import leave_to_python
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -80,6 +87,7 @@ class XlaProcessGroup(NamedGroup):
         """Take torch's store, the rank in the group, the global ranks of all, and the job."""
         super().__init__(rank, len(ranks))
         self._rank, self._ranks, self._job = rank, list(ranks), job
+        self._own = Mailbox()
         gloo = dist.PrefixStore("gloo", store)
         self._gloo = dist.ProcessGroupGloo(gloo, rank, len(ranks), timeout)
 
@@ -123,12 +131,13 @@ class XlaProcessGroup(NamedGroup):
 
     def reduce(self, tensors: Any, opts: Any = None, *rest: Any) -> Work:
         """Reduce a tensor over the processes; the root's takes the result."""
-        tensors, opts = listed(tensors), opts or dist.ReduceOptions()
+        tensors, opts = listed(tensors), options_of(dist.ReduceOptions, opts, *rest)
         if not on_xla(tensors):
             return self._gloo.reduce(tensors, opts)
+        root = root_of(opts, len(self._ranks))
         for t in tensors:
             reduced = self._reduced(t, opts.reduceOp)
-            if self._rank == opts.rootRank:
+            if self._rank == root:
                 put(t, reduced)
         return done(tensors)
 
@@ -140,7 +149,8 @@ class XlaProcessGroup(NamedGroup):
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Work:
         """Reduce the lists of all processes element by element; each gets the one of its rank."""
-        opts = opts or dist.ReduceScatterOptions()
+        kind = dist.ReduceScatterOptions
+        outputs, inputs, opts = in_lists(kind, outputs, inputs, opts, *rest)
         if not on_xla(outputs):
             return self._gloo.reduce_scatter(outputs, inputs, opts)
         for output, parts in zip(outputs, inputs, strict=True):
@@ -158,6 +168,7 @@ class XlaProcessGroup(NamedGroup):
             return self._of_gloo("reduce_scatter_single", "_reduce_scatter_base")(
                 output, input, opts
             )
+        check_scattering(output, input, len(self._ranks))
         parts = input.reshape(len(self._ranks), *output.shape)
         put(output, self._scattered(parts, opts.reduceOp))
         return done([output])
@@ -181,21 +192,17 @@ class XlaProcessGroup(NamedGroup):
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> Work:
         """Give each tensor the elements that the root's has."""
-        if isinstance(tensors, torch.Tensor):  # torch's short form: a tensor and the root
-            root, opts = int(opts), dist.BroadcastOptions()
-            tensors, opts.rootRank = [tensors], root
-        opts = opts or dist.BroadcastOptions()
+        tensors, opts = listed(tensors), options_of(dist.BroadcastOptions, opts)
         if not on_xla(tensors):
             return self._gloo.broadcast(tensors, opts)
+        root = root_of(opts, len(self._ranks))
         for t in tensors:
-            put(t, self._run(torch.ops.xla.collective_broadcast.default, t, opts.rootRank))
+            put(t, self._run(torch.ops.xla.collective_broadcast.default, t, root))
         return done(tensors)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         """Give each list the tensors of all processes, by rank."""
-        if isinstance(inputs, torch.Tensor):  # torch's short form: a list and a tensor
-            outputs, inputs, opts = [outputs], [inputs], None
-        opts = opts or dist.AllgatherOptions()
+        outputs, inputs, opts = in_lists(AllgatherOptions, outputs, inputs, opts)
         if not on_xla(inputs):
             return self._gloo.allgather(outputs, inputs, opts)
         for places, x in zip(outputs, inputs, strict=True):
@@ -216,9 +223,10 @@ class XlaProcessGroup(NamedGroup):
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """Give a tensor those of all processes, one behind the other."""
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or AllgatherOptions()
         if not on_xla([output]):
             return self._of_gloo("all_gather_single", "_allgather_base")(output, input, opts)
+        check_gathering(output, input, len(self._ranks))
         put(output, self._gathered(input).reshape(output.shape))
         return done([output])
 
@@ -234,36 +242,38 @@ class XlaProcessGroup(NamedGroup):
     def allgather_coalesced(self, output_lists: Any, inputs: Any, opts: Any = None) -> Work:
         """`allgather` of each tensor of a list; `output_lists` has a list for each process."""
         if not on_xla(inputs):
-            return self._gloo.allgather_coalesced(
-                output_lists, inputs, opts or dist.AllgatherOptions()
-            )
+            return self._gloo.allgather_coalesced(output_lists, inputs, opts or AllgatherOptions())
         for number, x in enumerate(inputs):
             self._gather_into([places[number] for places in output_lists], x)
         return done([t for places in output_lists for t in places])
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Work:
         """Give the root the tensors of all processes, by rank."""
-        opts = opts or dist.GatherOptions()
+        kind = dist.GatherOptions
+        outputs, inputs, opts = in_lists(kind, outputs, inputs, opts, *rest)
         if not on_xla(inputs):
             return self._gloo.gather(outputs, inputs, opts)
+        root = root_of(opts, len(self._ranks))
         for number, x in enumerate(inputs):
             gathered = self._gathered(x)
-            if self._rank == opts.rootRank:
+            if self._rank == root:
                 for place, one in zip(outputs[number], gathered, strict=True):
                     put(place, one)
         return done([t for places in outputs for t in places])
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, *rest: Any) -> Work:
         """Give each process the tensor of its rank in the root's list."""
-        opts = opts or dist.ScatterOptions()
+        kind = dist.ScatterOptions
+        outputs, inputs, opts = in_lists(kind, outputs, inputs, opts, *rest)
         if not on_xla(outputs):
             return self._gloo.scatter(outputs, inputs, opts)
+        root = root_of(opts, len(self._ranks))
         for number, output in enumerate(outputs):
-            if self._rank == opts.rootRank:
+            if self._rank == root:
                 rows = torch.stack(list(inputs[number]))
             else:
                 rows = output.new_zeros(len(self._ranks), *output.shape)
-            put(output, self._exchanged(rows)[opts.rootRank])
+            put(output, self._exchanged(rows)[root])
         return done(outputs)
 
     def _exchanged(self, rows: Tensor) -> Tensor:
@@ -322,12 +332,16 @@ class XlaProcessGroup(NamedGroup):
 
     def send(self, tensors: Any, rank: int, tag: int = 0) -> Work:
         """Send a tensor to a process, which calls `recv`. 'xla' tensors go through the host."""
+        if rank == self._rank:
+            return self._own.send(tensors, tag)
         if not on_xla(tensors):
             return self._gloo.send(tensors, rank, tag)
         return self._gloo.send([t.detach().cpu().contiguous() for t in tensors], rank, tag)
 
     def recv(self, tensors: Any, rank: int, tag: int = 0) -> Work:
         """Receive a tensor from a process, which calls `send`."""
+        if rank == self._rank:
+            return self._own.receive(tensors, tag)
         if not on_xla(tensors):
             return self._gloo.recv(tensors, rank, tag)
         return receive(tensors, lambda hosts: self._gloo.recv(hosts, rank, tag))
@@ -372,3 +386,9 @@ class XlaProcessGroup(NamedGroup):
     def _of_gloo(self, *names: str) -> Callable[..., Work]:
         """Gloo's method, by the name that this version of torch has for it."""
         return next(getattr(self._gloo, n) for n in names if hasattr(self._gloo, n))
+
+
+# Torch calls these inside a compiled model too, when a graph of it has broken at a collective.
+for _method in vars(XlaProcessGroup).values():
+    if isinstance(_method, types.FunctionType):
+        leave_to_python(_method)

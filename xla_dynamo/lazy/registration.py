@@ -9,6 +9,7 @@ import torch
 from xla_dynamo import torch_private
 from xla_dynamo.errors import XlaDynamoError
 from xla_dynamo.lazy import device_module
+from xla_dynamo.lazy.accelerator import answer_torch_accelerator
 from xla_dynamo.lazy.autocast import register_autocast
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.compiled_calls import LazyTensors
@@ -96,6 +97,7 @@ def _claim() -> list[torch.library.Library]:
     torch_private.register_device_guard(_Guard())
     torch.serialization.register_package(5, lambda storage: None, _restored)
     give_storages_addresses()
+    answer_torch_accelerator()
     library = torch.library.Library("aten", "IMPL")
     register_kernels(library)
     register_dense_gradients(library)

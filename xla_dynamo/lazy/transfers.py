@@ -111,6 +111,11 @@ def _is_pinned(signature: Signature, x: Tensor, device: torch.device | None = No
     return False
 
 
+@_special(aten.record_stream.default)
+def _record_stream(signature: Signature, x: Tensor, stream: Any) -> None:
+    """There is one stream, which gives no memory back before it is done with it."""
+
+
 def _never(*args: Any) -> Any:
     raise AssertionError("sizes of a copy do not depend on values")
 

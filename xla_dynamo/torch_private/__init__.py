@@ -40,6 +40,7 @@ from xla_dynamo.torch_private.process_groups import (
     set_dtensor_draws,
 )
 from xla_dynamo.torch_private.settings import (
+    change_accelerator,
     functorch_settings,
     global_settings,
     in_a_mode,
@@ -72,6 +73,7 @@ __all__ = [
     "base_of",
     "call_after_backward",
     "call_kernel",
+    "change_accelerator",
     "change_default_device",
     "change_makers_of_maps",
     "current_region",

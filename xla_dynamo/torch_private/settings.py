@@ -1,7 +1,10 @@
 """Torch's switches and modes, on which a trace depends beside the graph."""
 
+import functools
 import importlib
 import re
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -49,3 +52,26 @@ def set_mkldnn(enabled: bool) -> bool:
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(enabled)
     return before
+
+
+def change_accelerator(device: str, **answers: Callable[..., Any]) -> None:
+    """Let other functions answer what `torch.accelerator` asks of a kind of device.
+
+    Args:
+        device: the kind; where torch chooses another one, its own functions answer.
+        answers: functions, by the names of torch's bindings without their prefix.
+    """
+    for name, answer in answers.items():
+        own = getattr(torch._C, f"_accelerator_{name}", None)
+        if own is not None:  # this torch has such a binding
+            setattr(torch._C, f"_accelerator_{name}", _answering(device, answer, own))
+
+
+def _answering(device: str, answer: Callable[..., Any], own: Callable[..., Any]) -> Any:
+    @functools.wraps(answer)
+    def asked(*args: Any) -> Any:
+        chosen = torch.accelerator.current_accelerator()
+        is_ours = chosen is not None and chosen.type == device
+        return (answer if is_ours else own)(*args)
+
+    return asked
