@@ -135,7 +135,7 @@ def _keep_uneven_values_whole(module: ir.Module) -> None:
     sizes = mesh_axes(module)
     for op in operations_within(module):
         given = [axes_of_attribute(sharding) for sharding in shardings_of(op)]
-        if op.name.startswith("sdy.") or not given or any(axes is None for axes in given):
+        if SHARDING not in op.attributes or any(axes is None for axes in given):
             continue
         even = [
             [
