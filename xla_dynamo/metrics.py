@@ -4,8 +4,8 @@ The names are those of `torch_xla.debug.metrics`. `CompileTime` has a sample for
 `ExecuteTime` one for each run of a lazy program, `TransferToDeviceTime` and
 `TransferFromDeviceTime` for each move of a tensor. `UncachedCompile` counts programs that were
 compiled, `CachedCompile` lazy programs that were there already, and `aten::op` operators that torch
-ran on the CPU. `LoweringTime` has a sample for each program, and `PassTime.name` for each run of a
-pass.
+ran on the CPU. `LoweringTime` has a sample for each program, `PartitionTime` for each that
+was partitioned before XLA, and `PassTime.name` for each run of a pass.
 """
 
 from collections.abc import Collection, Sequence

@@ -16,6 +16,7 @@ from xla_dynamo.lowerings.passes.materialize import materialize
 from xla_dynamo.lowerings.passes.matmul_precision import set_matmul_precision
 from xla_dynamo.lowerings.passes.notes import Notes
 from xla_dynamo.lowerings.passes.outline import outline
+from xla_dynamo.lowerings.passes.reassociate_all_reduces import reassociate_all_reduces
 from xla_dynamo.lowerings.passes.split_reductions import split_reductions
 from xla_dynamo.lowerings.passes.unmerge_products import unmerge_products
 from xla_dynamo.lowerings.target import Target
@@ -72,6 +73,7 @@ PASSES = (
         for_single=False,
         for_embedded=True,
     ),
+    Pass(reassociate_all_reduces),
     Pass(
         contraction_barriers.insert_barriers,
         for_others=True,

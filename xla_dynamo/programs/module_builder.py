@@ -20,6 +20,7 @@ from xla_dynamo.lowerings.passes.unmerge_products import unmerge_products
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.program import Constant, Donated, Input, Result, Seed, Slot, Whole
+from xla_dynamo.runtime import metrics
 
 Node: TypeAlias = torch.fx.Node
 # The operators between a literal, as in torch.tensor([1, 2]), and its readers.
@@ -103,8 +104,9 @@ class ModuleBuilder:
         if self.target.partitions == 1 or not self.target.is_cpu or self.target.embedded:
             return
         self.give_attributes(self.arguments, [])
-        unmerge_products(self.module, self.target)
-        found = partition(self.module)
+        with metrics.timed("PartitionTime"):
+            unmerge_products(self.module, self.target)
+            found = partition(self.module)
         if found is None:
             return
         *_, last = self.block.operations

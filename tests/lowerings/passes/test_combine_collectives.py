@@ -5,6 +5,7 @@ import dataclasses
 from tests.lowerings.passes.rewriting import CPU, rewritten
 from xla_dynamo.lowerings.passes import combine_collectives as tested
 from xla_dynamo.lowerings.passes.combine_collectives import combine_collectives
+from xla_dynamo.lowerings.passes.reassociate_all_reduces import reassociate_all_reduces
 
 TWO = dataclasses.replace(CPU, replicas=(0, 1))
 
@@ -52,6 +53,28 @@ def test_what_does_not_wait_is_one():
 def test_buckets_hold_so_many_bytes(monkeypatch):
     monkeypatch.setattr(tested, "BUCKET", 43)
     assert _shapes(rewritten(combine_collectives, MODULE, TWO)) == _shapes(MODULE)
+
+
+def test_sums_are_added_first():
+    """The gradient of a value that three products read."""
+    module = f"""
+module {{
+  func.func public @main(%x: tensor<3xf32>, %y: tensor<3xf32>, %z: tensor<3xf32>)
+      -> (tensor<3xf32>, tensor<3xf32>) {{
+    {_sum("%0", "%x", "3xf32")}
+    {_sum("%1", "%y", "3xf32")}
+    %2 = stablehlo.add %0, %1 : tensor<3xf32>
+    {_sum("%3", "%z", "3xf32")}
+    %4 = stablehlo.add %3, %2 : tensor<3xf32>
+    {_sum("%5", "%z", "3xf32", "maximum")}
+    %6 = stablehlo.add %5, %4 : tensor<3xf32>
+    return %4, %6 : tensor<3xf32>, tensor<3xf32>
+  }}
+}}
+"""
+    after = rewritten(reassociate_all_reduces, module, TWO)
+    assert _shapes(after) == ["3xf32", "3xf32"]  # the maximum is no sum
+    assert after.count("stablehlo.add %") == 2 + 1 + 1  # two sums, that of all-reduce, the last
 
 
 def test_programs_of_one_process_stay():
