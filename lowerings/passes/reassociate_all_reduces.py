@@ -4,21 +4,26 @@ The gradient of attention's input is the sum of three products, of whose parts e
 A partitioner reduces each product, and adds the results.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.functions import main_of, operations_of
+from xla_dynamo.lowerings.builders.operation_names import named
 from xla_dynamo.lowerings.builders.values import Value, defining_operation
 from xla_dynamo.lowerings.target import Target
+
+_VIEWS = named("reshape transpose")
 
 
 def reassociate_all_reduces(module: ir.Module, target: Target) -> None:
     """Let the sum of two all-reduced sums be the all-reduced sum of both.
 
-    Assumes that collectives of `main` are of processes. Leaves all-reduces that something else
-    reads too, and those of other groups.
+    Assumes that collectives of `main` are of processes. Views between an all-reduce and the sum
+    come in front of it. Leaves all-reduces that something else reads too, and those of other
+    groups.
     """
     if not target.replicas:
         return
@@ -28,25 +33,45 @@ def reassociate_all_reduces(module: ir.Module, target: Target) -> None:
 
 
 def _reassociate(op: Any) -> None:
-    pair = [defining_operation(x) for x in op.operands]
-    first, second = pair
-    if first is None or second is None or first == second or not all(map(_is_sum, pair)):
+    found = [_reduced(x) for x in op.operands]
+    first, second = found
+    if first is None or second is None or op.operands[0] == op.operands[1]:
         return
-    if first.attributes["replica_groups"] != second.attributes["replica_groups"]:
+    if first[0].attributes["replica_groups"] != second[0].attributes["replica_groups"]:
         return
     with ir.InsertionPoint(op), op.location:
-        total = hlo.add(first.operands[0], second.operands[0])
-        reduced = first.clone()
-        reduced.operands[0] = total
+        total = hlo.add(*(_viewed(sums.operands[0], views) for sums, views in (first, second)))
+        reduced = first[0].clone()
+    reduced.operands[0] = total
+    reduced.results[0].set_type(total.type)
     op.results[0].replace_all_uses_with(reduced.results[0])
-    for unused in (op, first, second):
-        unused.erase()
+    op.erase()
+    for sums, views in (first, second):
+        for unused in (*reversed(views), sums):
+            unused.erase()
 
 
-def _is_sum(op: Any) -> bool:
-    """Whether an operation is an all-reduce that sums one value, for one reader."""
-    if op.name != "stablehlo.all_reduce" or len(op.operands) != 1:
-        return False
-    result: Value = op.results[0]
-    names = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
-    return len(list(result.uses)) == 1 and names[:-1] == ["stablehlo.add"]
+def _reduced(x: Value) -> tuple[Any, list[Any]] | None:
+    """The all-reduce that sums a value for one reader, and the views between the two."""
+    views: list[Any] = []
+    while len(list(x.uses)) == 1:
+        op = defining_operation(x)
+        if op is None:
+            return None
+        if op.name == "stablehlo.all_reduce":
+            names = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
+            is_sum = len(op.operands) == 1 and names[:-1] == ["stablehlo.add"]
+            return (op, views[::-1]) if is_sum else None
+        if op.name not in _VIEWS:
+            return None
+        views.append(op)
+        x = op.operands[0]
+    return None
+
+
+def _viewed(x: Value, views: Sequence[Any]) -> Value:
+    for view in views:
+        made = view.clone()
+        made.operands[0] = x
+        x = made.results[0]
+    return x

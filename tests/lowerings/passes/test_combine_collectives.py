@@ -64,7 +64,9 @@ module {{
     {_sum("%0", "%x", "3xf32")}
     {_sum("%1", "%y", "3xf32")}
     %2 = stablehlo.add %0, %1 : tensor<3xf32>
-    {_sum("%3", "%z", "3xf32")}
+    %row = stablehlo.reshape %z : (tensor<3xf32>) -> tensor<1x3xf32>
+    {_sum("%sum", "%row", "1x3xf32")}
+    %3 = stablehlo.reshape %sum : (tensor<1x3xf32>) -> tensor<3xf32>
     %4 = stablehlo.add %3, %2 : tensor<3xf32>
     {_sum("%5", "%z", "3xf32", "maximum")}
     %6 = stablehlo.add %5, %4 : tensor<3xf32>
