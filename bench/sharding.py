@@ -24,7 +24,7 @@ from rich.table import Table
 
 from bench.processes import ROOT, Worker, WorkerFailed, environment_of, failing
 from bench.results import describe_run
-from bench.sharding_prediction import RECIPES, Sizes, as_compiled, mesh_shape, textbook
+from bench.sharding_prediction import RECIPES, Sizes, mesh_shape, textbook
 from bench.timing import add_limits, positive
 
 Record = dict[str, Any]
@@ -173,7 +173,7 @@ def times_table(records: list[Record]) -> Table:
 def bytes_table(records: list[Record], sizes: Sizes) -> Table:
     """What each device sends in a step, against what is predicted."""
     table = Table(title="MB that each device sends in a step, and what it holds")
-    columns = ("recipe", "devices", "mesh", "collectives", "sent", "as compiled", "textbook")
+    columns = ("recipe", "devices", "mesh", "collectives", "sent", "textbook")
     for column in (*columns, "sent / textbook", "arguments", "loss's error"):
         table.add_column(column, justify="left" if column in ("recipe", "collectives") else "right")
     last = ""
@@ -184,13 +184,10 @@ def bytes_table(records: list[Record], sizes: Sizes) -> Table:
             table.add_section()
         last = r["recipe"]
         sent = sum(r["sent"].values())
-        due, least = (
-            sum(predict(r["recipe"], r["devices"], sizes).values())
-            for predict in (as_compiled, textbook)
-        )
+        least = sum(textbook(r["recipe"], r["devices"], sizes).values())
         kinds = ", ".join(f"{n} {kind}" for kind, n in r["collectives"].items())
         error = "not run" if r["error"] is None else f"{r['error']:.0e}"
-        megabytes = (f"{n / 1e6:.3f}" for n in (sent, due, least))
+        megabytes = (f"{n / 1e6:.3f}" for n in (sent, least))
         held = f"{r['argument_bytes'] / 1e6:.2f}"
         table.add_row(*_named(r), kinds, *megabytes, f"{sent / least:.2f}", held, error)
     return table

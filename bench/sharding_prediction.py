@@ -79,41 +79,27 @@ def textbook(recipe: str, devices: int, sizes: Sizes) -> dict[str, float]:
     reduce-scatter of their gradients. Tensor parallel (Megatron-LM): an all-reduce of activations
     behind attention and behind the MLP, and one of their inputs' gradients, backward.
     """
-    return _predicted(recipe, devices, sizes, backward=2, scatter=1)
-
-
-def as_compiled(recipe: str, devices: int, sizes: Sizes) -> dict[str, float]:
-    """Bytes along each axis, as XLA's pipeline for the CPU writes the same sharding.
-
-    Two things differ. It adds gradients after they are reduced: those of attention's input come
-    from three products (queries, keys, values), those of the MLP's from two (gate, up), so that
-    there are five all-reduces backward. And a reduce-scatter is an all-reduce, of which each device
-    keeps a slice. The losses' all-reduce of 4 bytes is counted, too.
-    """
-    found = _predicted(recipe, devices, sizes, backward=5, scatter=2)
-    along_data = devices if recipe in ("data", "fully sharded") else mesh_shape(recipe, devices)[0]
-    if "data" in found:
-        found["data"] += 2 * _part(along_data) * FLOAT
-    return found
-
-
-def _part(devices: int) -> float:
-    return (devices - 1) / devices
-
-
-def _predicted(
-    recipe: str, devices: int, sizes: Sizes, backward: int, scatter: int
-) -> dict[str, float]:
     shape = _axes(recipe, devices)
     data, model = shape.get("data", 1), shape.get("model", 1)
     found = {}
     if "data" in shape:
         weights = (sizes.matrices() / model + sizes.norms()) * FLOAT
-        passes = 1 + scatter if recipe == "fully sharded" else 2
-        found["data"] = passes * _part(data) * weights
+        found["data"] = 2 * _part(data) * weights
     if "model" in shape:
-        found["model"] = (2 + backward) * 2 * _part(model) * sizes.activation()
+        found["model"] = 4 * 2 * _part(model) * sizes.activation()
     return found
+
+
+def with_loss(recipe: str, devices: int, sizes: Sizes) -> dict[str, float]:
+    """The same, with the all-reduce of the loss, 4 bytes along the data axis."""
+    found = textbook(recipe, devices, sizes)
+    if "data" in found:
+        found["data"] += 2 * _part(_axes(recipe, devices)["data"]) * FLOAT
+    return found
+
+
+def _part(devices: int) -> float:
+    return (devices - 1) / devices
 
 
 @dataclasses.dataclass(frozen=True)
