@@ -184,7 +184,7 @@ class BuiltExecutable:
     def stablehlo(self) -> str:
         """The StableHLO module, of a partitioned program what all devices together compute."""
         whole = self.program.whole
-        return str(self.program.module if whole is None else whole.module)
+        return str((whole and whole.module) or self.program.module)
 
     @property
     def hlo(self) -> str:
