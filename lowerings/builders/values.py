@@ -180,11 +180,20 @@ def source_of(x: Value) -> tuple[Value, list[int]]:
 
 def number_of(x: Value) -> float | None:
     """The number that all elements of a value are, if they are one constant of a float dtype."""
+    number = splat_of(x)
+    return float(number.value) if isinstance(number, ir.FloatAttr) else None
+
+
+def splat_of(x: Value) -> ir.FloatAttr | ir.IntegerAttr | None:
+    """The number, as an attribute, that all elements of a value are, if they are one constant."""
     while defining_name(x) in ("stablehlo.broadcast_in_dim", "stablehlo.transpose"):
         x = x.owner.operands[0]
     if defining_name(x) != "stablehlo.constant":
         return None
     value = ir.DenseElementsAttr(x.owner.attributes["value"])
-    if not value.is_splat or not isinstance(value.type.element_type, ir.FloatType):
+    if not value.is_splat:
         return None
-    return float(ir.FloatAttr(value.get_splat_value()).value)
+    number, element = value.get_splat_value(), value.type.element_type
+    if isinstance(element, ir.FloatType):
+        return ir.FloatAttr(number)
+    return ir.IntegerAttr(number) if isinstance(element, ir.IntegerType) else None

@@ -36,8 +36,6 @@ _ELEMENTWISE = ELEMENTWISE | named(
     "bitcast_convert complex count_leading_zeros imag popcnt real reduce_precision "
     "shift_left shift_right_arithmetic shift_right_logical"
 )
-
-
 # Where their shards do not compute those of the results, each device gathers the whole: XLA's
 # partitioner ends the process, or the program fails. Of others only small operands are gathered,
 # since the partitioner exchanges the ends of shards.

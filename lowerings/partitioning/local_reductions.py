@@ -10,7 +10,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.operation_names import named
-from xla_dynamo.lowerings.builders.values import Value, defining_operation, dtype_of, rank_of
+from xla_dynamo.lowerings.builders.values import Value, rank_of, splat_of
 from xla_dynamo.lowerings.partitioning.shards import Axes, Shards, require
 
 _IDENTITIES = {"stablehlo.add": 0, "stablehlo.multiply": 1}
@@ -27,17 +27,8 @@ def is_neutral(init: Value, reduction: str) -> bool:
     """Whether a number may be reduced once more."""
     if reduction in _IDEMPOTENT:
         return True
-    op = defining_operation(init)
-    while op is not None and op.name == "stablehlo.broadcast_in_dim":
-        op = defining_operation(op.operands[0])
-    if op is None or op.name != "stablehlo.constant" or reduction not in _IDENTITIES:
-        return False
-    attribute = ir.DenseElementsAttr(op.attributes["value"])
-    if not attribute.is_splat or dtype_of(init).is_complex:
-        return False
-    number = attribute.get_splat_value()
-    text = str(number).split(":")[0]
-    return float(text) == _IDENTITIES[reduction] if text.strip() not in ("true", "false") else False
+    number = splat_of(init)
+    return number is not None and _IDENTITIES.get(reduction) == number.value
 
 
 def _dot_general(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
