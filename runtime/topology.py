@@ -199,7 +199,7 @@ def initialize_processes(
 
     Args:
         patience: how many seconds a process may come later than the others to a program that they
-            run together. 600 unless given.
+            run together. 600 unless given; the last call that gives it counts for all.
         told: which process this is, where the environment does not tell, and torch's store in
             which all meet: `init_process_group` with `rank` and `world_size` gives them.
 

@@ -61,6 +61,8 @@ class Coordinator:
                         self._take(rank, channel, *content)
                     elif kind == "state":
                         self._send(rank, channel, "state", self._state(*content))
+                    elif kind == "patience":
+                        (self._patience,) = content
                     elif kind == "bye":
                         self._leave(rank, channel, _ENDED)
                         return

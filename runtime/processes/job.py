@@ -121,6 +121,10 @@ class Job:
                 sys.stderr.flush()
                 os._exit(1)
 
+    def be_patient(self, seconds: float) -> None:
+        """Change how many seconds a process may come later than the others."""
+        self._main.tell("patience", seconds)
+
     def _leave(self) -> None:
         self._main.tell("bye")
 
@@ -220,13 +224,16 @@ def join(
             which all of them meet.
 
     Returns:
-        The job; None where there is one process. The second call returns the same.
+        The job; None where there is one process. The second call returns the same, and changes
+        `patience` if it is given.
 
     Raises:
         OptionError: the environment does not tell where the first process listens.
         ProcessError: not all of them have come in 300 seconds.
     """
     if _state.job is not None:
+        if patience is not None:
+            _state.job.be_patient(patience)
         return _state.job
     found, store = told or (seat_from_environment(), None)
     if found.size == 1:

@@ -76,7 +76,7 @@ def check(fault, moment):
         assert seconds < 50
 
 
-@pytest.mark.parametrize("fault", ["kill", "differ"])
+@pytest.mark.parametrize("fault", ["kill", "differ", "come_late"])
 def test_one_of_three(fault):
     check(fault, 2)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from torch.distributed import Work
+from torch.distributed.constants import default_pg_timeout
 from torch.distributed.distributed_c10d import AllgatherOptions
 
 from xla_dynamo.distributed.c10d_forms import (
@@ -55,7 +56,10 @@ def make_process_group(given: Any, options: Any) -> "XlaProcessGroup":
     """
     from xla_dynamo.lazy import registration  # claims torch's place, so not before it is asked for
 
-    initialize_processes(given.timeout.total_seconds(), told=told_by_caller(given))
+    # A group of some processes, or torch's own timeout, changes nothing that was said before.
+    said = not dist.is_initialized() and (joined() is None or given.timeout != default_pg_timeout)
+    patience = given.timeout.total_seconds() if said else None
+    initialize_processes(patience, told=told_by_caller(given))
     registration.device()
     here = joined()
     seat = here.seat if here is not None else Seat()
