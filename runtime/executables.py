@@ -165,7 +165,6 @@ class Executable:
         placement: Placement,
         xla_options: Mapping[str, Any] | None = None,
         written_as: str = "",
-        *,
         tilings: Sequence[Tiling] | None = None,
     ) -> None:
         """Compile a module whose public function is `main`.

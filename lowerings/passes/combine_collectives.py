@@ -28,8 +28,6 @@ def combine_collectives(module: ir.Module, target: Target) -> None:
     groups, reduction and dtype are combined, in their order. Operations that wait for more of them
     move behind those that wait for fewer.
     """
-    if not target.replicas:
-        return
     block = main_of(module).entry_block
     operations = [view.operation for view in block.operations]
     levels, found = _levels(operations)

@@ -25,8 +25,6 @@ def reassociate_all_reduces(module: ir.Module, target: Target) -> None:
     come in front of it. Leaves all-reduces that something else reads too, and those of other
     groups.
     """
-    if not target.replicas:
-        return
     for op in operations_of(main_of(module)):
         if op.name == "stablehlo.add":
             _reassociate(op)

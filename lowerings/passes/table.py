@@ -33,6 +33,8 @@ class Pass:
         for_partitions: whether the pass is also for programs that XLA partitions over devices.
             XLA's partitioner does not look into outlined functions and library calls.
         for_single: whether the pass is also for programs that run on one device.
+        for_one_replica: whether the pass is also for programs that exchange nothing with replicas,
+            which are other processes or the devices of a program that is partitioned already.
         for_embedded: whether the pass is also for parts of programs of JAX's, which has XLA's
             default options and inlines functions.
         is_needed: whether programs do not run without it: no switch leaves it out.
@@ -46,6 +48,7 @@ class Pass:
     for_others: bool = False
     for_partitions: bool = False
     for_single: bool = True
+    for_one_replica: bool = True
     for_embedded: bool = False
     is_needed: bool = False
     keeps_numbers: bool = False
@@ -62,6 +65,8 @@ class Pass:
             return False
         if target.embedded and not self.for_embedded:
             return False
+        if not (target.replicas or self.for_one_replica):
+            return False
         return self.for_cpu if target.is_cpu else self.for_others
 
 
@@ -73,7 +78,7 @@ PASSES = (
         for_single=False,
         for_embedded=True,
     ),
-    Pass(reassociate_all_reduces),
+    Pass(reassociate_all_reduces, for_one_replica=False),
     Pass(
         contraction_barriers.insert_barriers,
         for_others=True,
@@ -82,7 +87,7 @@ PASSES = (
         keeps_numbers=True,
         remove_marks=contraction_barriers.remove_marks,
     ),
-    Pass(combine_collectives),
+    Pass(combine_collectives, for_one_replica=False),
     Pass(put_channels_last),
     # XLA knows no packed convolutions.
     Pass(call_packed, is_needed=True),

@@ -310,13 +310,8 @@ class CompiledGraph(BoxedGraph):
             return None
         with self._naming_the_line():
             xla_options = self.request.options.xla_options
-            return Executable(
-                program.module,
-                placement,
-                xla_options,
-                program.written_as,
-                tilings=program.result_tilings(),
-            )
+            tilings = program.result_tilings()
+            return Executable(program.module, placement, xla_options, program.written_as, tilings)
 
     @contextlib.contextmanager
     def _naming_the_line(self) -> Iterator[None]:

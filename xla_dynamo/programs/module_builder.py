@@ -101,7 +101,7 @@ class ModuleBuilder:
 
         On other platforms XLA's partitioner is more than Shardy: it overlaps collectives.
         """
-        if self.target.partitions == 1 or not self.target.is_cpu or self.target.embedded:
+        if self.request.mesh is None or not self.target.is_cpu or self.target.embedded:
             return
         self.give_attributes(self.arguments, [])
         with metrics.timed("PartitionTime"):

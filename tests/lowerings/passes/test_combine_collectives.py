@@ -6,6 +6,7 @@ from tests.lowerings.passes.rewriting import CPU, rewritten
 from xla_dynamo.lowerings.passes import combine_collectives as tested
 from xla_dynamo.lowerings.passes.combine_collectives import combine_collectives
 from xla_dynamo.lowerings.passes.reassociate_all_reduces import reassociate_all_reduces
+from xla_dynamo.lowerings.passes.registered import passes_for
 
 TWO = dataclasses.replace(CPU, replicas=(0, 1))
 
@@ -79,5 +80,7 @@ module {{
     assert after.count("stablehlo.add %") == 2 + 1 + 1  # two sums, that of all-reduce, the last
 
 
-def test_programs_of_one_process_stay():
-    assert _shapes(rewritten(combine_collectives, MODULE, CPU)) == _shapes(MODULE)
+def test_programs_of_one_process_have_no_such_passes():
+    names = {"combine_collectives", "reassociate_all_reduces"}
+    for target, wanted in ((CPU, set()), (TWO, names)):
+        assert {p.name for p in passes_for(target)} & names == wanted

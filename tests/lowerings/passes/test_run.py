@@ -34,9 +34,7 @@ ORDERS = {
     # are moved before it is chosen how a result is permuted; and what the others have written is
     # materialized at last.
     CPU: [
-        "reassociate_all_reduces",
         "insert_barriers",
-        "combine_collectives",
         "put_channels_last",
         "call_packed",
         "choose_permutations",
