@@ -24,6 +24,7 @@ class Target:
         partitions: over how many devices XLA partitions the program; 1 where it runs as it is.
         of_shards: the libraries that a program may call when it is partitioned already, which
             `passes.partition` does before other passes.
+        over_processes: whether its devices are those of several processes.
         replicas: the ranks of the processes that run the program beside each other, each on its own
             values; () where this process runs it alone.
         matmul_precision: of float32 matrix products, in the words of
@@ -43,6 +44,7 @@ class Target:
     embedded: bool = False
     tunes: bool = False
     of_shards: frozenset[str] = frozenset()
+    over_processes: bool = False
     replicas: tuple[int, ...] = ()
 
     @property

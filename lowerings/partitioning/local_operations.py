@@ -4,7 +4,6 @@ What Shardy propagates is checked here, operation by operation. A sum over a dim
 sharded leaves a part of it on each device, and nothing but a collective may read that.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, named
 from xla_dynamo.lowerings.builders.shardings import SHARDING
-from xla_dynamo.lowerings.builders.values import Value, dtype_of, rank_of
+from xla_dynamo.lowerings.builders.values import Value, rank_of
 from xla_dynamo.lowerings.partitioning.elementwise_calls import is_elementwise_call
 from xla_dynamo.lowerings.partitioning.local_collectives import (
     COLLECTIVES,
@@ -25,23 +24,24 @@ from xla_dynamo.lowerings.partitioning.local_collectives import (
     whole_of,
 )
 from xla_dynamo.lowerings.partitioning.local_indexing import INDEXING, rows_here, split_table
-from xla_dynamo.lowerings.partitioning.local_reductions import REDUCTIONS
+from xla_dynamo.lowerings.partitioning.local_reductions import REDUCTIONS, body
 from xla_dynamo.lowerings.partitioning.local_views import VIEWS
 from xla_dynamo.lowerings.partitioning.shards import Axes, NotKnown, Shards, require
 
 _INDEX = torch.int64
+_NO_COLLECTIVE = "stablehlo.xor"
 _RULES = {**INDEXING, **REDUCTIONS, **VIEWS}
 # Elementwise ones beside those that passes decide by.
 _ELEMENTWISE = ELEMENTWISE | named(
     "bitcast_convert complex count_leading_zeros imag popcnt real reduce_precision "
     "shift_left shift_right_arithmetic shift_right_logical"
 )
-# Where their shards do not compute those of the results, each device gathers the whole: XLA's
-# partitioner ends the process, or the program fails. Of others only small operands are gathered,
-# since the partitioner exchanges the ends of shards.
-_GATHERED = named("fft reduce reduce_window reverse select_and_scatter sort")
-_GATHERED_IF_SMALL = named("concatenate dynamic_slice dynamic_update_slice pad slice")
-_SMALL = 1 << 20  # bytes
+# What each device may gather the whole operands of, where their shards do not compute those of the
+# results, in a program that XLA's partitioner may fail at.
+_GATHERED = named(
+    "concatenate dynamic_slice dynamic_update_slice fft pad reduce reduce_window reverse "
+    "select_and_scatter slice sort"
+)
 
 
 def convert(shards: Shards, op: ir.Operation) -> None:
@@ -102,10 +102,9 @@ def _has_rule(op: ir.Operation) -> bool:
 
 
 def _may_gather(shards: Shards, op: ir.Operation) -> bool:
-    if op.name in _GATHERED:
-        return True
-    sizes = (math.prod(shards.shape(x)) * dtype_of(x).itemsize for x in op.operands)
-    return op.name in _GATHERED_IF_SMALL and max(sizes) <= _SMALL
+    if op.name == "stablehlo.fft" or (op.name == "stablehlo.reduce" and body(op) == _NO_COLLECTIVE):
+        return True  # a program of XLA's partitioner fails when it is compiled or run
+    return shards.gathers and op.name in _GATHERED
 
 
 def _compute_whole(shards: Shards, op: ir.Operation, axes_of_results: Sequence[Axes]) -> None:

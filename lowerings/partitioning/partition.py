@@ -17,7 +17,7 @@ from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import sdy
 
 from xla_dynamo.lowerings.builders.functions import main_of, operations_within, update_type
-from xla_dynamo.lowerings.builders.operation_names import named
+from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, named
 from xla_dynamo.lowerings.builders.shardings import (
     ENTRY,
     EXIT,
@@ -36,7 +36,6 @@ log = logging.getLogger("xla_dynamo")
 
 # The steps of `sdy-propagation-pipeline`, but for the last ones, which are for XLA's partitioner.
 _PROPAGATE = (
-    "inline",
     "symbol-dce",
     "sdy-lift-inlined-meshes",
     "sdy-remove-size-one-axes",
@@ -65,8 +64,13 @@ _COLLECT = (
     "canonicalize{enable-patterns={sdy-collective}}",
     "func.func(sdy-drop-sharding-rules)",
 )
-# Operations with others inside that would have to be partitioned too.
-_OTHERS = named("case if while")
+# Operations whose operands XLA's partitioner need not gather.
+_EXCHANGED = named(
+    "concatenate dynamic_slice dynamic_update_slice gather pad reverse scatter slice sort"
+)
+_THROUGH = ELEMENTWISE | named("broadcast_in_dim reshape transpose")
+# Operations with others inside that would have to be partitioned too, and functions.
+_OTHERS = named("case if while") | {"func.call"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,10 +102,12 @@ def partition(module: ir.Module) -> Partitioned | None:
         for op in list(operations_within(local)):
             elementwise_calls.wrap(op)
         _run(local, _PROPAGATE)
-        if any(map(_is_fragile, operations_within(local))):
+        if is_fragile := any(map(_is_fragile, operations_within(local))):
             _keep_uneven_values_whole(local)
         _run(local, _COLLECT)
-        results = _convert(local)
+        if not is_fragile:
+            _leave_exchanges(local)
+        results = _convert(local, is_fragile)
         for op in list(operations_within(local)):
             elementwise_calls.unwrap(op)
         local.operation.verify()
@@ -119,6 +125,33 @@ def _is_end_of_region(op: ir.Operation) -> bool:
     if op.name != "stablehlo.custom_call":
         return False
     return ir.StringAttr(op.attributes["call_target_name"]).value in (ENTRY, EXIT)
+
+
+def _leave_exchanges(module: ir.Module) -> None:
+    """Raise NotKnown if values are gathered whose shards XLA's partitioner would exchange.
+
+    It moves the ends of shards where a computed value is cut or joined along a sharded dimension.
+    """
+    for op in operations_within(module):
+        if op.name != "sdy.all_gather" or isinstance(op.operands[0].owner, ir.Block):
+            continue
+        if users := _readers(op.results[0]) & _EXCHANGED:
+            raise NotKnown(f"gathered for {users}")
+
+
+def _readers(value: Value) -> set[str]:
+    """The names of the operations that read a value, or what is elementwise or a view of it."""
+    found: set[str] = set()
+    pending, known = [value], {value}
+    while pending:
+        for use in pending.pop().uses:
+            reader = use.owner.operation if isinstance(use.owner, ir.OpView) else use.owner
+            found.add(reader.name)
+            if reader.name in _THROUGH:
+                new = [result for result in reader.results if result not in known]
+                known.update(new)
+                pending += new
+    return found
 
 
 def _is_fragile(op: ir.Operation) -> bool:
@@ -148,13 +181,17 @@ def _keep_uneven_values_whole(module: ir.Module) -> None:
         op.attributes[SHARDING] = shardings
 
 
-def _convert(module: ir.Module) -> tuple[Axes, ...]:
+def _convert(module: ir.Module, gathers: bool) -> tuple[Axes, ...]:
     """Let a module compute with shards; returns the axes that shard each result.
+
+    Args:
+        module: the module.
+        gathers: whether a device may gather whole operands.
 
     Raises:
         NotKnown: an operation is not known to do that.
     """
-    main, shards = main_of(module), Shards(mesh_axes(module))
+    main, shards = main_of(module), Shards(mesh_axes(module), gathers)
     block = main.entry_block
     *operations, last = [op.operation for op in block.operations]
     for argument, given in zip(block.arguments, ir.ArrayAttr(main.arg_attrs), strict=True):

@@ -42,13 +42,14 @@ class Shards:
 
     Attributes:
         sizes: the axes by name, in their order, with their sizes.
+        gathers: whether a device may gather whole operands.
         partial: the values of which each device has a part.
         reduced: those of which each device has the whole, where parts are expected.
     """
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
+    def __init__(self, sizes: Mapping[str, int], gathers: bool = False) -> None:
         """Begin with values that are whole on each device."""
-        self.sizes = dict(sizes)
+        self.sizes, self.gathers = dict(sizes), gathers
         self.partial: dict[Value, Partial] = {}
         self.reduced: set[Value] = set()
         self._axes: dict[Value, Axes] = {}

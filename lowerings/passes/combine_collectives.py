@@ -24,10 +24,13 @@ BUCKET = 25 << 20
 def combine_collectives(module: ir.Module, target: Target) -> None:
     """Let collectives of `main` that do not depend on each other be one for each bucket.
 
-    Assumes that they are of processes. All-reduces, all-gathers and reduce-scatters with the same
-    groups, reduction and dtype are combined, in their order. Operations that wait for more of them
-    move behind those that wait for fewer.
+    Assumes that they are of replicas. Leaves those inside one process, which cost little.
+    All-reduces, all-gathers and reduce-scatters with the same groups, reduction and dtype are
+    combined, in their order. Operations that wait for more of them move behind those that wait for
+    fewer.
     """
+    if not target.over_processes:
+        return
     block = main_of(module).entry_block
     operations = [view.operation for view in block.operations]
     levels, found = _levels(operations)

@@ -57,6 +57,7 @@ def target_of(
         bounded,
         tunes=tunes,
         of_shards=of_shards,
+        over_processes=own < partitions or bool(replicas),
         replicas=replicas,
     )
 

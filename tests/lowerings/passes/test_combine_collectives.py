@@ -8,7 +8,7 @@ from xla_dynamo.lowerings.passes.combine_collectives import combine_collectives
 from xla_dynamo.lowerings.passes.reassociate_all_reduces import reassociate_all_reduces
 from xla_dynamo.lowerings.passes.registered import passes_for
 
-TWO = dataclasses.replace(CPU, replicas=(0, 1))
+TWO = dataclasses.replace(CPU, replicas=(0, 1), over_processes=True)
 
 
 def _sum(result, x, shape, body="add"):
