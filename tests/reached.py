@@ -20,8 +20,8 @@ from xla_dynamo.lowerings.passes import table
 from xla_dynamo.programs import lower_nodes
 from xla_dynamo.torch_private import OpOverload
 
-# Passes that have nothing to do on the CPU.
-ELSEWHERE = {"set_matmul_precision"}
+# Passes that have nothing to do on the CPU, or in one process.
+ELSEWHERE = {"combine_collectives", "set_matmul_precision"}
 
 
 class Reached:
