@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from jax.extend.mlir import ir
 
+from xla_dynamo.lowerings.builders.operation_names import call_target
 from xla_dynamo.lowerings.builders.specifications import Specification
 from xla_dynamo.lowerings.builders.values import Value, dtype_of
 from xla_dynamo.lowerings.table import Context
@@ -147,12 +148,11 @@ def forms_of_calls(module: ir.Module) -> set[str]:
     found = set()
 
     def visit(op: ir.Operation) -> ir.WalkResult:
-        if op.name == "stablehlo.custom_call":
+        if (target := call_target(op)) is not None:
             config = op.attributes.get("backend_config")
             if is_plan(op) or kernel_of(op) is not None:
                 operands = ", ".join(str(x.type) for x in op.operands)
                 results = ", ".join(str(x.type) for x in op.results)
-                target = ir.StringAttr(op.attributes["call_target_name"]).value
                 found.add(f"{target} {config} on ({operands}) -> ({results})")
         return ir.WalkResult.ADVANCE
 
@@ -168,10 +168,10 @@ def is_plan(op: ir.Operation) -> bool:
 
 def kernel_of(op: ir.Operation) -> type[Kernel] | None:
     """The kernel that an operation is a call of, if it is one."""
-    if op.name != "stablehlo.custom_call":
+    target = call_target(op)
+    if target is None:
         return None
     config = op.attributes.get("backend_config")
     if isinstance(config, ir.DictAttr) and "kernel" in config:
         return KERNELS.get(ir.StringAttr(config["kernel"]).value.partition(":")[0])
-    target = ir.StringAttr(op.attributes["call_target_name"]).value
     return next((kernel for kernel in KERNELS.values() if kernel.target == target), None)

@@ -23,7 +23,7 @@ class Target:
         libraries: the libraries, by name, that programs may call there.
         partitions: over how many devices XLA partitions the program; 1 where it runs as it is.
         of_shards: the libraries that a program may call when it is partitioned already, which
-            `passes.partition` does before other passes.
+            `lowerings.partitioning` does before the passes.
         over_processes: whether its devices are those of several processes.
         replicas: the ranks of the processes that run the program beside each other, each on its own
             values; () where this process runs it alone.

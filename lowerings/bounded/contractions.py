@@ -17,12 +17,16 @@ from xla_dynamo.lowerings.bounded.dimensions import (
 from xla_dynamo.lowerings.bounded.extents import Refused, Sizes, is_dynamic
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.operation_names import named
+from xla_dynamo.lowerings.builders.reductions import (
+    SELECTIONS,
+    is_neutral,
+    names_in_body,
+    reduction_of,
+)
 
 # What a reduction may fold with: the start changes nothing, however often it is folded in.
-_SELECTIONS = named("maximum minimum and or")
-_NEUTRAL = {"stablehlo.add": (0,), "stablehlo.multiply": (1,), "stablehlo.xor": (0,)}
 # The body of a reduction of several operands that keeps one of them, as argmax does.
-_CHOOSING = _SELECTIONS | named("compare select not xor return constant")
+_CHOOSING = SELECTIONS | named("compare select not xor return constant")
 
 
 @bounds("stablehlo.reduce")
@@ -45,16 +49,11 @@ def reduce(ctx: BoundedContext, row: Row) -> None:
 
 def _check_start(row: Row) -> None:
     """Raise Refused unless the start of a reduction may be folded in any number of times."""
-    ops = [op.operation for op in row.op.regions[0].blocks[0].operations]
-    if len(row.op.results) == 1 and len(ops) == 2:
-        if ops[0].name in _SELECTIONS:
+    reduction = reduction_of(row.op) if len(row.op.results) == 1 else ""
+    if reduction:
+        if is_neutral(row.op.operands[1], reduction):
             return
-        start = row.op.operands[1].owner
-        if ops[0].name in _NEUTRAL and getattr(start, "name", "") == "stablehlo.constant":
-            value = start.attributes["value"].get_splat_value().value
-            if value in _NEUTRAL[ops[0].name]:
-                return
-    elif all(op.name in _CHOOSING for op in ops):
+    elif all(name in _CHOOSING for name in names_in_body(row.op)):
         return
     raise Refused("it reduces a dynamic dimension in a way that is not followed")
 

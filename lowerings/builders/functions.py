@@ -27,12 +27,17 @@ def merge(into: ir.Module, module: ir.Module, prefix: str) -> func.FuncOp:
         ir.SymbolTable.replace_all_symbol_uses(old, new, module.operation)
         ir.SymbolTable.set_symbol_name(op, new)
         ir.SymbolTable.set_visibility(op, "private")
-        for attribute in ("arg_attrs", "res_attrs"):
-            if attribute in op.attributes:
-                del op.attributes[attribute]
+        remove_attributes(op)
     for op in functions:
         into.body.append(op)
     return main
+
+
+def remove_attributes(function: func.FuncOp) -> None:
+    """Remove the attributes of a function's arguments and results."""
+    for attribute in ("arg_attrs", "res_attrs"):
+        if attribute in function.attributes:
+            del function.attributes[attribute]
 
 
 def operations_of(function: func.FuncOp) -> list[ir.Operation]:

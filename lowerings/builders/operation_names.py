@@ -1,5 +1,14 @@
 """Names of StableHLO operations, as the sets that several passes and rules decide by."""
 
+from jax.extend.mlir import ir
+
+
+def call_target(op: ir.Operation) -> str | None:
+    """The function that a custom call calls; None for another operation."""
+    if op.name != "stablehlo.custom_call":
+        return None
+    return ir.StringAttr(op.attributes["call_target_name"]).value
+
 
 def named(text: str, dialect: str = "stablehlo") -> frozenset[str]:
     """The full names of a dialect's operations, from a text with a blank between them."""

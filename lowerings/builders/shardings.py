@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
+from xla_dynamo.lowerings.builders.operation_names import call_target
+
 MESH = "mesh"  # the symbol of a module's one mesh
 SHARDING = "sdy.sharding"  # the attribute of arguments, results and operations
 _UNCONSTRAINED = "?"  # `runtime.mesh.UNCONSTRAINED`
@@ -12,6 +14,11 @@ _UNCONSTRAINED = "?"  # `runtime.mesh.UNCONSTRAINED`
 # replaces them, and their attribute with the sharding of the whole value.
 ENTRY, EXIT = "xla_dynamo.full_to_shard", "xla_dynamo.shard_to_full"
 REGION_SHARDING = "xla_dynamo.sharding"
+
+
+def is_end_of_region(op: ir.Operation) -> bool:
+    """Whether an operation is a call that stands for an end of a manual region."""
+    return call_target(op) in (ENTRY, EXIT)
 
 
 def declare_mesh(module: ir.Module, names: Sequence[str], sizes: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ from xla_dynamo.lowerings.builders.values import (
     shape_of,
 )
 from xla_dynamo.lowerings.kernels import call
+from xla_dynamo.lowerings.passes.permuted_operations import integers
 from xla_dynamo.lowerings.passes.splits import ProductDimensions
 from xla_dynamo.lowerings.table import Context
 
@@ -42,8 +43,7 @@ def call_products(main: func.FuncOp, ctx: Context) -> None:
     """Let a kernel compute each product of a function that it accepts, with the bias behind it."""
     for op in operations_of(main):
         if op.name == "stablehlo.dot_general":
-            with ir.InsertionPoint(op), op.location:
-                _call(op, ctx)
+            _call(op, ctx)
 
 
 def _call(op: Any, ctx: Context) -> None:
@@ -100,6 +100,6 @@ def _bias(result: Value) -> tuple[Value | None, Value]:
     if op is None or op.name != "stablehlo.broadcast_in_dim":
         return None, result
     (vector,), last = op.operands, rank_of(result) - 1
-    dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    dims = integers(op, "broadcast_dimensions")
     is_row = dims == [last] and shape_of(vector) == shape_of(result)[last:]
     return (vector, add.results[0]) if is_row else (None, result)

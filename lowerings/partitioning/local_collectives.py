@@ -13,8 +13,10 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, rank_of, shape_of
 from xla_dynamo.lowerings.partitioning.shards import NotKnown, Partial, Shards
+from xla_dynamo.lowerings.passes.permuted_operations import integer_array
 
-_COMBINERS = {
+# The reductions that collectives have, by their operations, in the words of `build.combiner`.
+COMBINERS = {
     f"stablehlo.{name}": kind
     for name, kind in (
         ("add", "sum"),
@@ -35,7 +37,7 @@ def first_of(shards: Shards, names: Sequence[str], size: int) -> Value:
 def _position(shards: Shards, names: Sequence[str]) -> Value:
     table = build.array(shards.places(names).tolist(), torch.int64)
     device = hlo.convert(tensor_type((), torch.int64), hlo.replica_id())
-    one = hlo.dynamic_slice(table, [device], ir.DenseI64ArrayAttr.get([1]))
+    one = hlo.dynamic_slice(table, [device], integer_array([1]))
     return build.reshape(one, ())
 
 
@@ -47,7 +49,7 @@ def shard_of(shards: Shards, x: Value, dims: Sequence[Sequence[str]]) -> Value:
         first_of(shards, names, size) if names else zero
         for names, size in zip(dims, sizes, strict=True)
     ]
-    return hlo.dynamic_slice(x, starts, ir.DenseI64ArrayAttr.get(sizes))
+    return hlo.dynamic_slice(x, starts, integer_array(sizes))
 
 
 def whole_of(shards: Shards, x: Value) -> Value:
@@ -84,13 +86,13 @@ def _groups(shards: Shards, names: Sequence[str]) -> ir.Attribute:
 
 def _fold(op: hlo.AllReduceOp | hlo.ReduceScatterOp, x: Value, reduction: str) -> None:
     scalars = [tensor_type((), dtype_of(x))] * 2
-    build.region(op.regions[0], scalars, build.combiner(_COMBINERS[reduction]))
+    build.region(op.regions[0], scalars, build.combiner(COMBINERS[reduction]))
 
 
 def _parts(shards: Shards, x: Value, names: Sequence[str]) -> Partial:
     """What the parts of a value are, which are to be reduced along axes."""
     partial = shards.partial.get(x)
-    if partial is None or not set(names) <= partial.axes or partial.reduction not in _COMBINERS:
+    if partial is None or not set(names) <= partial.axes or partial.reduction not in COMBINERS:
         raise NotKnown(f"reduced along {names}: {partial}")
     return partial
 
@@ -102,8 +104,7 @@ def _note_rest(shards: Shards, result: Value, partial: Partial, names: Sequence[
 
 def _all_reduce(shards: Shards, op: ir.Operation) -> Value:
     (x,) = op.operands
-    names = re.findall(r'"([^"]+)"', str(op.attributes["reduction_axes"]))
-    _lists(op.attributes["reduction_axes"])
+    (names,) = _lists(op.attributes["reduction_axes"])
     if x in shards.reduced:
         return x
     partial = _parts(shards, x, names)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders import build
+from xla_dynamo.lowerings.builders.reductions import is_neutral, reduction_of
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, rank_of
-from xla_dynamo.lowerings.partitioning.local_collectives import first_of
-from xla_dynamo.lowerings.partitioning.local_reductions import body, is_neutral
+from xla_dynamo.lowerings.partitioning.local_collectives import COMBINERS, first_of
 from xla_dynamo.lowerings.partitioning.shards import Axes, Shards, require
+from xla_dynamo.lowerings.passes.permuted_operations import integer_array, integers
 
 
 def _gather(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
@@ -22,7 +22,7 @@ def _gather(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
     x, indices = op.operands
     numbers = hlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     collapsed, stacked = list(numbers.collapsed_slice_dims), list(numbers.operand_batching_dims)
-    sizes = list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"]))
+    sizes = integers(op, "slice_sizes")
     axes, of_indices = shards.axes(x), shards.axes(indices)
     for d, of_index in zip(stacked, numbers.start_indices_batching_dims, strict=True):
         require(axes[d] == of_indices[of_index], op)
@@ -30,7 +30,7 @@ def _gather(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
         if d not in stacked:
             require(d not in collapsed and sizes[d] == shards.shape(x)[d], op)
             sizes[d] = build.shape_of(x)[d]
-    op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(sizes)
+    op.attributes["slice_sizes"] = integer_array(sizes)
     vector, offsets = numbers.index_vector_dim, list(numbers.offset_dims)
     require(vector >= len(of_indices) or not of_indices[vector], op)
     taken = iter([names for d, names in enumerate(axes) if d not in (*collapsed, *stacked)])
@@ -77,7 +77,7 @@ def rows_here(shards: Shards, op: Any) -> Value:
         hlo.compare(local, zero, hlo.ComparisonDirectionAttr.get("GE")),
         hlo.compare(local, end, hlo.ComparisonDirectionAttr.get("LT")),
     )
-    sizes = list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"]))
+    sizes = integers(op, "slice_sizes")
     for d in shards.sharded_dims(x):
         if d != dim:
             require(sizes[d] == shards.shape(x)[d], op)
@@ -86,7 +86,7 @@ def rows_here(shards: Shards, op: Any) -> Value:
         x,
         hlo.select(is_here, local, zero),
         op.attributes["dimension_numbers"],
-        ir.DenseI64ArrayAttr.get(sizes),
+        integer_array(sizes),
     )
     offsets, vector = list(numbers.offset_dims), numbers.index_vector_dim
     of_indices = [n for d, n in enumerate(build.shape_of(indices)) if d != vector]
@@ -135,7 +135,8 @@ def _scatter(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
     require(scattered == [n for d, n in enumerate(of_indices) if d != vector], op)
     scattered = [n for d, n in enumerate(of_indices) if d not in (vector, *of_stack)]
     if any(scattered):
-        reduction = body(op)
+        reduction = reduction_of(op)
+        require(reduction in COMBINERS, op)
         if not is_neutral(x, reduction):
             require(reduction == "stablehlo.add", op)
             op.operands[0] = _on_first(shards, x, [n for names in scattered for n in names])

@@ -14,6 +14,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, named
+from xla_dynamo.lowerings.builders.reductions import reduction_of
 from xla_dynamo.lowerings.builders.shardings import SHARDING
 from xla_dynamo.lowerings.builders.values import Value, rank_of
 from xla_dynamo.lowerings.partitioning.elementwise_calls import is_elementwise_call
@@ -24,13 +25,14 @@ from xla_dynamo.lowerings.partitioning.local_collectives import (
     whole_of,
 )
 from xla_dynamo.lowerings.partitioning.local_indexing import INDEXING, rows_here, split_table
-from xla_dynamo.lowerings.partitioning.local_reductions import REDUCTIONS, body
+from xla_dynamo.lowerings.partitioning.local_reductions import REDUCTIONS
 from xla_dynamo.lowerings.partitioning.local_views import VIEWS
 from xla_dynamo.lowerings.partitioning.shards import Axes, NotKnown, Shards, require
 
+Rule = Callable[[Shards, Any, Sequence[Axes]], Sequence[Axes]]
 _INDEX = torch.int64
 _NO_COLLECTIVE = "stablehlo.xor"
-_RULES = {**INDEXING, **REDUCTIONS, **VIEWS}
+_RULES: dict[str, Rule] = {**INDEXING, **REDUCTIONS, **VIEWS}
 # Elementwise ones beside those that passes decide by.
 _ELEMENTWISE = ELEMENTWISE | named(
     "bitcast_convert complex count_leading_zeros imag popcnt real reduce_precision "
@@ -61,7 +63,7 @@ def convert(shards: Shards, op: ir.Operation) -> None:
         _replace(shards, op, (make or _constant)(shards, op), axes)
         return
     require(not op.name.startswith("sdy."), op)
-    if is_sharded and not any(map(shards.is_sharded, op.operands)) and not _has_rule(op):
+    if is_sharded and not any(map(shards.is_sharded, op.operands)) and _rule(op) is None:
         _compute_whole(shards, op, axes_of_results)
     elif is_sharded:
         try:
@@ -95,14 +97,17 @@ def _replace(shards: Shards, op: ir.Operation, new: Value, axes: Axes) -> None:
     op.erase()
 
 
-def _has_rule(op: ir.Operation) -> bool:
+def _rule(op: ir.Operation) -> Rule | None:
     name = op.name
-    is_elementwise = name in _ELEMENTWISE or is_elementwise_call(op)
-    return is_elementwise or name.removeprefix("stablehlo.") in _RULES
+    if name in _ELEMENTWISE or is_elementwise_call(op):
+        return _elementwise
+    return _RULES.get(name.removeprefix("stablehlo."))
 
 
 def _may_gather(shards: Shards, op: ir.Operation) -> bool:
-    if op.name == "stablehlo.fft" or (op.name == "stablehlo.reduce" and body(op) == _NO_COLLECTIVE):
+    if op.name == "stablehlo.fft" or (
+        op.name == "stablehlo.reduce" and reduction_of(op) == _NO_COLLECTIVE
+    ):
         return True  # a program of XLA's partitioner fails when it is compiled or run
     return shards.gathers and op.name in _GATHERED
 
@@ -125,21 +130,20 @@ def _compute_whole(shards: Shards, op: ir.Operation, axes_of_results: Sequence[A
 
 def _check(shards: Shards, op: ir.Operation, axes_of_results: Sequence[Axes]) -> None:
     """Check that shards of the operands compute shards of the results, then adapt attributes."""
-    name = op.name
-    require(_has_rule(op), op)
-    rule = _RULES.get(name.removeprefix("stablehlo."))
+    rule = _rule(op)
     if rule is None:
-        _elementwise(shards, op, axes_of_results[0])
-        return
-    expected = rule(shards, op, axes_of_results)
-    if expected is not None and [tuple(axes) for axes in expected] != list(axes_of_results):
-        raise NotKnown(f"{name} makes {expected}, and not {axes_of_results}")
+        raise NotKnown(op.name)
+    made = list(rule(shards, op, axes_of_results))
+    if made != list(axes_of_results):
+        raise NotKnown(f"{op.name} makes {made}, and not {axes_of_results}")
 
 
-def _elementwise(shards: Shards, op: Any, axes: Axes) -> None:
+def _elementwise(shards: Shards, op: Any, results: Sequence[Axes]) -> Sequence[Axes]:
     whole = shards.shape(op.results[0])
     for x in op.operands:  # scalars of `select` and `clamp` are whole
-        require(rank_of(x) == 0 or (shards.axes(x) == axes and shards.shape(x) == whole), op)
+        is_alike = shards.axes(x) == results[0] and shards.shape(x) == whole
+        require(rank_of(x) == 0 or is_alike, op)
+    return results
 
 
 def _constant(shards: Shards, op: ir.Operation) -> Value:

@@ -9,26 +9,11 @@ from typing import Any
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo as hlo
 
-from xla_dynamo.lowerings.builders.operation_names import named
-from xla_dynamo.lowerings.builders.values import Value, rank_of, splat_of
+from xla_dynamo.lowerings.builders.reductions import is_neutral, reduction_of
+from xla_dynamo.lowerings.builders.values import rank_of
+from xla_dynamo.lowerings.partitioning.local_collectives import COMBINERS
 from xla_dynamo.lowerings.partitioning.shards import Axes, Shards, require
-
-_IDENTITIES = {"stablehlo.add": 0, "stablehlo.multiply": 1}
-_IDEMPOTENT = named("and maximum minimum or")
-
-
-def body(op: Any) -> str:
-    """The one operation that reduces two numbers in a region; "" if there are more."""
-    first, *others = op.regions[0].blocks[0].operations
-    return first.operation.name if len(others) == 1 else ""
-
-
-def is_neutral(init: Value, reduction: str) -> bool:
-    """Whether a number may be reduced once more."""
-    if reduction in _IDEMPOTENT:
-        return True
-    number = splat_of(init)
-    return number is not None and _IDENTITIES.get(reduction) == number.value
+from xla_dynamo.lowerings.passes.permuted_operations import integers
 
 
 def _dot_general(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
@@ -48,12 +33,13 @@ def _dot_general(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]
 def _reduce(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
     operands = list(op.operands)
     inputs, inits = operands[: len(operands) // 2], operands[len(operands) // 2 :]
-    dims = list(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+    dims = integers(op, "dimensions")
     axes = shards.axes(inputs[0])
     require(all(shards.axes(x) == axes for x in inputs), op)
     summed = [axes[d] for d in dims]
     if any(summed):
-        reduction = body(op)
+        reduction = reduction_of(op)
+        require(reduction in COMBINERS, op)
         require(len(inputs) == 1 and is_neutral(inits[0], reduction), op)
         shards.note_parts(op.results, summed, reduction)
     return [tuple(n for d, n in enumerate(axes) if d not in dims)] * len(inputs)
@@ -88,7 +74,7 @@ def _reduce_window(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axe
     require(all(shards.axes(each) == axes for each in inputs), op)
     for name in ("window_dimensions", "window_strides", "base_dilations", "window_dilations"):
         if name in op.attributes:
-            amounts = list(ir.DenseI64ArrayAttr(op.attributes[name]))
+            amounts = integers(op, name)
             require(all(amounts[d] == 1 for d in shards.sharded_dims(x)), op)
     if "padding" in op.attributes:
         flat = list(ir.DenseIntElementsAttr(op.attributes["padding"]))

@@ -1,7 +1,4 @@
-"""Operations that move elements, on shards: each function returns the axes of the results.
-
-Those that return None have checked them.
-"""
+"""Operations that move elements, on shards: each function returns the axes of the results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,20 +7,23 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.lowerings.builders.values import shape_of
 from xla_dynamo.lowerings.partitioning.shards import Axes, Shards, require
+from xla_dynamo.lowerings.passes.permuted_operations import integer_array, integers
 
 
-def _broadcast_in_dim(shards: Shards, op: Any, results: Sequence[Axes]) -> None:
+def _broadcast_in_dim(shards: Shards, op: Any, results: Sequence[Axes]) -> Sequence[Axes]:
     (x,), whole = op.operands, shards.shape(op.results[0])
-    dims = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    dims = integers(op, "broadcast_dimensions")
     for names, n, dim in zip(shards.axes(x), shards.shape(x), dims, strict=True):
         require(names == results[0][dim] if n == whole[dim] else not names, op)
+    return results
 
 
-def _reshape(shards: Shards, op: Any, results: Sequence[Axes]) -> None:
+def _reshape(shards: Shards, op: Any, results: Sequence[Axes]) -> Sequence[Axes]:
     """Each shard is in the same place of the row-major order: by equal blocks of leading sizes."""
     (x,), (result,) = op.operands, op.results
     given = _strides_of_axes(shards, shards.shape(x), shards.axes(x), op)
     require(given == _strides_of_axes(shards, shards.shape(result), results[0], op), op)
+    return results
 
 
 def _strides_of_axes(
@@ -46,34 +46,30 @@ def _strides_of_axes(
 
 def _transpose(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
     axes = shards.axes(op.operands[0])
-    return [tuple(axes[d] for d in ir.DenseI64ArrayAttr(op.attributes["permutation"]))]
+    return [tuple(axes[d] for d in integers(op, "permutation"))]
 
 
 def _slice(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
     (x,) = op.operands
-    whole, starts, limits, strides = (
-        shards.shape(x),
-        *(
-            list(ir.DenseI64ArrayAttr(op.attributes[name]))
-            for name in ("start_indices", "limit_indices", "strides")
-        ),
+    starts, limits, strides = (
+        integers(op, name) for name in ("start_indices", "limit_indices", "strides")
     )
     for d in shards.sharded_dims(x):
-        require((starts[d], limits[d], strides[d]) == (0, whole[d], 1), op)
+        require((starts[d], limits[d], strides[d]) == (0, shards.shape(x)[d], 1), op)
         limits[d] = shape_of(x)[d]
     require(shards.axes(x) == results[0], op)
-    op.attributes["limit_indices"] = ir.DenseI64ArrayAttr.get(limits)
+    op.attributes["limit_indices"] = integer_array(limits)
     return [shards.axes(x)]
 
 
 def _dynamic_slice(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
     x = op.operands[0]
-    sizes = list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"]))
+    sizes = integers(op, "slice_sizes")
     for d in shards.sharded_dims(x):
         require(sizes[d] == shards.shape(x)[d], op)
         sizes[d] = shape_of(x)[d]
     require(shards.axes(x) == results[0], op)
-    op.attributes["slice_sizes"] = ir.DenseI64ArrayAttr.get(sizes)
+    op.attributes["slice_sizes"] = integer_array(sizes)
     return [shards.axes(x)]
 
 
@@ -95,14 +91,14 @@ def _concatenate(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]
 def _pad(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
     x = op.operands[0]
     for name in ("edge_padding_low", "edge_padding_high", "interior_padding"):
-        amounts = list(ir.DenseI64ArrayAttr(op.attributes[name]))
+        amounts = integers(op, name)
         require(not any(amounts[d] for d in shards.sharded_dims(x)), op)
     return [shards.axes(x)]
 
 
 def _reverse(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
     axes = shards.axes(op.operands[0])
-    require(not any(axes[d] for d in ir.DenseI64ArrayAttr(op.attributes["dimensions"])), op)
+    require(not any(axes[d] for d in integers(op, "dimensions")), op)
     return [axes]
 
 
@@ -114,10 +110,7 @@ def _sort(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
 
 
 def _fft(shards: Shards, op: Any, results: Sequence[Axes]) -> list[Axes]:
-    axes, length = (
-        shards.axes(op.operands[0]),
-        len(ir.DenseI64ArrayAttr(op.attributes["fft_length"])),
-    )
+    axes, length = shards.axes(op.operands[0]), len(integers(op, "fft_length"))
     require(not any(axes[len(axes) - length :]), op)
     return [axes]
 

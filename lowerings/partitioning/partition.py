@@ -10,19 +10,22 @@ combined. What this does not know is left to XLA's partitioner.
 import dataclasses
 import io
 import logging
-import math
 from collections.abc import Sequence
 
 from jax.extend.mlir import ir, passmanager
 from jax.extend.mlir.dialects import sdy
 
-from xla_dynamo.lowerings.builders.functions import main_of, operations_within, update_type
+from xla_dynamo.lowerings.builders.functions import (
+    main_of,
+    operations_within,
+    remove_attributes,
+    update_type,
+)
 from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, named
 from xla_dynamo.lowerings.builders.shardings import (
-    ENTRY,
-    EXIT,
     SHARDING,
     axes_of_attribute,
+    is_end_of_region,
     mesh_axes,
     sharding_attribute,
     shardings_of,
@@ -30,7 +33,7 @@ from xla_dynamo.lowerings.builders.shardings import (
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, rank_of, shape_of
 from xla_dynamo.lowerings.partitioning import elementwise_calls
 from xla_dynamo.lowerings.partitioning.local_operations import convert
-from xla_dynamo.lowerings.partitioning.shards import Axes, NotKnown, Shards
+from xla_dynamo.lowerings.partitioning.shards import Axes, NotKnown, Shards, known_axes
 
 log = logging.getLogger("xla_dynamo")
 
@@ -93,7 +96,7 @@ def partition(module: ir.Module) -> Partitioned | None:
     The devices are replicas, in the order of the mesh: in groups of collectives, and for
     `replica_id`.
     """
-    if any(op.name in _OTHERS or _is_end_of_region(op) for op in operations_within(module)):
+    if any(op.name in _OTHERS or is_end_of_region(op) for op in operations_within(module)):
         return None
     copy = io.BytesIO()
     module.operation.write_bytecode(copy)
@@ -119,12 +122,6 @@ def partition(module: ir.Module) -> Partitioned | None:
 
 def _run(module: ir.Module, passes: Sequence[str]) -> None:
     passmanager.PassManager.parse(f"builtin.module({','.join(passes)})").run(module.operation)
-
-
-def _is_end_of_region(op: ir.Operation) -> bool:
-    if op.name != "stablehlo.custom_call":
-        return False
-    return ir.StringAttr(op.attributes["call_target_name"]).value in (ENTRY, EXIT)
 
 
 def _leave_exchanges(module: ir.Module) -> None:
@@ -165,14 +162,14 @@ def _is_fragile(op: ir.Operation) -> bool:
 
 def _keep_uneven_values_whole(module: ir.Module) -> None:
     """Take axes from dimensions that they do not shard evenly."""
-    sizes = mesh_axes(module)
+    shards = Shards(mesh_axes(module))
     for op in operations_within(module):
         given = [axes_of_attribute(sharding) for sharding in shardings_of(op)]
         if SHARDING not in op.attributes or any(axes is None for axes in given):
             continue
         even = [
             [
-                names if n % math.prod(sizes[name] for name in names) == 0 else ()
+                names if n % shards.count(names) == 0 else ()
                 for n, names in zip(shape_of(result), axes or (), strict=True)
             ]
             for result, axes in zip(op.results, given, strict=True)
@@ -207,9 +204,7 @@ def _convert(module: ir.Module, gathers: bool) -> tuple[Axes, ...]:
         promised = [_axes(a, x) for a, x in zip(given, last.operands, strict=True)]
         if promised != list(found):
             raise NotKnown(f"results over {found}, and not {promised}")
-    for name in ("arg_attrs", "res_attrs"):
-        if name in main.attributes:
-            del main.attributes[name]
+    remove_attributes(main)
     for op in [op.operation for op in module.body.operations]:
         if op.name == "sdy.mesh":
             op.erase()
@@ -219,9 +214,4 @@ def _convert(module: ir.Module, gathers: bool) -> tuple[Axes, ...]:
 
 def _axes(attributes: ir.Attribute, value: Value) -> Axes:
     given = ir.DictAttr(attributes)
-    axes: Axes | None = ((),) * rank_of(value)
-    if SHARDING in given:
-        axes = axes_of_attribute(given[SHARDING])
-    if axes is None:
-        raise NotKnown("parts of an axis shard an argument or a result")
-    return axes
+    return known_axes(given[SHARDING]) if SHARDING in given else ((),) * rank_of(value)

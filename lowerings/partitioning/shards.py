@@ -37,6 +37,18 @@ class Partial:
     reduction: str
 
 
+def known_axes(sharding: ir.Attribute) -> Axes:
+    """The axes that shard each dimension, by an attribute.
+
+    Raises:
+        NotKnown: parts of an axis do.
+    """
+    axes = axes_of_attribute(sharding)
+    if axes is None:
+        raise NotKnown(f"parts of an axis: {sharding}")
+    return axes
+
+
 class Shards:
     """The axes of a mesh that shard each value.
 
@@ -90,13 +102,11 @@ class Shards:
         """The type of a shard of a value that is whole."""
         return ir.RankedTensorType.get(self.local(shape_of(value), axes), value.type.element_type)
 
-    def shard(self, value: Value, axes: Axes, shape: Sequence[int] | None = None) -> None:
-        """Let a value be its shard, of a whole of this shape: its own unless given."""
-        shape = shape_of(value) if shape is None else tuple(shape)
-        local = self.local(shape, axes)
-        self.note(value, axes, shape)
-        if local != shape_of(value):
-            value.set_type(ir.RankedTensorType.get(local, value.type.element_type))
+    def shard(self, value: Value, axes: Axes) -> None:
+        """Let a value that is whole be its shard."""
+        type_ = self.local_type(value, axes)
+        self.note(value, axes, shape_of(value))
+        value.set_type(type_)
 
     def note(self, value: Value, axes: Axes, shape: Sequence[int]) -> None:
         """Take a value, which is a shard already, for one of a whole of this shape."""
@@ -119,10 +129,7 @@ class Shards:
         given = shardings_of(op)
         if not given:
             return [((),) * len(shape_of(result)) for result in op.results]
-        found = [axes_of_attribute(sharding) for sharding in given]
-        if any(axes is None for axes in found):
-            raise NotKnown(f"{op.name} over parts of axes")
-        return [axes for axes in found if axes is not None]
+        return list(map(known_axes, given))
 
     def groups(self, names: Sequence[str]) -> np.ndarray:
         """The devices, in groups along axes: i64[groups, size], in the order of the shards."""

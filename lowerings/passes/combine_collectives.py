@@ -14,6 +14,7 @@ from jax.extend.mlir import ir
 from xla_dynamo.lowerings.builders.build import concatenate, reshape, slice_dim, transpose
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import main_of, values_read
+from xla_dynamo.lowerings.builders.reductions import names_in_body
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, numel_of, shape_of
 from xla_dynamo.lowerings.target import Target
 
@@ -67,9 +68,7 @@ def _levels(
 
 
 def _kind(op: ir.Operation) -> tuple[str, ...]:
-    body = ""
-    if len(op.regions):
-        body = "; ".join(inner.operation.name for inner in op.regions[0].blocks[0].operations)
+    body = "; ".join(names_in_body(op)) if len(op.regions) else ""
     element = str(op.operands[0].type.element_type)
     return op.name, str(op.attributes["replica_groups"]), body, element
 
@@ -77,7 +76,6 @@ def _kind(op: ir.Operation) -> tuple[str, ...]:
 def _buckets(found: dict[Any, list[Any]]) -> list[list[Any]]:
     """The operations of each kind, in their order, as many together as a bucket holds."""
     buckets: list[list[Any]] = []
-    filled: float
     for operations in found.values():
         filled = math.inf
         for op in operations:

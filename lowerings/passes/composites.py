@@ -23,7 +23,7 @@ from xla_dynamo.lowerings.builders.functions import (
     update_type,
     values_read,
 )
-from xla_dynamo.lowerings.builders.operation_names import named
+from xla_dynamo.lowerings.builders.operation_names import call_target, named
 from xla_dynamo.lowerings.builders.values import Value, defining_operation
 
 # The call that stands for a mark until `outline_composites` runs.
@@ -75,9 +75,7 @@ def outline_composites(module: ir.Module) -> None:
 
 
 def _is_mark(op: ir.Operation) -> bool:
-    if op.name != "stablehlo.custom_call":
-        return False
-    return ir.StringAttr(op.attributes["call_target_name"]).value == MARK
+    return call_target(op) == MARK
 
 
 def _regions(main: func.FuncOp) -> list[_Region]:

@@ -26,12 +26,13 @@ from xla_dynamo.lowerings.builders.functions import (
     operations_within,
     values_read,
 )
-from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, VIEWS, named
+from xla_dynamo.lowerings.builders.operation_names import ELEMENTWISE, VIEWS, call_target, named
 from xla_dynamo.lowerings.builders.shapes import reshape
 from xla_dynamo.lowerings.builders.shardings import (
     ENTRY,
     EXIT,
     REGION_SHARDING,
+    is_end_of_region,
     mesh_axes,
     sharding_attribute,
 )
@@ -61,19 +62,8 @@ def gather_manual_regions(module: ir.Module, target: Target) -> None:
     collectives = [op for op in found if op.name in _COLLECTIVES]
     for number, op in enumerate(collectives, 1):
         op.attributes["channel_handle"] = hlo.ChannelHandle.get(number, 1)
-    if collectives or any(map(_is_end, found)):
+    if collectives or any(map(is_end_of_region, found)):
         _gather(main_of(module).entry_block, mesh_axes(module))
-
-
-def _is_end(op: ir.Operation) -> bool:
-    return _call(op) in (ENTRY, EXIT)
-
-
-def _call(op: ir.Operation) -> str | None:
-    """The function that a custom call calls; None for another operation."""
-    if op.name != "stablehlo.custom_call":
-        return None
-    return ir.StringAttr(op.attributes["call_target_name"]).value
 
 
 def _gather(block: ir.Block, axes: dict[str, int]) -> None:
@@ -81,7 +71,7 @@ def _gather(block: ir.Block, axes: dict[str, int]) -> None:
     for view in block.operations:
         op = view.operation
         within = nested_operations(op)
-        has_ends = any(map(_is_end, within))
+        has_ends = any(map(is_end_of_region, within))
         if has_ends:
             for inner in (b for region in op.regions for b in region.blocks):
                 _gather(inner, axes)
@@ -121,7 +111,7 @@ class _Regions:
         read = values_read(op)
         level = max((self._levels.get(v, 0) for v in read), default=0)
         reads_shards = any(v in self.entries or v in self._shards for v in read)
-        call = _call(op)
+        call = call_target(op)
         if reads_shards and (has_ends or call == ENTRY):
             raise ShardingError(f"a manual region has another inside it, {_where(op)}")
         if call == ENTRY:

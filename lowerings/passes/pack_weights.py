@@ -18,6 +18,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import operations_of, update_type
+from xla_dynamo.lowerings.builders.operation_names import call_target
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import KERNELS, PackedKernel, kernel_of
 from xla_dynamo.lowerings.target import Target
@@ -114,9 +115,7 @@ def _pack(call: PlannedCall, handles: Value, number: int) -> None:
 
 def is_packed(op: ir.Operation) -> bool:
     """Whether an operation is a call that `pack` has written."""
-    if op.name != "stablehlo.custom_call":
-        return False
-    return ir.StringAttr(op.attributes["call_target_name"]).value == PACKED
+    return call_target(op) == PACKED
 
 
 def read_packed(op: ir.Operation) -> tuple[int, PackedKernel]:

@@ -12,6 +12,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.lowerings.builders.functions import main_of, operations_of
 from xla_dynamo.lowerings.builders.operation_names import named
+from xla_dynamo.lowerings.builders.reductions import reduction_of
 from xla_dynamo.lowerings.builders.values import Value, defining_operation
 from xla_dynamo.lowerings.target import Target
 
@@ -21,7 +22,7 @@ _VIEWS = named("reshape transpose")
 def reassociate_all_reduces(module: ir.Module, target: Target) -> None:
     """Let the sum of two all-reduced sums be the all-reduced sum of both.
 
-    Assumes that collectives of `main` are of processes. Views between an all-reduce and the sum
+    Assumes that collectives of `main` are of replicas. Views between an all-reduce and the sum
     come in front of it. Leaves all-reduces that something else reads too, and those of other
     groups.
     """
@@ -31,8 +32,7 @@ def reassociate_all_reduces(module: ir.Module, target: Target) -> None:
 
 
 def _reassociate(op: Any) -> None:
-    found = [_reduced(x) for x in op.operands]
-    first, second = found
+    first, second = map(_reduced, op.operands)
     if first is None or second is None or op.operands[0] == op.operands[1]:
         return
     if first[0].attributes["replica_groups"] != second[0].attributes["replica_groups"]:
@@ -57,8 +57,7 @@ def _reduced(x: Value) -> tuple[Any, list[Any]] | None:
         if op is None:
             return None
         if op.name == "stablehlo.all_reduce":
-            names = [inner.operation.name for inner in op.regions[0].blocks[0].operations]
-            is_sum = len(op.operands) == 1 and names[:-1] == ["stablehlo.add"]
+            is_sum = len(op.operands) == 1 and reduction_of(op) == "stablehlo.add"
             return (op, views[::-1]) if is_sum else None
         if op.name not in _VIEWS:
             return None

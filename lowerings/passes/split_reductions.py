@@ -20,6 +20,7 @@ from xla_dynamo.lowerings.builders.cpu_thresholds import FEWEST_REDUCED as FEWES
 from xla_dynamo.lowerings.builders.cpu_thresholds import LONGEST_ROW as _LONGEST
 from xla_dynamo.lowerings.builders.cpu_thresholds import REDUCED_BY_WINDOW as _WINDOW
 from xla_dynamo.lowerings.builders.cpu_thresholds import ROWS_AT_A_TIME as _AT_A_TIME
+from xla_dynamo.lowerings.builders.reductions import reduction_of
 from xla_dynamo.lowerings.builders.values import Value, source_of
 from xla_dynamo.lowerings.passes.permuted_operations import clone_with, integer_array, integers
 from xla_dynamo.lowerings.target import Target
@@ -60,8 +61,7 @@ def _kind(op: ir.Operation) -> str | None:
     """What a large reduction of one array computes, in the words of `build.reduce`."""
     if len(op.operands) != 2 or build.numel_of(op.operands[0]) < FEWEST:
         return None
-    first, *others = op.regions[0].blocks[0].operations
-    return _KINDS.get(first.operation.name) if len(others) == 1 else None
+    return _KINDS.get(reduction_of(op))
 
 
 class _Reduction:

@@ -66,16 +66,9 @@ def check_gathering(output: Tensor, input: Tensor, size: int) -> None:
         TypeError: its dtype is another one.
         ValueError: it has more or fewer elements.
     """
-    if output.dtype != input.dtype:
-        raise TypeError(
-            "output tensor must have the same type as input tensor, and they have "
-            f"{output.dtype} and {input.dtype}"
-        )
-    if output.numel() != size * input.numel():
-        raise ValueError(
-            "output tensor size must be equal to world_size times input tensor size, and "
-            f"{output.numel()} is not {size} x {input.numel()}"
-        )
+    of_dtypes = "output tensor must have the same type as input tensor"
+    of_sizes = "output tensor size must be equal to world_size times input tensor size"
+    _check_parts(output, input, size, of_dtypes, of_sizes)
 
 
 def check_scattering(output: Tensor, input: Tensor, size: int) -> None:
@@ -85,16 +78,17 @@ def check_scattering(output: Tensor, input: Tensor, size: int) -> None:
         TypeError: its dtype is another one.
         ValueError: it has more or fewer elements.
     """
-    if output.dtype != input.dtype:
-        raise TypeError(
-            "input tensor must be the same type as the output tensor. They have "
-            f"{input.dtype} and {output.dtype}"
-        )
-    if input.numel() != size * output.numel():
-        raise ValueError(
-            "input tensor must be the same size as output size times world size, and "
-            f"{input.numel()} is not {output.numel()} x {size}"
-        )
+    of_dtypes = "input tensor must be the same type as the output tensor"
+    of_sizes = "input tensor must be the same size as output size times world size"
+    _check_parts(input, output, size, of_dtypes, of_sizes)
+
+
+def _check_parts(whole: Tensor, part: Tensor, size: int, of_dtypes: str, of_sizes: str) -> None:
+    """Check that a tensor consists of so many parts; the texts are torch's."""
+    if whole.dtype != part.dtype:
+        raise TypeError(f"{of_dtypes}, and they have {whole.dtype} and {part.dtype}")
+    if whole.numel() != size * part.numel():
+        raise ValueError(f"{of_sizes}, and {whole.numel()} is not {size} x {part.numel()}")
 
 
 def on_xla(tensors: Any) -> bool:

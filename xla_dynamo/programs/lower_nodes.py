@@ -85,8 +85,7 @@ class GraphLowering:
             return checked(
                 node, self.fake_values, lambda: build.full(promised.shape, 0, promised.dtype)
             )
-        own = {"random_key": self.random_key, "inline": self.inline}
-        ctx = builder.context(promised, operands, **own)
+        ctx = builder.context(promised, operands, random_key=self.random_key, inline=self.inline)
         args = torch.fx.map_arg(node.args, self.env.__getitem__)
         kwargs = torch.fx.map_arg(node.kwargs, self.env.__getitem__)
         result = self.checked(node, lambda: rule(ctx, *args, **kwargs))

@@ -2,7 +2,7 @@
 
 import collections
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -13,7 +13,7 @@ from xla_dynamo.graphs.request import Request
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.functions import main_of, update_type
-from xla_dynamo.lowerings.builders.shardings import declare_mesh, sharding_attribute
+from xla_dynamo.lowerings.builders.shardings import SHARDING, declare_mesh, sharding_attribute
 from xla_dynamo.lowerings.partitioning.kernel_products import call_products
 from xla_dynamo.lowerings.partitioning.partition import partition
 from xla_dynamo.lowerings.passes.unmerge_products import unmerge_products
@@ -115,20 +115,28 @@ class ModuleBuilder:
         self.whole = Whole(self.module, *shapes, found.results)
         self.module, self.main = found.module, main_of(found.module)
         self.block, self.target = self.main.entry_block, self.target.of_one_shard()
-        call_products(self.main, self.context(None, ()))
+        call_products(self.main, self.context())
 
-    def context(self, out: Any, operands: tuple[Any, ...], **others: Any) -> Context:
-        """What a rule may read beside its operands; `others` are fields that a graph has."""
+    def context(
+        self,
+        out: Any = None,
+        operands: tuple[Any, ...] = (),
+        *,
+        random_key: Callable[[], ir.Value] | None = None,
+        inline: Any = None,
+    ) -> Context:
+        """What a rule may read beside its operands; no node's, and no graph's, unless given."""
         return Context(
             out=out,
             operands=operands,
             target=self.target,
             module=self.module,
             functions=self.functions,
+            random_key=random_key or self.random_key,
             calls=self.calls,
             asked=self.asked,
             trains=self.request.trains,
-            **{"random_key": self.random_key, "inline": None, **others},
+            inline=inline,
         )
 
     def give_attributes(self, arguments: Sequence[Slot], results: Sequence[Result]) -> None:
@@ -147,6 +155,6 @@ class ModuleBuilder:
                 of_one["tf.aliasing_output"] = ir.IntegerAttr.get(number, aliases[slot.index])
             if self.request.mesh is not None and self.whole is None:
                 axes = slot.axes if isinstance(slot, Input) else ()
-                of_one["sdy.sharding"] = sharding_attribute(axes or [()] * build.rank_of(argument))
+                of_one[SHARDING] = sharding_attribute(axes or [()] * build.rank_of(argument))
             attributes.append(ir.DictAttr.get(of_one))
         self.main.arg_attrs = ir.ArrayAttr.get(attributes)
