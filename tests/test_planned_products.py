@@ -13,7 +13,7 @@ from tests.compiling import watched
 from tests.packing import DTYPES, let_plan, needs_onednn, packed_calls
 from tests.test_packed_epilogues import ACTIVATIONS
 from xla_dynamo.errors import LoweringError
-from xla_dynamo.kernels import onednn_product, planned_product, product_choices
+from xla_dynamo.kernels import planned_product, product_choices
 from xla_dynamo.kernels.onednn_product import OneDNNProduct
 from xla_dynamo.kernels.planned_product import PlannedProduct
 from xla_dynamo.kernels.product_choices import COLUMNS, ROWS, XLA, Choice
@@ -215,16 +215,3 @@ def test_of_few_rows_weights_are_not_packed(monkeypatch):
     with torch.no_grad():
         found = [planned(model, torch.randn(rows, 8), freeze=True)[1] for rows in (1, 9)]
     assert [[bool(call.keys) for call in calls] for calls in found] == [[False], [True]]
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "outer"), [(1, 64), (1, 1 << 15), (2, 64)])
-def test_one_row_by_the_rows_of_a_small_weight_is_xlas(rows, outer, dtype, monkeypatch):
-    """In bfloat16: oneDNN would bring the weight into blocks at each call."""
-    monkeypatch.setattr(onednn_product, "LARGEST_BY_ROWS", 1 << 21)
-    layer, x = nn.Linear(64, outer).to(dtype), torch.randn(rows, 64, dtype=dtype)
-    run, built = watched(layer)
-    with torch.no_grad():
-        torch.testing.assert_close(run(x), layer(x))
-    is_xlas = (rows, outer, dtype) == (1, 64, torch.bfloat16)
-    assert bool(packed_calls(built[0].program)) == (not is_xlas)

@@ -111,6 +111,11 @@ def epilogue_of(x: Value, *, has_channels: bool = False) -> Epilogue:
     return found
 
 
+def sum_of(x: Value) -> Epilogue:
+    """The sum of a value and another one that may be computed with it, if there is one."""
+    return _sum(Epilogue(x))
+
+
 def _channelwise(found: Epilogue) -> Epilogue:
     """With a factor for each channel, a term, or both."""
     dtype, value = dtype_of(found.result), _widened(found.result)

@@ -78,7 +78,7 @@ def _write_clamp(module: ir.Module, name: str, kind: ir.Type) -> None:
     size = _BYTES[kind]
     (values, count, bounds), build = body.arguments, body.build
     ends = [body.load(bounds, at, type_=_FLOAT) for at in (0, 4)]
-    vectors = [_repeated(build, end) for end in ends]
+    vectors = [repeated(build, end) for end in ends]
     whole = build.udiv(count, WORD(_LANES))
     with body.times(whole) as index:
         at = build.mul(index, WORD(_LANES * size))
@@ -90,25 +90,49 @@ def _write_clamp(module: ir.Module, name: str, kind: ir.Type) -> None:
     build.ret(NUMBER(0))
 
 
-def _repeated(build: ir.IRBuilder, value: Any) -> Any:
+def repeated(build: ir.IRBuilder, value: Any, lanes: int = _LANES) -> Any:
     """A vector of a float."""
-    vector = ir.VectorType(_FLOAT, _LANES)
+    vector = ir.VectorType(_FLOAT, lanes)
     first = build.insert_element(vector(ir.Undefined), value, NUMBER(0))
-    places = ir.VectorType(NUMBER, _LANES)(None)
+    places = ir.VectorType(NUMBER, lanes)(None)
     return build.shuffle_vector(first, vector(ir.Undefined), places)
+
+
+def converted_from(build: ir.IRBuilder, address: Any, kind: ir.Type, wanted: ir.Type) -> Any:
+    """What is at an address, floats or bfloat16s, as a float or a vector of them."""
+    value = build.load(address, typ=_like(wanted, kind), align=_BYTES[kind])
+    if kind is not _HALF:
+        return value
+    return build.bitcast(
+        build.shl(build.zext(value, _like(wanted, NUMBER)), _shift(wanted)), wanted
+    )
+
+
+def converted_to(build: ir.IRBuilder, value: Any, kind: ir.Type) -> Any:
+    """A float or a vector of them as what is stored: itself, or bfloat16s, rounded to even.
+
+    What is added before the lower bits are cut would make an infinity of some NaN: these get a bit.
+    """
+    if kind is not _HALF:
+        return value
+    wide = _like(value.type, NUMBER)
+    bits, shift = build.bitcast(value, wide), _shift(value.type)
+    is_odd = build.and_(build.lshr(bits, shift), _all(wide, 1))
+    rounded = build.add(bits, build.add(is_odd, _all(wide, 0x7FFF)))
+    is_number = build.fcmp_ordered("ord", value, value)
+    kept = build.select(is_number, rounded, build.or_(bits, _all(wide, 0x400000)))
+    return build.trunc(build.lshr(kept, shift), _like(value.type, kind))
 
 
 def _clamp_at(body: Function, address: Any, kind: ir.Type, ends: Sequence[Any]) -> None:
     """Clamp what is at an address: a number, or a vector of them if the ends are vectors."""
     build, (low, high) = body.build, ends
-    value = build.load(address, typ=_like(low.type, kind), align=_BYTES[kind])
-    if kind is _HALF:
-        wide, bits = _like(low.type, NUMBER), _shift(low.type)
-        value = build.bitcast(build.shl(build.zext(value, wide), bits), low.type)
+    value = converted_from(build, address, kind, low.type)
     value = build.select(build.fcmp_ordered(">", low, value), low, value)
     value = build.select(build.fcmp_ordered("<", high, value), high, value)
     if kind is _HALF:
-        value = build.trunc(build.lshr(build.bitcast(value, wide), bits), _like(low.type, kind))
+        bits = build.lshr(build.bitcast(value, _like(low.type, NUMBER)), _shift(low.type))
+        value = build.trunc(bits, _like(low.type, kind))
     build.store(value, address, align=_BYTES[kind])
 
 
@@ -119,6 +143,10 @@ def _like(given: ir.Type, kind: ir.Type) -> ir.Type:
 
 def _shift(given: ir.Type) -> Any:
     """The bits that a float has more than a bfloat16, once or in each element of a vector."""
-    if isinstance(given, ir.VectorType):
-        return ir.Constant(ir.VectorType(NUMBER, given.count), [16] * given.count)
-    return NUMBER(16)
+    return _all(_like(given, NUMBER), 16)
+
+
+def _all(kind: ir.Type, number: int) -> Any:
+    """A number, once or in each element of a vector."""
+    vector = isinstance(kind, ir.VectorType)
+    return ir.Constant(kind, [number] * kind.count if vector else number)

@@ -14,6 +14,7 @@ KERNELS = (
     "packed_convolution",
     "planned_attention",
     "planned_product",
+    "row_product",
 )
 
 for _kernel in KERNELS:

@@ -19,7 +19,7 @@ from xla_dynamo.kernels.library_calls import (
     library_call,
     may_plan,
 )
-from xla_dynamo.kernels.product_choices import XLA, Sizes, choice
+from xla_dynamo.kernels.product_choices import XLA, Sizes, are_measured, choice
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.shapes import reshape
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
@@ -30,19 +30,22 @@ from xla_dynamo.lowerings.target import ONEDNN_PACKED
 # Multiplications below which a call costs more than it gains: `python -m bench.forms`, with and
 # without `--dtype bfloat16`.
 FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
-# Elements of a weight below which XLA's own product of one row is faster: `python -m bench.decode`.
-LARGEST_BY_ROWS = 1 << 21
+# Products of at most so many rows, by a matrix of at least so many elements, read the matrix as it
+# lies (`row_product`). oneDNN brings it into blocks, and XLA multiplies row after row.
+MOST_ROWS = {torch.bfloat16: 4, torch.float32: 8}
+FEWEST_BY_ROWS = 1 << 16
 
 
-def _is_row_by_rows(sizes: Sizes) -> bool:
-    """Whether a product is of one row by a weight whose rows are side by side in memory, and small.
+def is_by_rows(sizes: Sizes) -> bool:
+    """Whether a product is of a few rows, and its time is that of reading the matrix.
 
-    XLA reads such a weight as fast as the memory gives it, and oneDNN brings it into blocks first.
-    What `product_choices` measures has the weight in the cache, which in decoding it is not.
+    `product_choices` does not tell: what it measures has the matrix in the cache. On processors
+    that have no table, XLA's products of few rows in float32 stay.
     """
-    is_one = sizes.stack == sizes.rows == 1 and sizes.transpose_y and not sizes.transpose_x
-    is_small = sizes.inner * sizes.columns < LARGEST_BY_ROWS
-    return is_one and is_small and sizes.dtype is torch.bfloat16
+    has_rows = sizes.rows == 1 or not sizes.transpose_x
+    is_few = sizes.stack == 1 and 1 <= sizes.rows <= MOST_ROWS.get(sizes.dtype, 0) and has_rows
+    is_large = sizes.inner * sizes.columns >= FEWEST_BY_ROWS
+    return is_few and is_large and (sizes.dtype is torch.bfloat16 or are_measured())
 
 
 @register
@@ -102,21 +105,28 @@ class OneDNNProduct(Kernel):
         columns = shape_of(y)[-2 if transpose_y else -1]
         turns = transpose_x, transpose_y
         sizes = Sizes(given, math.prod(stack), rows, inner, columns, *turns)
-        known = None
-        if may_plan(ctx):
-            ctx.asked.add(sizes)
-            known = choice(sizes)
-        if known is not None:
-            packs = ONEDNN_PACKED in ctx.libraries and not stack and known.packed != XLA
-            if not packs and (known.plain == XLA or _is_row_by_rows(sizes)):
-                return None
-        elif given is torch.float32 and not (stack or transpose_x or transpose_y):
-            return None  # XLA's own are as fast, and faster for few rows
-        elif 1 in (rows, columns) or math.prod(sizes[1:5]) < max(FEWEST_IN_PRODUCT[given], 1):
+        if not cls._pays(ctx, sizes, is_stacked=bool(stack)):
             return None
         with contextlib.suppress(LoweringError):
             return cls(tuple(stack), *sizes[2:], (given, dtype), bias is not None)
         return None
+
+    @staticmethod
+    def _pays(ctx: Context, sizes: Sizes, *, is_stacked: bool) -> bool:
+        """Whether a call is faster than XLA's own product."""
+        given, known = sizes.dtype, None
+        if may_plan(ctx):
+            if is_by_rows(sizes):
+                return True
+            ctx.asked.add(sizes)
+            known = choice(sizes)
+        if known is not None:
+            packs = ONEDNN_PACKED in ctx.libraries and not is_stacked and known.packed != XLA
+            return packs or known.plain != XLA
+        if given is torch.float32 and not (is_stacked or sizes.transpose_x or sizes.transpose_y):
+            return False  # XLA's own are as fast, and faster for few rows
+        is_thin = 1 in (sizes.rows, sizes.columns)
+        return not is_thin and math.prod(sizes[1:5]) >= max(FEWEST_IN_PRODUCT[given], 1)
 
     @property
     def sizes(self) -> Sizes:

@@ -28,7 +28,7 @@ from xla_dynamo.kernels.onednn_plans import (
     scripts_of,
     second_operands,
 )
-from xla_dynamo.kernels.onednn_product import OneDNNProduct
+from xla_dynamo.kernels.onednn_product import OneDNNProduct, is_by_rows
 from xla_dynamo.kernels.product_choices import ROWS, XLA, assumed, choice
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import register
@@ -82,7 +82,8 @@ class PlannedProduct(ScriptKernel):
     def of_call(cls, op: ir.Operation) -> Self | None:
         """The specification of a product by oneDNN; None if it has another form."""
         with contextlib.suppress(LoweringError):
-            return cls(OneDNNProduct.of_call(op))
+            product = OneDNNProduct.of_call(op)
+            return None if is_by_rows(product.sizes) else cls(product)
         return None
 
     def absorb(self, result: Value) -> tuple[Value, Sequence[Value], Self]:
