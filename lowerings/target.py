@@ -22,8 +22,8 @@ class Target:
         platform: the PJRT platform: "cpu", "cuda", "tpu".
         libraries: the libraries, by name, that programs may call there.
         partitions: over how many devices XLA partitions the program; 1 where it runs as it is.
-        of_shards: the libraries that a program may call when it is partitioned already, which
-            `lowerings.partitioning` does before the passes.
+        called_later: the libraries that a program may call when it is partitioned already
+            (`lowerings.partitioning`), or right at all sizes up to its own (`lowerings.bounded`).
         over_processes: whether its devices are those of several processes.
         replicas: the ranks of the processes that run the program beside each other, each on its own
             values; () where this process runs it alone.
@@ -43,7 +43,7 @@ class Target:
     bounded: bool = False
     embedded: bool = False
     tunes: bool = False
-    of_shards: frozenset[str] = frozenset()
+    called_later: frozenset[str] = frozenset()
     over_processes: bool = False
     replicas: tuple[int, ...] = ()
 
@@ -55,9 +55,11 @@ class Target:
     def of_one_shard(self) -> "Target":
         """The target of what each device computes of a program that is partitioned already."""
         everywhere = tuple(range(self.partitions))
-        return dataclasses.replace(
-            self, libraries=self.of_shards, of_shards=frozenset(), partitions=1, replicas=everywhere
-        )
+        return dataclasses.replace(self.later(), partitions=1, replicas=everywhere)
+
+    def later(self) -> "Target":
+        """The target of a program that is partitioned or bounded already."""
+        return dataclasses.replace(self, libraries=self.called_later, called_later=frozenset())
 
     @property
     def donates(self) -> bool:

@@ -75,7 +75,7 @@ def graph_key(
         sources(),
         repr(options),
         _encoded([target.platform, sorted(target.libraries), target.partitions]),
-        _encoded([target.matmul_precision, target.bounded, sorted(target.of_shards)]),
+        _encoded([target.matmul_precision, target.bounded, sorted(target.called_later)]),
         _encoded(manager.identities(target)),
         *global_settings(),
         functorch_settings(),

@@ -151,6 +151,7 @@ def _lower(
         except Refused as refusal:
             raise NotBounded(f"{refusal}{line_of(gm, refusal.location)}") from refusal
         cut, numbers = _outputs(first, dynamic_sizes, symbols, dims_of)
+        first.builder.call_kernels()
         program = first.finish(None)
     padded = {}
     bounds = [sizes[0] for sizes in symbols.sizes]

@@ -117,6 +117,11 @@ class ModuleBuilder:
         self.block, self.target = self.main.entry_block, self.target.of_one_shard()
         call_products(self.main, self.context())
 
+    def call_kernels(self) -> None:
+        """Let kernels compute products, which rules of bounded programs have left to XLA."""
+        self.target = self.target.later()
+        call_products(self.main, self.context())
+
     def context(
         self,
         out: Any = None,

@@ -34,29 +34,30 @@ def target_of(
 
     A program that is to be partitioned calls no libraries: no partitioner sees into the calls, so
     each device would compute the whole of them. The shards of one may, where this process has a
-    single one of its devices, `own`: several would run one plan at once. A bounded program calls
-    none either: which places of an operand a library combines is not known. Weights are packed
-    where they are frozen. Plans need handles in torch's memory, which a placement may not share
-    (`Placement.shares_memory`).
+    single one of its devices, `own`: several would run one plan at once. Nor does one that is to be
+    bounded: which places of an operand a library combines is not known. Its products may be calls
+    when it is. Weights are packed where they are frozen. Plans need handles in torch's memory,
+    which a placement may not share (`Placement.shares_memory`).
     """
     libraries: frozenset[str] = frozenset()
-    if own == 1 and not bounded:
+    is_changed = bounded or partitions > 1  # before it calls any
+    if own == 1:
         allowed = frozenset().union(*(LIBRARIES[name] for name in options.libraries))
         libraries = libraries_of(platform) & allowed
-        if not options.freeze or partitions > 1:
+        if not options.freeze or is_changed:
             libraries -= {ONEDNN_PACKED}
         if not shares_memory:
             libraries -= PLANS
     tunes = options.tune and ONEDNN_PLANS in libraries
-    of_whole, of_shards = (frozenset(), libraries) if partitions > 1 else (libraries, frozenset())
+    at_once, later = (frozenset(), libraries) if is_changed else (libraries, frozenset())
     return Target(
         platform,
-        of_whole,
+        at_once,
         partitions,
         options.matmul_precision,
         bounded,
         tunes=tunes,
-        of_shards=of_shards,
+        called_later=later,
         over_processes=own < partitions or bool(replicas),
         replicas=replicas,
     )
@@ -64,7 +65,7 @@ def target_of(
 
 def choices_of(target: Target) -> str:
     """A text that is another one where forms of calls may be chosen in another way."""
-    called = target.libraries | target.of_shards
+    called = target.libraries | target.called_later
     return product_choices.fingerprint() if ONEDNN_PLANS in called else ""
 
 
