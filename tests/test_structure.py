@@ -25,6 +25,7 @@ by_path = pytest.mark.parametrize(
 EVERYWHERE = ("errors", "process_state", "torch_private")
 ROOMS = {
     "errors": "",
+    "generation": "",
     "lowerings.target": "",
     "process_state": "",
     "torch_private": "",
@@ -220,6 +221,7 @@ def test_public_names():
         "do_on_ordinals",
         "eager_mode",
         "explain",
+        "generate",
         "get_local_ordinal",
         "get_memory_info",
         "get_ordinal",
