@@ -75,7 +75,7 @@ def test_a_bias_and_a_sum(dtype, is_transposed):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_many_rows_are_onednns(dtype):
-    few = onednn_product.MOST_ROWS[dtype][True]
+    few = onednn_product.MOST_ROWS
     w = torch.randn(40, 50).to(dtype)
     kinds = [type(check(F.linear, torch.randn(n, 50).to(dtype), w)[0]) for n in (few, few + 1)]
     assert kinds == [RowProduct, PlannedProduct]

@@ -31,10 +31,8 @@ from xla_dynamo.lowerings.target import ONEDNN_PACKED
 # without `--dtype bfloat16`.
 FEWEST_IN_PRODUCT = {torch.bfloat16: 1 << 22, torch.float32: 1 << 26}
 # Products of at most so many rows, by a matrix of at least so many elements, read the matrix as it
-# lies (`row_product`): [inner, columns], and transposed. oneDNN brings it into blocks, and XLA
-# multiplies row after row.
-MOST_ROWS = {torch.bfloat16: (8, 4), torch.float32: (8, 8)}
-FEWEST_BY_ROWS = 1 << 16
+# lies (`row_product`). oneDNN and XLA bring it into blocks first, or multiply row after row.
+MOST_ROWS, FEWEST_BY_ROWS = 8, 1 << 16
 
 
 def is_by_rows(sizes: Sizes) -> bool:
@@ -44,10 +42,10 @@ def is_by_rows(sizes: Sizes) -> bool:
     that have no table, XLA's products of few rows in float32 stay.
     """
     has_rows = sizes.rows == 1 or not sizes.transpose_x
-    most = MOST_ROWS.get(sizes.dtype, (0, 0))[sizes.transpose_y]
-    is_few = sizes.stack == 1 and 1 <= sizes.rows <= most and has_rows
+    is_few = sizes.stack == 1 and 1 <= sizes.rows <= MOST_ROWS and has_rows
     is_large = sizes.inner * sizes.columns >= FEWEST_BY_ROWS
-    return is_few and is_large and (sizes.dtype is torch.bfloat16 or are_measured())
+    is_known = sizes.dtype is torch.bfloat16 or (sizes.dtype is torch.float32 and are_measured())
+    return is_few and is_large and is_known
 
 
 @register
