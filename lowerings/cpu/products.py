@@ -7,6 +7,7 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Value
 from xla_dynamo.lowerings.builders.promotion import computed_in, spread
 from xla_dynamo.lowerings.builders.values import source_of
+from xla_dynamo.lowerings.cpu.narrow_weights import narrow_product
 from xla_dynamo.lowerings.kernels import call
 from xla_dynamo.lowerings.table import Context
 
@@ -29,6 +30,9 @@ def product(
     """
     rank, given = build.rank_of(x), (x, y)
     is_thin = not (transpose_x or transpose_y) and is_half_vector(ctx, x, y)
+    wide = None if transpose_x or transpose_y else narrow_product(ctx, x, y)
+    if wide is not None:
+        return _with_bias(wide, bias, dtype)
     x, transpose_x = _without_transpose(x, transpose_x)
     y, transpose_y = _without_transpose(y, transpose_y)
     settings = {"dtype": dtype, "transpose_x": transpose_x, "transpose_y": transpose_y}
@@ -38,14 +42,20 @@ def product(
     if is_thin:
         if bias is None:
             return multiply_and_sum(*given, dtype)
-        wide = multiply_and_sum(*given, torch.float32)
-        return build.cast(hlo.add(*spread([wide, bias], torch.float32)), dtype)
+        return _with_bias(multiply_and_sum(*given, torch.float32), bias, dtype)
     contract = ([rank - 2 if transpose_x else rank - 1], [rank - 1 if transpose_y else rank - 2])
     stack = list(range(rank - 2))
     if bias is None:
         return build.dot_general(x, y, contract, (stack, stack), dtype)
     wide = build.dot_general(x, y, contract, (stack, stack), computed_in(x))
-    return build.cast(hlo.add(*spread([wide, bias], build.dtype_of(wide))), dtype)
+    return _with_bias(wide, bias, dtype)
+
+
+def _with_bias(wide: Value, bias: Value | None, dtype: torch.dtype) -> Value:
+    """A product plus its bias, if it has one, rounded once."""
+    if bias is not None:
+        wide = hlo.add(*spread([wide, bias], build.dtype_of(wide)))
+    return build.cast(wide, dtype)
 
 
 def is_half_vector(ctx: Context, x: Value, y: Value) -> bool:

@@ -1,0 +1,198 @@
+"""Products with weights of narrow types, which our own machine code widens in registers.
+
+Few rows take as long as the weight is read. So a weight in int8 is a quarter of the time of one in
+float32. XLA would first write a float copy of it into memory, at each call.
+"""
+
+import ctypes
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import torch
+from jax.extend.mlir import ir
+
+from xla_dynamo.kernels.libraries import can_execute_packed
+from xla_dynamo.kernels.library_calls import PythonKernel, ScriptKernel, python_kernel
+from xla_dynamo.lowerings.builders.dtypes import dtype_name, tensor_type
+from xla_dynamo.lowerings.builders.promotion import cast
+from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
+from xla_dynamo.lowerings.kernels import register
+from xla_dynamo.lowerings.table import Context
+from xla_dynamo.lowerings.target import TORCH_PLANS
+from xla_dynamo.runtime.cpu import call_scripts, narrow_products, onednn
+from xla_dynamo.runtime.cpu.call_scripts import Plan, Script, number, slot
+from xla_dynamo.runtime.cpu.foreign_calls import Memory
+from xla_dynamo.runtime.cpu.shares import ranges, threads
+
+# Rows up to which a product costs less than XLA's conversion of the weight and oneDNN's product, by
+# the dtype of the rows: `python -m bench.quantized`.
+MOST_ROWS = {torch.float32: 64, torch.bfloat16: 16, torch.float16: 16}
+# The dtypes of weights with one element a byte.
+NARROW = (torch.int8,)
+# Elements of a weight below which a call costs more than it gains.
+FEWEST_IN_WEIGHT = 1 << 12
+# Multiplications below which to call other threads costs more than they do.
+FEWEST_DIVIDED = 1 << 18
+
+
+@dataclasses.dataclass(frozen=True)
+class NarrowCall(PythonKernel):
+    """The common part of products with narrow weights: float32 results of float32 rows.
+
+    Attributes:
+        rows: how many there are.
+        inner: the inner size of the product.
+        columns: of the result.
+    """
+
+    libraries: ClassVar = dict.fromkeys(MOST_ROWS, frozenset({TORCH_PLANS}))
+    memories: ClassVar[int] = 3  # addresses that the function takes: of operands and the result
+    together: ClassVar[int] = 4  # as many columns are best computed by one thread
+
+    rows: int
+    inner: int
+    columns: int
+
+    def check(self) -> None:
+        """No size is less than nothing."""
+        if min(self.rows, self.inner, self.columns) < 0:
+            self.refuse(f"a product {self.rows} x {self.inner} x {self.columns}")
+
+    @classmethod
+    def pays(cls, x: Value, columns: int) -> bool:
+        """Whether a product of rows x is to be a call, and can be one here."""
+        rows, inner = shape_of(x)
+        few = 0 < rows <= MOST_ROWS[dtype_of(x)] and inner * columns >= max(FEWEST_IN_WEIGHT, 1)
+        return few and can_execute_packed()
+
+    def written(self, ctx: Context, x: Value, *others: Value) -> Value:
+        """Write a call on rows and others, which are row-major; returns the result in float32."""
+        operands = [cast(x, torch.float32), *others]
+        orders = [tuple(range(len(shape_of(one)))) for one in operands]
+        type_ = tensor_type([self.rows, self.columns], torch.float32)
+        return self.call(ctx, operands, orders, [type_], [(0, 1)])[0]
+
+    @property
+    def kind(self) -> str:
+        """The kind of weight, by which `narrow_products.function` knows the function."""
+        raise NotImplementedError
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers that the function takes behind addresses, in front of the columns."""
+        return self.rows, self.inner, self.columns
+
+    def shares(self, threads: int) -> Sequence[range]:
+        """Ranges of the columns."""
+        if self.rows * self.inner * self.columns < FEWEST_DIVIDED:
+            return [range(self.columns)]
+        step = self.together
+        blocks = ranges(-(-self.columns // step), threads)
+        return [range(r.start * step, min(r.stop * step, self.columns)) for r in blocks]
+
+    def run(self, share: Any, operands: Sequence[Memory], results: Sequence[Memory]) -> None:
+        """Compute some columns."""
+        numbers = map(ctypes.c_int64, (*self.sizes, share.start, share.stop))
+        addresses = map(ctypes.c_void_p, (*operands, *results))
+        narrow_products.function(self.kind)(*addresses, *numbers)
+
+
+@python_kernel
+@dataclasses.dataclass(frozen=True)
+class NarrowProduct(NarrowCall):
+    """x @ weight.T for float32 rows x [rows, inner] and a weight [columns, inner].
+
+    Attributes:
+        dtype: of the weight, one of `NARROW`.
+    """
+
+    name = "narrow_product"
+
+    dtype: torch.dtype
+
+    def check(self) -> None:
+        """There is a function for the dtype."""
+        super().check()
+        if self.dtype not in NARROW:
+            self.refuse(f"the weight is in {self.dtype}")
+
+    @classmethod
+    def accept(cls, ctx: Context, x: Value, weight: Value) -> Self | None:
+        columns, inner = shape_of(weight)
+        if dtype_of(weight) not in NARROW or not cls.pays(x, columns):
+            return None
+        return cls(shape_of(x)[0], inner, columns, dtype_of(weight))
+
+    def emit(self, ctx: Context, *operands: Any) -> Value:
+        return self.written(ctx, *operands)
+
+    @property
+    def kind(self) -> str:
+        """The name of the weight's dtype."""
+        return dtype_name(self.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Planned(ScriptKernel):
+    """A call without Python.
+
+    Attributes:
+        call: the call in Python whose place it takes.
+    """
+
+    reads_plain = TORCH_PLANS
+    kernel: ClassVar[type[NarrowCall]]
+
+    call: NarrowCall
+
+    @property
+    def packs(self) -> bool:
+        """Weights are read as they are."""
+        return False
+
+    @classmethod
+    def of_call(cls, op: ir.Operation) -> Self:
+        """The specification of a call in Python."""
+        return cls(cls.kernel.of_call(op))
+
+    def packed(self, *weights: torch.Tensor) -> "_Multiplying":
+        """The plan of a call."""
+        return _Multiplying(self.call)
+
+
+@register
+@dataclasses.dataclass(frozen=True)
+class PlannedNarrowProduct(_Planned):
+    """x @ weight.T, in XLA's threads."""
+
+    name = "planned_narrow_product"
+    replaces = NarrowProduct.name
+    kernel = NarrowProduct
+
+    call: NarrowProduct
+
+
+class _Multiplying:
+    """The plan of a call.
+
+    Attributes:
+        plan: its scripts call one function.
+    """
+
+    def __init__(self, call: NarrowCall) -> None:
+        """Write the scripts.
+
+        Raises:
+            NativeCodeError: the function cannot be compiled here, or nothing can execute scripts.
+        """
+        call_scripts.register(onednn.threads())
+        function = narrow_products.function(call.kind)
+        parts = []
+        for share in call.shares(threads()):
+            script = Script()
+            addresses = [slot(1 + i) for i in range(call.memories)]  # behind the array of plans
+            numbers = map(number, (*call.sizes, share.start, share.stop))
+            script.call(function, *addresses, *numbers)
+            parts.append((script, None))
+        self.plan = Plan(parts, threads() - 1)
