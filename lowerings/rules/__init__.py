@@ -27,6 +27,7 @@ from xla_dynamo.lowerings.rules.indexing import embedding, embedding_bags, gathe
 from xla_dynamo.lowerings.rules.linear_algebra import (
     fourier,
     grouped_matmul,
+    int4,
     linear_solves,
     matmul,
     matrix_decompositions,
@@ -85,6 +86,7 @@ FAMILIES = (
     histograms,
     matmul,
     grouped_matmul,
+    int4,
     convolution,
     pooling,
     adaptive_pooling,

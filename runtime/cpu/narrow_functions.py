@@ -5,7 +5,6 @@ widened in registers, and no float copy of it is ever in memory.
 """
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -164,9 +163,3 @@ def _add_block(
         for j, one in enumerate(wide):
             number = i * len(wide) + j
             sums[number] = made.add_product(build, values, one, sums[number])
-
-
-# By the kind of weight, what writes a module whose function `product` multiplies rows by it.
-KINDS: dict[str, Callable[[], str]] = {
-    name: functools.partial(write_row_products, name) for name in WIDENED
-}

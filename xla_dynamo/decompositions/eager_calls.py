@@ -40,10 +40,10 @@ _MOST_APART = 5
 # Kernels that take their arguments' word for sizes and indices, or ask for multiples of something.
 _TRUSTING = frozenset(
     {
-        "_embedding_bag", "_embedding_bag_forward_only", "_fft_c2r", "_int_mm",
-        "_pack_padded_sequence_backward", "_pad_packed_sequence", "_rowwise_prune",
-        "_weight_int8pack_mm", "embedding_bag", "linalg_ldl_solve", "linalg_lu_solve", "lu_solve",
-        "segment_reduce",
+        "_convert_weight_to_int4pack_for_cpu", "_embedding_bag", "_embedding_bag_forward_only",
+        "_fft_c2r", "_int_mm", "_pack_padded_sequence_backward", "_pad_packed_sequence",
+        "_rowwise_prune", "_weight_int4pack_mm_for_cpu", "_weight_int8pack_mm",
+        "embedding_bag", "linalg_ldl_solve", "linalg_lu_solve", "lu_solve", "segment_reduce",
     }
 )  # fmt: skip
 # Draws that eager refuses for numbers they are given, and for no relation of sizes.

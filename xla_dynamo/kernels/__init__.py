@@ -9,6 +9,7 @@ KERNELS = (
     "grouped_products",
     "convolution_weight_gradient",
     "convolution_weights",
+    "int4_products",
     "narrow_products",
     "onednn_convolution",
     "onednn_product",

@@ -14,8 +14,8 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.kernels.libraries import can_execute_packed
 from xla_dynamo.kernels.library_calls import PythonKernel, ScriptKernel, python_kernel
+from xla_dynamo.lowerings.builders.build import cast
 from xla_dynamo.lowerings.builders.dtypes import dtype_name, tensor_type
-from xla_dynamo.lowerings.builders.promotion import cast
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
 from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.table import Context
@@ -134,7 +134,7 @@ class NarrowProduct(NarrowCall):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Planned(ScriptKernel):
+class PlannedNarrowCall(ScriptKernel):
     """A call without Python.
 
     Attributes:
@@ -163,7 +163,7 @@ class _Planned(ScriptKernel):
 
 @register
 @dataclasses.dataclass(frozen=True)
-class PlannedNarrowProduct(_Planned):
+class PlannedNarrowProduct(PlannedNarrowCall):
     """x @ weight.T, in XLA's threads."""
 
     name = "planned_narrow_product"
