@@ -10,6 +10,7 @@ KERNELS = (
     "convolution_weight_gradient",
     "convolution_weights",
     "int4_products",
+    "integer_products",
     "narrow_products",
     "onednn_convolution",
     "onednn_product",

@@ -24,8 +24,9 @@ from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import PackedKernel, register
 from xla_dynamo.lowerings.target import TORCH_PLANS
 from xla_dynamo.runtime.cpu import call_scripts, onednn, torch_functions
-from xla_dynamo.runtime.cpu.call_scripts import NULL, Argument, Plan, Script, number, slot
+from xla_dynamo.runtime.cpu.call_scripts import NULL, Plan, Script, number, slot
 from xla_dynamo.runtime.cpu.shares import threads
+from xla_dynamo.runtime.cpu.torch_tensors import delete_tensors, held_array, make_tensor
 from xla_dynamo.torch_private import invert_perm
 
 _ROW_MAJOR = (0, 1, 2, 3)
@@ -263,7 +264,7 @@ class _Attending:
         returned = [next(free) for _ in results]
         scale = NULL
         if one.scale is not None:
-            scale = self._array(ctypes.c_double, [one.scale])
+            scale = held_array(self._held, ctypes.c_double, [one.scale])
         script.call(
             torch_functions.kernel(self._form.function),
             *map(slot, operands),
@@ -274,8 +275,7 @@ class _Attending:
         )
         for target, source in zip(results, returned, strict=True):
             script.call(torch_functions.function("copy_"), slot(target), slot(source), NULL)
-        for place in [*given, *results, *returned]:
-            script.call(torch_functions.function("delete_tensor_object"), slot(place))
+        delete_tensors(script, [*given, *results, *returned])
         return script
 
     def _tensor(
@@ -285,28 +285,9 @@ class _Attending:
 
         The memory that it lies in is counted from the slot `first`.
         """
-        whole = torch.empty_strided(array.shape, lying.strides, device="meta")
+        whole = torch.empty_strided(array.shape, lying.strides, dtype=array.dtype, device="meta")
         tensor = self._form.call.part(whole, part)
         offset = (lying.offset + tensor.storage_offset()) * array.dtype.itemsize
-        script.call(
-            torch_functions.function("create_tensor_from_blob_v2"),
-            slot(first + lying.memory, offset),
-            number(tensor.dim()),
-            self._array(ctypes.c_int64, tensor.shape),
-            self._array(ctypes.c_int64, tensor.stride()),
-            NULL,
-            number(torch_functions.dtype(array.dtype)),
-            NULL,  # of the CPU
-            NULL,
-            call_scripts.place_of_slot(place),
-            NULL,  # strided
-            NULL,
-            NULL,
-        )
+        address = slot(first + lying.memory, offset)
+        make_tensor(script, place, address, tensor, self._held)
         return place
-
-    def _array(self, kind: Any, values: Sequence[Any]) -> Argument:
-        """The address of numbers in memory that this object holds."""
-        made = (kind * len(values))(*values)
-        self._held.append(made)
-        return number(ctypes.addressof(made))

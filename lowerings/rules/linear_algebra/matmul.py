@@ -9,6 +9,7 @@ from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.build import Number, Value
 from xla_dynamo.lowerings.builders.promotion import computed_in, spread
 from xla_dynamo.lowerings.cpu.products import is_half_vector, multiply_and_sum, product
+from xla_dynamo.lowerings.kernels import call
 from xla_dynamo.lowerings.table import Context, aten, lowers
 
 _OF_BLAS = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -60,9 +61,15 @@ def _is_by_blas(x: Value, y: Value) -> bool:
     return dtype in _OF_BLAS and (build.rank_of(y) == 2 or each >= _FEWEST_OF_BLAS)
 
 
-@lowers(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default, aten._int_mm.default)
+@lowers(aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default)
 def mm(ctx: Context, x: Value, y: Value) -> Value:
     return matrix_product(ctx, x, y, ctx.out.dtype)
+
+
+@lowers(aten._int_mm.default)
+def _int_mm(ctx: Context, x: Value, y: Value) -> Value:
+    found = call(ctx, "integer_product", x, y)
+    return matrix_product(ctx, x, y, ctx.out.dtype) if found is None else found
 
 
 @lowers(aten.mm.dtype, aten.bmm.dtype)
