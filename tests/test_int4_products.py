@@ -8,12 +8,12 @@ from tests.packing import needs_onednn
 from tests.test_narrow_products import called
 from xla_dynamo.errors import LoweringError
 from xla_dynamo.kernels import narrow_products
-from xla_dynamo.kernels.int4_products import Int4Product
+from xla_dynamo.kernels.int4_products import CAPABILITY, Int4Product
 
 aten = torch.ops.aten
 DTYPES = [torch.float32, torch.bfloat16]
 needs_vectors = pytest.mark.skipif(
-    torch.backends.cpu.get_cpu_capability() != "AVX512", reason="the functions are for AVX-512"
+    torch.backends.cpu.get_cpu_capability() != CAPABILITY, reason="the functions are for AVX-512"
 )
 # Rows, inner size, columns, size of a group.
 SIZES = [(1, 64, 64, 32), (3, 128, 80, 64), (7, 256, 48, 32), (4, 128, 16, 128), (2, 512, 176, 256)]

@@ -16,6 +16,7 @@ from xla_dynamo.lowerings.table import Context
 from xla_dynamo.runtime.cpu.narrow_products import INT4
 
 SCALES = (torch.float32, torch.bfloat16)
+CAPABILITY = "AVX512"  # what torch calls the processors that pack weights so
 
 
 @python_kernel
@@ -48,7 +49,7 @@ class Int4Product(NarrowCall):
         cls, ctx: Context, x: Value, weight: Value, scales: Value, *, group: int
     ) -> Self | None:
         (rows, inner), columns, dtype = shape_of(x), shape_of(weight)[0], dtype_of(scales)
-        known = torch.backends.cpu.get_cpu_capability() == "AVX512"
+        known = torch.backends.cpu.get_cpu_capability() == CAPABILITY
         if not known or not cls.pays(x, columns):
             return None
         return cls(rows, inner, columns, group, dtype if dtype in SCALES else torch.float32)
