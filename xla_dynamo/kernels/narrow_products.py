@@ -26,8 +26,8 @@ from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.runtime.cpu.shares import ranges, threads
 
 # Rows up to which a product costs less than XLA's conversion of the weight and oneDNN's product, by
-# the dtype of the rows: `python -m bench.quantized`.
-MOST_ROWS = {torch.float32: 64, torch.bfloat16: 16, torch.float16: 16}
+# the dtype of the rows: bench/RESULTS.md, "Quantized weights".
+MOST_ROWS = {torch.float32: 128, torch.bfloat16: 64, torch.float16: 64}
 # The dtypes of weights with one element a byte.
 NARROW = (torch.int8,)
 # Elements of a weight below which a call costs more than it gains.
