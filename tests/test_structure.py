@@ -98,7 +98,8 @@ ROOMS = {
     "distributed_checkpoint": "runtime runtime.processes spmd training",
     "reports": "backend dynamo events lowerings.passes options training",
     "xla_dynamo": "lazy",
-    "command_line": "execution kernels reports runtime stablehlo",
+    "serving": "execution runtime",
+    "command_line": "execution kernels reports runtime serving stablehlo",
     "__main__": "command_line",
 }
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "explain": "xla_dynamo.command_line.explain",
     "export": "xla_dynamo.command_line.export",
     "precompile": "xla_dynamo.command_line.precompile",
+    "serve": "xla_dynamo.command_line.serve",
     "tune": "xla_dynamo.command_line.tune",
 }
 
