@@ -124,10 +124,11 @@ class Gate:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        is_answered = False
+        is_begun = is_answered = False
 
         async def answer(message: Message) -> None:
-            nonlocal is_answered
+            nonlocal is_begun, is_answered
+            is_begun = True
             await send(message)
             is_answered = message["type"] == "http.response.body" and not message.get("more_body")
 
@@ -140,6 +141,12 @@ class Gate:
             if not is_answered and not application.done():
                 raise _ClientIsGone  # the application is cancelled below
             await application
+        except asyncio.CancelledError:
+            if not self.is_closing:
+                raise
+            if is_begun:
+                raise _ClientIsGone from None
+            raise RequestError(503, "the server ended before the answer did") from None
         finally:
             for task in (application, watcher):
                 task.cancel()

@@ -1,6 +1,7 @@
 """Start the server: load and compile a model while it says so, answer, and end in order."""
 
 import dataclasses
+import gc
 import logging
 import signal
 import socket
@@ -117,6 +118,7 @@ class Server:
         try:
             self._uvicorn.run(sockets=[self._socket])
         finally:
+            gc.freeze()  # else the process would look at all its objects again before it ends
             if self._gate.engine is not None:
                 self._gate.engine.stop()
             for number, handler in before.items():
@@ -157,6 +159,8 @@ class Server:
             f"{prepared.executables} sizes of batches in {prepared.seconds:.1f} s, "
             f"{compilations() - before} compilations"
         )
+        gc.collect()
+        gc.freeze()  # what is there stays: requests need not wait until it is looked at again
         engine = Engine(prepared, self._measurements)
         engine.start()
         most = sizes.longest - 1
