@@ -171,24 +171,33 @@ class Server:
             answer=min(settings.answer or most, most),
             body=settings.body,
         )
-        manager, state = OneModel(self._name, model, tokenizer), OneEngine(engine, bounds)
-        # Only these two answer; the gate knows no path of the others.
-        unused: Any = None
-        application = build_server(
-            manager,
-            Chat(manager, state, bounds),
-            completion_handler=Completion(manager, state, bounds),
-            response_handler=unused,
-            transcription_handler=unused,
-            systemone_handler=unused,
-            generation_state=state,
-        )
-        for raised, answer in error_answers(self._measurements).items():
-            application.add_exception_handler(raised, answer)
-        return application, engine
+        return made_application(model, tokenizer, engine, bounds, self._measurements), engine
 
     def _say(self, text: str) -> None:
         print(text, flush=True)
+
+
+def made_application(
+    model: Any, tokenizer: Any, engine: Engine, bounds: Bounds, measurements: Measurements
+) -> Any:
+    """The application of transformers, of FastAPI, for one model and an engine that works.
+
+    It stands behind a `Gate`, which knows the paths of chats, completions and models alone.
+    """
+    manager, state = OneModel(bounds.name, model, tokenizer), OneEngine(engine, bounds)
+    unused: Any = None
+    application = build_server(
+        manager,
+        Chat(manager, state, bounds),
+        completion_handler=Completion(manager, state, bounds),
+        response_handler=unused,
+        transcription_handler=unused,
+        systemone_handler=unused,
+        generation_state=state,
+    )
+    for raised, answer in error_answers(measurements).items():
+        application.add_exception_handler(raised, answer)
+    return application
 
 
 class _Uvicorn(uvicorn.Server):
