@@ -74,12 +74,14 @@ def test_a_worker_that_dies(alone, monkeypatch, stream):
         assert (await ask(gate, "", 0, "/health"))[0] == 200
 
         def fail(*_):
-            raise torch.OutOfMemoryError("no memory left")
+            raise torch.OutOfMemoryError('no memory left for "x"')
 
         monkeypatch.setattr(gate.engine._manager.runner, "compute_batch", fail)
         status, said = await asyncio.wait_for(ask(gate, "x", 5, stream=stream), 60)
         assert status == (200 if stream else 503)
-        assert "no memory left" in said
+        told = said.partition("data: ")[2].partition("\n")[0] if stream else said
+        assert json.loads(told)["error"]["type"] == "server_error"
+        assert "no memory left" in told
         await until(lambda: not gate.engine.is_alive())
         status, said = await ask(gate, "", 0, "/health")
         assert (status, "the worker has died" in said) == (503, True)

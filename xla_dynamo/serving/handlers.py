@@ -1,6 +1,7 @@
 """transformers' handlers of requests, for one model that is ready, and within bounds."""
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -25,8 +26,11 @@ from xla_dynamo.serving.request_forms import (
     _Form,
     answer_tokens,
     checked,
+    error_body,
 )
 from xla_dynamo.serving.sampling import Sampling
+
+_ERROR = 'data: {"error": "'
 
 
 class OneModel(ModelManager):
@@ -151,7 +155,11 @@ async def _with_end(parts: Any) -> AsyncIterator[Any]:
     """The events of a stream, and the one that says to OpenAI's clients that it is over."""
     async with contextlib.aclosing(parts):
         async for part in parts:
-            yield part
+            if part.startswith(_ERROR):  # a text that is not quoted as JSON has it
+                message = part.removeprefix(_ERROR).rstrip().removesuffix('"}')
+                yield f"data: {json.dumps(error_body(500, message))}\n\n"
+            else:
+                yield part
     yield "data: [DONE]\n\n"
 
 
