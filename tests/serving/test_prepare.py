@@ -96,7 +96,7 @@ def test_folders_that_are_no_models(tmp_path, capsys):
     assert "has no config.json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("quantize", ["int8", "int8-dynamic"])
+@pytest.mark.parametrize("quantize", ["int8", "int8-dynamic", "int4"])
 def test_weights_are_quantized_by_torchao(tmp_path, quantize):
     alone = Alone(tmp_path)
     model, _ = load(tmp_path, "float32", quantize)
