@@ -19,9 +19,9 @@ def cache(tmp_path_factory):
     return (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "serving-cache"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(cache, tmp_path_factory):
-    """A server that is ready, for the tests of a file."""
+    """A server that is ready, for all tests of a process of the suite."""
     from tests.serving.running import Running
 
     with Running(cache, tmp_path_factory.mktemp("server")) as running:
