@@ -11,7 +11,7 @@ import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
-SMALL = ("--longest", "128", "--requests", "3", "--batch-tokens", "16", "--cache-tokens", "160")
+SMALL = ("--longest", "128", "--requests", "3", "--batch-tokens", "32", "--cache-tokens", "256")
 _OWN = ("finished_reason", "status")
 
 

@@ -48,7 +48,7 @@ def test_sliding_windows_and_full_attention_in_one_model():
         model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False)[0, len(ids) :]
         for ids in prompts
     ]
-    prepared = prepare(model, Sizes(64, 2, 8, 64, page=16))
+    prepared = prepare(model, Sizes(64, 2, 8, 128, page=16))
     assert prepared.executables == 4
     prepared.manager.start()
     try:
@@ -62,8 +62,8 @@ def test_sliding_windows_and_full_attention_in_one_model():
 def test_bounds():
     sizes = Sizes.of(transformers.LlamaConfig(max_position_embeddings=512))
     assert sizes == Sizes(512, 16, 256, 2048)
-    assert sizes.token_bounds() == [2, 8, 32, 128, 256]
-    assert sizes.read_bounds(2048) == [64, 256, 1024, 2048]
+    assert sizes.token_bounds() == [4, 16, 64, 256]
+    assert sizes.read_bounds(2048) == [128, 512, 2048]
     assert [bound_of(n, [2, 8, 16]) for n in (1, 2, 3, 16)] == [2, 2, 8, 16]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from xla_dynamo.errors import OptionError
 
-# Bounds grow by this factor: a batch is padded to less than so many times its tokens.
+# Bounds grow by this factor: but for the smallest ones, a batch is padded to less than so many
+# times its tokens.
 _GROWTH = 4
 # Dynamo makes a program of its own for a size of 1, and none of the others serves it.
 _LEAST_TOKENS = 2
@@ -99,11 +100,12 @@ class Sizes:
         return _bounds(min(2 * self.page, most), most)
 
 
-def _bounds(first: int, last: int) -> list[int]:
-    found = [first]
-    while found[-1] * _GROWTH < last:
-        found.append(found[-1] * _GROWTH)
-    return sorted({*found, last})
+def _bounds(least: int, most: int) -> list[int]:
+    """From the most down, each a part of the one before, and none less than the least."""
+    found = [most]
+    while (smaller := -(-found[0] // _GROWTH)) >= least and smaller < found[0]:
+        found.insert(0, smaller)
+    return found
 
 
 def bound_of(size: int, bounds: Sequence[int]) -> int:
