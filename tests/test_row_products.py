@@ -16,10 +16,12 @@ from xla_dynamo.kernels import onednn_product, row_product
 from xla_dynamo.kernels.onednn_product import OneDNNProduct
 from xla_dynamo.kernels.planned_product import PlannedProduct
 from xla_dynamo.kernels.row_product import RowProduct
-from xla_dynamo.runtime.cpu import native_code, row_products
+from xla_dynamo.runtime.cpu import native_code, row_functions, row_products
 
 pytestmark = needs_onednn
-MADE = [(torch.float32,) * 2, (torch.bfloat16,) * 2, (torch.bfloat16, torch.float32)]
+# The dtypes of x, matrix and result.
+FLOATS, HALVES = (torch.float32,) * 3, (torch.bfloat16,) * 3
+MADE = [FLOATS, HALVES, (*HALVES[:2], torch.float32), (torch.float32, torch.int8, torch.float32)]
 SPECIAL = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 3e38, 1e-40]
 
 
@@ -132,13 +134,13 @@ def test_threads_do_not_meet():
 # --- the functions, for the registers of this processor and of others ---------------------------
 
 
-@pytest.fixture(params=["_WIDE", "_NARROW"], scope="module")
+@pytest.fixture(params=["WIDE", "NARROW"], scope="module")
 def functions(request):
     """By whether the matrix is transposed, and the dtypes, for one kind of registers."""
-    fits = getattr(row_products, request.param)
+    fits = getattr(row_functions, request.param)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_products, "_WIDE", fits)
-        patch.setattr(row_products, "_NARROW", fits)
+        patch.setattr(row_functions, "WIDE", fits)
+        patch.setattr(row_functions, "NARROW", fits)
         plain = row_products.function.__wrapped__
         return {(t, *made): plain(t, *made) for t in (False, True) for made in MADE}
 
@@ -148,15 +150,15 @@ def functions(request):
 def test_a_range_of_the_columns(functions, made, is_transposed):
     """Only these are written, for all numbers of rows and sizes that leave a rest."""
     function = functions[is_transposed, *made]
-    given, wanted = made
+    given, weight, wanted = made
     few, sizes = (1, 2, 3, 5, 8), (1, 15, 16, 33, 70)
     for rows, inner, columns in itertools.product(few, sizes, sizes):
         first = columns // 3
-        x, y = torch.randn(rows, inner).to(given), torch.randn(inner, columns).to(given)
+        x, y = torch.randn(rows, inner).to(given), (40 * torch.randn(inner, columns)).to(weight)
         bias, added = torch.randn(columns).to(given), torch.randn(rows, columns).to(wanted)
         matrix = y.T.contiguous() if is_transposed else y
         result = torch.full((rows, columns), 77.0, dtype=wanted)
-        start = first * (inner if is_transposed else 1) * given.itemsize
+        start = first * (inner if is_transposed else 1) * weight.itemsize
         failed = function(
             x.data_ptr(),
             matrix.data_ptr() + start,
@@ -168,15 +170,15 @@ def test_a_range_of_the_columns(functions, made, is_transposed):
         assert not failed
         assert bool((result[:, :first] == 77).all())
         exact = x.double() @ y.double() + bias.double() + added.double()
-        close = {"rtol": 8e-3 if wanted is torch.bfloat16 else 1e-5, "atol": 1e-4}
+        close = {"rtol": 8e-3 if wanted is torch.bfloat16 else 1e-5, "atol": 1e-2}
         torch.testing.assert_close(result[:, first:].double(), exact[:, first:], **close)
 
 
-@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("made", MADE[:3])
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_special_numbers(functions, made, is_transposed):
     """NaN, infinities, zeros of both signs, and what is beyond bfloat16 when it is rounded."""
-    given, wanted = made
+    given, _, wanted = made
     y = torch.tensor(SPECIAL * 5, dtype=torch.float32).to(given)[None]
     x, result = torch.ones(1, 1, dtype=given), torch.empty(1, y.numel(), dtype=wanted)
     sizes = 1, 1, y.numel(), y.numel()
@@ -194,7 +196,7 @@ def test_special_numbers(functions, made, is_transposed):
 
 def test_without_memory_it_says_so(monkeypatch):
     """C's memory is used up: the plan fails with a message, and nothing is written."""
-    text = row_products.written(True, torch.float32, torch.float32, row_products._NARROW)
+    text = row_functions.written(True, *FLOATS, row_functions.NARROW)
     none = native_code.load(
         "define ptr @none(i64 %0) {\n ret ptr null\n}\n"
         "define void @nothing(ptr %0) {\n ret void\n}\n",

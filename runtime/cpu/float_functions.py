@@ -12,11 +12,11 @@ from typing import Any
 
 from llvmlite import ir
 
-from xla_dynamo.runtime.cpu.llvm_functions import ADDRESS, NUMBER, WORD, Function
+from xla_dynamo.runtime.cpu.llvm_functions import ADDRESS, BYTE, NUMBER, WORD, Function
 
 _FLOAT = ir.FloatType()
 _HALF = ir.IntType(16)  # a bfloat16: the first bits of a float
-_BYTES = {_FLOAT: 4, _HALF: 2}
+BYTES = {_FLOAT: 4, _HALF: 2, BYTE: 1}
 _LANES = 16  # of a vector, which LLVM divides into as many as the processor needs
 # The register's bits that are notes of exceptions; on both processors the lowest says "invalid".
 _NOTES, _INVALID = {"x86_64": 0x3F, "aarch64": 0x9F}, 1
@@ -75,7 +75,7 @@ def _write_clamp(module: ir.Module, name: str, kind: ir.Type) -> None:
     No comparison with NaN holds, nor one of -0 with 0, so both stay as they are.
     """
     body = Function(module, name, NUMBER, [ADDRESS, WORD, ADDRESS], exported=True)
-    size = _BYTES[kind]
+    size = BYTES[kind]
     (values, count, bounds), build = body.arguments, body.build
     ends = [body.load(bounds, at, type_=_FLOAT) for at in (0, 4)]
     vectors = [repeated(build, end) for end in ends]
@@ -99,8 +99,10 @@ def repeated(build: ir.IRBuilder, value: Any, lanes: int = _LANES) -> Any:
 
 
 def converted_from(build: ir.IRBuilder, address: Any, kind: ir.Type, wanted: ir.Type) -> Any:
-    """What is at an address, floats or bfloat16s, as a float or a vector of them."""
-    value = build.load(address, typ=_like(wanted, kind), align=_BYTES[kind])
+    """What is at an address, floats, bfloat16s or int8s, as a float or a vector of them."""
+    value = build.load(address, typ=_like(wanted, kind), align=BYTES[kind])
+    if kind is BYTE:
+        return build.sitofp(build.sext(value, _like(wanted, NUMBER)), wanted)
     if kind is not _HALF:
         return value
     return build.bitcast(
@@ -133,7 +135,7 @@ def _clamp_at(body: Function, address: Any, kind: ir.Type, ends: Sequence[Any]) 
     if kind is _HALF:
         bits = build.lshr(build.bitcast(value, _like(low.type, NUMBER)), _shift(low.type))
         value = build.trunc(bits, _like(low.type, kind))
-    build.store(value, address, align=_BYTES[kind])
+    build.store(value, address, align=BYTES[kind])
 
 
 def _like(given: ir.Type, kind: ir.Type) -> ir.Type:

@@ -11,20 +11,44 @@ from typing import Any
 from llvmlite import ir
 
 from xla_dynamo.runtime.cpu.llvm_functions import ADDRESS, BYTE, NUMBER, WORD, Function
-from xla_dynamo.runtime.cpu.narrow_functions import (
-    FLOAT,
-    HEIGHTS,
-    LANES,
-    Narrow,
-    repeated,
-    steps,
-    summing,
-    vector,
-)
 
+FLOAT, _HALF = ir.FloatType(), ir.IntType(16)
+# How many rows are summed at once: as many as the registers of AVX-512 hold. Each sum is a vector
+# of so many columns.
+HEIGHTS, LANES = (4, 2, 1), 16
 COLUMNS = 64  # of a block
+
+
+class Narrow:
+    """The functions of a module."""
+
+    def __init__(self, name: str) -> None:
+        """Begin a module."""
+        self.module = ir.Module(name)
+
+    def intrinsic(self, name: str, result: ir.Type, *arguments: ir.Type) -> ir.Function:
+        """A function that LLVM knows."""
+        known = self.module.globals.get(name)
+        return known or ir.Function(self.module, ir.FunctionType(result, arguments), name)
+
+    def add_product(self, build: ir.IRBuilder, x: Any, y: Any, total: Any) -> Any:
+        """The sum x * y + total, rounded once where the processor can."""
+        kind = total.type
+        name = f"llvm.fmuladd.v{kind.count}f32" if kind is not FLOAT else "llvm.fmuladd.f32"
+        return build.call(self.intrinsic(name, kind, kind, kind, kind), [x, y, total])
+
+
+def vector(kind: ir.Type, count: int = LANES) -> ir.Type:
+    """A vector of a type."""
+    return ir.VectorType(kind, count)
+
+
+def repeated(kind: ir.Type, count: int, value: Any) -> Any:
+    """A constant vector of a number."""
+    return ir.Constant(vector(kind, count), [value] * count)
+
+
 _NUMBERS = ir.Constant(vector(FLOAT), [float(i - 8) for i in range(16)])
-_HALF = ir.IntType(16)
 
 
 def write_int4_products(name: str) -> str:
@@ -61,13 +85,13 @@ def write_int4_products(name: str) -> str:
     half = build.udiv(inner, WORD(2))
     with body.times(whole) as turn:
         column = build.add(start, build.mul(turn, WORD(COLUMNS)))
-        for row, height in steps(body, WORD(0), rows, HEIGHTS):
+        for row, height in body.steps(WORD(0), rows, HEIGHTS):
             call(wholes[height], row, column, build.mul(column, half), WORD(COLUMNS // 2))
     left = build.sub(stop, last)
     with body.times(build.udiv(left, WORD(LANES))) as turn:
         beside = build.mul(turn, WORD(LANES))
         packed = build.add(build.mul(last, half), build.udiv(beside, WORD(2)))
-        for row, height in steps(body, WORD(0), rows, HEIGHTS):
+        for row, height in body.steps(WORD(0), rows, HEIGHTS):
             stride = build.udiv(left, WORD(2))
             call(lasts[height], row, build.add(last, beside), packed, stride)
     build.ret(NUMBER(0))
@@ -93,7 +117,7 @@ def _write_block(made: Narrow, name: str, height: int, vectors: int) -> ir.Funct
             build.store(zero, result(row, number), align=4)
     with body.times(groups) as turn:
         first = build.mul(turn, group)
-        with summing(body, group, [zero] * (height * vectors)) as (index, totals):
+        with body.summing(group, [zero] * (height * vectors)) as (index, totals):
             at = build.add(first, index)
             wide = _numbers(made, body, body.address(weight, build.mul(at, stride)), vectors)
             for row in range(height):

@@ -86,6 +86,35 @@ class Function:
         build.branch(head)
         build.position_at_end(behind)
 
+    def steps(self, start: Any, stop: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, int]]:
+        """Go from start to stop in steps of falling sizes, the last of which is 1.
+
+        What is written for each is done there: gives where it starts, and its size.
+        """
+        build = self.build
+        for size in sizes:
+            whole = build.udiv(build.sub(stop, start), WORD(size))
+            with self.times(whole) as turn:
+                yield build.add(start, build.mul(turn, WORD(size))), size
+            start = build.add(start, build.mul(whole, WORD(size)))
+
+    @contextlib.contextmanager
+    def summing(self, count: Any, sums: Sequence[Any]) -> Iterator[tuple[Any, list[Any]]]:
+        """Do what is written inside so many times; gives the turn and what the sums are so far.
+
+        What is written inside replaces the elements of the list, which afterwards has the last
+        sums.
+        """
+        build, places = self.build, [self.variable(one.type) for one in sums]
+        for place, one in zip(places, sums, strict=True):
+            build.store(one, place)
+        with self.times(count) as turn:
+            now = [build.load(place, typ=one.type) for place, one in zip(places, sums, strict=True)]
+            yield turn, now
+            for place, one in zip(places, now, strict=True):
+                build.store(one, place)
+        now[:] = [build.load(place, typ=one.type) for place, one in zip(places, sums, strict=True)]
+
     @contextlib.contextmanager
     def forever(self) -> Iterator[Any]:
         """Do what is written inside until it returns or leaves; gives the number of the turn."""

@@ -6,14 +6,14 @@ from typing import Any, ClassVar, Self
 import torch
 
 from xla_dynamo.kernels.library_calls import python_kernel
-from xla_dynamo.kernels.narrow_products import NarrowCall, PlannedNarrowCall
+from xla_dynamo.kernels.narrow_products import NarrowCall, Place, PlannedNarrowCall
 from xla_dynamo.lowerings.builders.build import cast, reduce
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
 from xla_dynamo.lowerings.builders.shapes import reshape
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
 from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.table import Context
-from xla_dynamo.runtime.cpu.narrow_products import INT4
+from xla_dynamo.runtime.cpu import int4_products
 
 SCALES = (torch.float32, torch.bfloat16)
 CAPABILITY = "AVX512"  # what torch calls the processors that pack weights so
@@ -30,7 +30,6 @@ class Int4Product(NarrowCall):
     """
 
     name = "int4_product"
-    memories: ClassVar[int] = 5
     together: ClassVar[int] = 64
 
     group: int
@@ -61,15 +60,14 @@ class Int4Product(NarrowCall):
         sums = reduce(reshape(x, groups), [2], "sum")
         return self.written(ctx, x, sums, weight, cast(scales, self.dtype))
 
-    @property
-    def kind(self) -> str:
-        """The kind for the scales' dtype."""
-        return f"{INT4}{dtype_name(self.dtype)}"
+    def function(self) -> Any:
+        """The function for the scales' dtype."""
+        return int4_products.function(dtype_name(self.dtype))
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The three sizes, and that of a group."""
-        return self.rows, self.inner, self.columns, self.group
+    def arguments(self, share: range) -> tuple[list[Place], list[int]]:
+        """The function takes whole operands, and from which to which column it computes."""
+        places: list[Place] = [(number, 0) for number in range(5)]
+        return places, [self.rows, self.inner, self.columns, self.group, share.start, share.stop]
 
 
 @register

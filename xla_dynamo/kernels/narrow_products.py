@@ -7,7 +7,7 @@ float32. XLA would first write a float copy of it into memory, at each call.
 import ctypes
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
 from jax.extend.mlir import ir
@@ -15,13 +15,13 @@ from jax.extend.mlir import ir
 from xla_dynamo.kernels.libraries import can_execute_packed
 from xla_dynamo.kernels.library_calls import PythonKernel, ScriptKernel, python_kernel
 from xla_dynamo.lowerings.builders.build import cast
-from xla_dynamo.lowerings.builders.dtypes import dtype_name, tensor_type
+from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
 from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import TORCH_PLANS
-from xla_dynamo.runtime.cpu import call_scripts, narrow_products, onednn
-from xla_dynamo.runtime.cpu.call_scripts import Plan, Script, number, slot
+from xla_dynamo.runtime.cpu import call_scripts, onednn, row_products
+from xla_dynamo.runtime.cpu.call_scripts import NULL, Plan, Script, number, slot
 from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.runtime.cpu.shares import ranges, threads
 
@@ -35,6 +35,10 @@ FEWEST_IN_WEIGHT = 1 << 12
 # Multiplications below which to call other threads costs more than they do.
 FEWEST_DIVIDED = 1 << 18
 
+# An address that a function takes: the number of an operand, or of the result behind them, and an
+# offset in bytes; or null.
+Place: TypeAlias = tuple[int, int] | None
+
 
 @dataclasses.dataclass(frozen=True)
 class NarrowCall(PythonKernel):
@@ -47,7 +51,6 @@ class NarrowCall(PythonKernel):
     """
 
     libraries: ClassVar = dict.fromkeys(MOST_ROWS, frozenset({TORCH_PLANS}))
-    memories: ClassVar[int] = 3  # addresses that the function takes: of operands and the result
     together: ClassVar[int] = 4  # as many columns are best computed by one thread
 
     rows: int
@@ -73,15 +76,17 @@ class NarrowCall(PythonKernel):
         type_ = tensor_type([self.rows, self.columns], torch.float32)
         return self.call(ctx, operands, orders, [type_], [(0, 1)])[0]
 
-    @property
-    def kind(self) -> str:
-        """The kind of weight, by which `narrow_products.function` knows the function."""
+    def function(self) -> Any:
+        """The function of ctypes that computes some columns.
+
+        Raises:
+            NativeCodeError: it cannot be compiled here.
+        """
         raise NotImplementedError
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The numbers that the function takes behind addresses, in front of the columns."""
-        return self.rows, self.inner, self.columns
+    def arguments(self, share: range) -> tuple[list[Place], list[int]]:
+        """The addresses that the function takes for some columns, and the numbers behind them."""
+        raise NotImplementedError
 
     def shares(self, threads: int) -> Sequence[range]:
         """Ranges of the columns."""
@@ -93,9 +98,11 @@ class NarrowCall(PythonKernel):
 
     def run(self, share: Any, operands: Sequence[Memory], results: Sequence[Memory]) -> None:
         """Compute some columns."""
-        numbers = map(ctypes.c_int64, (*self.sizes, share.start, share.stop))
-        addresses = map(ctypes.c_void_p, (*operands, *results))
-        narrow_products.function(self.kind)(*addresses, *numbers)
+        places, sizes = self.arguments(share)
+        memory = (*operands, *results)
+        addresses = [memory[place[0]] + place[1] if place else 0 for place in places]
+        if self.function()(*map(ctypes.c_int64, (*addresses, *sizes))):
+            raise MemoryError("there is no memory for a product")
 
 
 @python_kernel
@@ -127,10 +134,17 @@ class NarrowProduct(NarrowCall):
     def emit(self, ctx: Context, *operands: Any) -> Value:
         return self.written(ctx, *operands)
 
-    @property
-    def kind(self) -> str:
-        """The name of the weight's dtype."""
-        return dtype_name(self.dtype)
+    def function(self) -> Any:
+        """The function for the weight's dtype."""
+        floats = torch.float32
+        return row_products.function(True, floats, self.dtype, floats)
+
+    def arguments(self, share: range) -> tuple[list[Place], list[int]]:
+        """The function takes a bias and what is added, too, which are not there."""
+        first = share.start
+        weight = first * self.inner * self.dtype.itemsize
+        places: list[Place] = [(0, 0), (1, weight), None, None, (2, 4 * first)]
+        return places, [self.rows, self.inner, len(share), self.columns]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,12 +201,12 @@ class _Multiplying:
             NativeCodeError: the function cannot be compiled here, or nothing can execute scripts.
         """
         call_scripts.register(onednn.threads())
-        function = narrow_products.function(call.kind)
-        parts = []
-        for share in call.shares(threads()):
+        function, parts = call.function(), []
+        for share in call.shares(2 * threads()):  # some begin later than others
+            places, sizes = call.arguments(share)
+            # The array of plans comes first.
+            addresses = [slot(1 + p[0], p[1]) if p else NULL for p in places]
             script = Script()
-            addresses = [slot(1 + i) for i in range(call.memories)]  # behind the array of plans
-            numbers = map(number, (*call.sizes, share.start, share.stop))
-            script.call(function, *addresses, *numbers)
+            script.call(function, *addresses, *map(number, sizes))
             parts.append((script, None))
         self.plan = Plan(parts, threads() - 1)

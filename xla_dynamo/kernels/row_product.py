@@ -88,7 +88,7 @@ class RowPlan:
         call_scripts.register(onednn.threads())
         one = form.product
         self._form, (given, made) = form, one.dtypes
-        self._function = row_products.function(one.transpose_y, given, made)
+        self._function = row_products.function(one.transpose_y, given, given, made)
         matrix = one.inner * one.columns * given.itemsize
         parts = min(max(matrix // _BYTES, 1), _PARTS * threads())
         if not one.transpose_y:
