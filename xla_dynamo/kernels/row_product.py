@@ -19,9 +19,8 @@ from xla_dynamo.runtime.cpu import call_scripts, onednn, row_products
 from xla_dynamo.runtime.cpu.call_scripts import NULL, Plan, Script, number, slot
 from xla_dynamo.runtime.cpu.shares import ranges, threads
 
-# Bytes of a matrix that a part reads at least, and parts that a thread has at most. Who has time
-# takes the next one: the thread that calls works on while it waits for others to wake up.
-_BYTES, _PARTS = 1 << 16, 2
+# Bytes of a matrix that a part reads at least.
+_BYTES = 1 << 16
 # Columns of a matrix [inner, columns] that a part has at least: it reads as many of each row.
 _COLUMNS = 256
 
@@ -89,10 +88,12 @@ class RowPlan:
         one = form.product
         self._form, (given, made) = form, one.dtypes
         self._function = row_products.function(one.transpose_y, given, given, made)
-        matrix = one.inner * one.columns * given.itemsize
-        parts = min(max(matrix // _BYTES, 1), _PARTS * threads())
-        if not one.transpose_y:
-            parts = min(parts, max(one.columns // _COLUMNS, 1))
+        most = max(one.inner * one.columns * given.itemsize // _BYTES, 1)
+        if one.transpose_y:
+            # Who has time takes the next part: a thread that is late has one, the others more.
+            parts = min(most, 2 * threads())
+        else:
+            parts = min(most, max(one.columns // _COLUMNS, 1), threads())
         shares = ranges(one.columns, parts)
         self.plan = Plan([(self._script(share), None) for share in shares], threads() - 1)
 
