@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 import xla_dynamo
 from tests.comparison import compare_wrappers
 from tests.compiling import assert_matches_eager, compiled, leaf
+from xla_dynamo.runtime import metrics
 
 aten = torch.ops.aten
 # Of wrappers of dynamic sizes torch 2.11's AOTAutograd confuses the strides, for every backend.
@@ -191,6 +192,25 @@ def test_two_tensors_that_a_graph_changes():
             z.add_(1)
             for a, e in zip(actual, expected, strict=True):
                 compare_wrappers(a, e)
+
+
+def test_a_tensor_inside_comes_to_lie_in_what_a_graph_changes():
+    """The wrapper is the same object as before, and asked for its names no more."""
+
+    def f(x, w):
+        x.mul_(2)
+        return x + w
+
+    w, x = TwoTensor(torch.ones(4), torch.ones(4)), torch.arange(4.0)
+    ours = compiled(f)
+    for _ in range(2):
+        compare_wrappers(ours(x.clone(), w), f(x.clone(), w))
+    before = metrics.counter_value("EagerOverlappingInputs") or 0
+    w.b = x  # read after x has changed
+    y = x.clone()
+    expected = f(y, TwoTensor(torch.ones(4), y))
+    compare_wrappers(ours(x, w), expected)
+    assert metrics.counter_value("EagerOverlappingInputs") == before + 1
 
 
 def test_wrappers_in_wrappers_beside_plain_tensors():

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.graphs.wrappers import plain_tensors
+from xla_dynamo.graphs.wrappers import InnerTensors, plain_tensors
 from xla_dynamo.memory.overlaps import are_apart, geometry_of, start_of
 from xla_dynamo.runtime import metrics
 from xla_dynamo.torch_private import is_traceable_wrapper_subclass, leave_to_python
@@ -41,6 +41,7 @@ def in_eager_if_overlapping(
     if not changed or len(indices) < 2:
         return compiled
     wrapped = any(is_traceable_wrapper_subclass(examples[i]) for i in indices)
+    inner = [InnerTensors() for _ in indices]
     elsewhere = any(examples[i].device.type == "xla" for i in indices)
     fixed = all(type(n) is int for i in indices for n in geometry_of(examples[i]))
     pick = operator.itemgetter(*indices)
@@ -49,8 +50,11 @@ def in_eager_if_overlapping(
     def call(*args: Any) -> Any:
         nonlocal known
         tensors = pick(args)
+        if wrapped:
+            pairs = zip(inner, tensors, strict=True)
+            tensors = [tensor for of_one, x in pairs for tensor in of_one.of(x)]
         if wrapped or elsewhere or not fixed:
-            key = [(start_of(t), *geometry_of(t)) for x in tensors for t in plain_tensors(x)]
+            key = [(start_of(t), *geometry_of(t)) for t in tensors]
         else:
             key = list(map(_address_of, tensors))
         if key != known:
