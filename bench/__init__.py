@@ -2,7 +2,7 @@
 
 import os
 
-from bench.torchvision_operators import declare_missing_operators
+from xla_dynamo.torchvision_operators import declare_missing_operators
 
 # Compile times are those of cold processes, unless a measurement names a folder.
 os.environ.setdefault("XLA_DYNAMO_CACHE_DIR", "")

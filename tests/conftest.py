@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 
-import bench  # noqa: F401  (before transformers is imported, see bench/torchvision_operators.py)
+import bench  # noqa: F401  (before transformers: see xla_dynamo/torchvision_operators.py)
 from tests import drawing, lean_torch  # noqa: F401
 from tests.older_releases import fault_of
 from xla_dynamo.calls.frozen_inputs import FrozenProgram

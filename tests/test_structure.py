@@ -30,6 +30,7 @@ ROOMS = {
     "process_state": "",
     "torch_private": "",
     "torch_threads": "",
+    "torchvision_operators": "",
     "lowerings.table": "lowerings.target",
     "options": "lowerings.target",
     "runtime.cpu": "",
@@ -98,7 +99,7 @@ ROOMS = {
     "distributed_checkpoint": "runtime runtime.processes spmd training",
     "reports": "backend dynamo events lowerings.passes options training",
     "xla_dynamo": "lazy",
-    "serving": "execution runtime",
+    "serving": "execution runtime torchvision_operators",
     "command_line": "execution kernels reports runtime serving stablehlo",
     "__main__": "command_line",
 }

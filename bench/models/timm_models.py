@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bench.models.registry import Model
-from bench.torchvision_operators import declare_missing_operators
+from xla_dynamo.torchvision_operators import declare_missing_operators
 
 PREFIX = "timm/"
 

@@ -9,9 +9,9 @@ from torch._dynamo.utils import counters
 from torchvision.models.detection import RetinaNet
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 
-from bench.torchvision_operators import declare_missing_operators
 from tests.libraries.recipes import run_recipe
 from xla_dynamo.runtime import metrics
+from xla_dynamo.torchvision_operators import declare_missing_operators
 
 
 @pytest.fixture(autouse=True)

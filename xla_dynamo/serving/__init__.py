@@ -3,7 +3,7 @@
 `prepare` compiles a model for continuous batching; `xla-dynamo serve` starts the server.
 """
 
-from xla_dynamo.serving.torchvision_operators import declare_missing_operators
+from xla_dynamo.torchvision_operators import declare_missing_operators
 
 declare_missing_operators()  # before a file below imports transformers, which imports torchvision
 

@@ -3,7 +3,7 @@
 Both are Lightning's own way to add a device.
 """
 
-import bench  # noqa: F401  isort: skip  (before torchvision, see bench/torchvision_operators.py)
+import bench  # noqa: F401  isort: skip  (see xla_dynamo/torchvision_operators.py)
 
 import os
 import sys
