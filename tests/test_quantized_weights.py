@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.packing import needs_onednn
+from tests.compiling import watched
+from tests.packing import needs_onednn, packed_calls
 from tests.test_narrow_products import called
 from xla_dynamo.kernels import int4_products, integer_products, narrow_products
 
@@ -110,11 +111,14 @@ def test_no_rows(name):
 def test_rows_that_change(name):
     """A dynamic number of rows: one program serves several."""
     model = quantized(nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32)), name)
-    run = torch.compile(model, backend="openxla", dynamic=True, options={"fallback": "error"})
+    run, built = watched(model, dynamic=True, fallback="error")
     with torch.no_grad():
         for rows in (3, 2, 9, 33, 140):
             x = torch.randn(rows, 64)
             torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
+    calls = [[call.form.name for call in packed_calls(event.program)] for event in built]
+    if name == "int8":  # the last bound is above the rows up to which it pays
+        assert calls[:-1] == [["planned_narrow_product"] * 2] * (len(calls) - 1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -51,8 +51,8 @@ ROOMS = {
     "lowerings.rules.random": "lowerings.builders lowerings.rules.reductions lowerings.table",
     "lowerings.symbolic": "lowerings.bounded lowerings.builders",
     "spmd.recipes": "runtime spmd",
-    "lowerings.partitioning": "lowerings.builders lowerings.kernels lowerings.passes"
-    " lowerings.table",
+    "lowerings.partitioning": "lowerings.builders lowerings.cpu lowerings.kernels"
+    " lowerings.passes lowerings.table",
     "kernels": "lowerings.builders lowerings.cpu lowerings.kernels lowerings.passes lowerings.table"
     " lowerings.target runtime runtime.cpu",
     "lowerings.rules.attention": "lowerings.builders lowerings.cpu lowerings.kernels"

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
+from xla_dynamo.lowerings.builders.build import cast
 from xla_dynamo.lowerings.builders.functions import operations_of
-from xla_dynamo.lowerings.builders.shapes import reshape
+from xla_dynamo.lowerings.builders.shapes import reshape, transpose
 from xla_dynamo.lowerings.builders.values import (
     Value,
     defining_operation,
@@ -19,6 +20,7 @@ from xla_dynamo.lowerings.builders.values import (
     rank_of,
     shape_of,
 )
+from xla_dynamo.lowerings.cpu.narrow_weights import narrow_product
 from xla_dynamo.lowerings.kernels import call
 from xla_dynamo.lowerings.passes.permuted_operations import integers
 from xla_dynamo.lowerings.passes.splits import ProductDimensions
@@ -62,6 +64,12 @@ def _call(op: Any, ctx: Context) -> None:
     if bias is not None and (dims.batch[0] or shape_of(bias) != (math.prod(right.free),)):
         bias, total = None, result
     last = defining_operation(total)
+    with ir.InsertionPoint(op), op.location:
+        narrow = _by_narrow_weight(ctx, (x, left), (y, right))
+        if narrow is not None:
+            result.replace_all_uses_with(cast(reshape(narrow, shape_of(result)), dtype_of(result)))
+            op.erase()
+            return
     with ir.InsertionPoint(last), op.location:
         factors = reshape(x, left.sizes), reshape(y, right.sizes)
         made = call(ctx, "matrix_product", *factors, bias, **settings)
@@ -70,6 +78,19 @@ def _call(op: Any, ctx: Context) -> None:
         total.replace_all_uses_with(reshape(made, shape_of(total)))
     for unused in dict.fromkeys((last, op)):
         unused.erase()
+
+
+def _by_narrow_weight(
+    ctx: Context, left: tuple[Value, _Factor], right: tuple[Value, _Factor]
+) -> Value | None:
+    """The product in float32 of rows with a weight that was converted from a narrow dtype."""
+    (x, of_x), (y, of_y) = left, right
+    if len(of_x.sizes) != 2 or of_x.is_transposed:
+        return None
+    matrix = reshape(y, of_y.sizes)
+    if not of_y.is_transposed:
+        matrix = transpose(matrix, [1, 0])
+    return narrow_product(ctx, reshape(x, of_x.sizes), matrix)
 
 
 def _factor(x: Value, batch: Sequence[int], contracting: Sequence[int]) -> _Factor | None:

@@ -78,7 +78,7 @@ class IntegerProduct(PythonKernel):
             x = tensor_at(operands[0], [self.rows, self.inner], [0, 1], torch.int8)
             y = tensor_at(operands[1], [self.columns, self.inner], [0, 1], torch.int8)
             out = tensor_at(results[0], [self.columns, self.rows], [0, 1], torch.int32)
-            torch._int_mm(y[share], x.t(), out=out[share])
+            torch.ops.aten._int_mm.out(y[share], x.t(), out=out[share])
 
 
 @register

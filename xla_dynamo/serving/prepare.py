@@ -12,6 +12,7 @@ from xla_dynamo.execution.precompile import precompile
 from xla_dynamo.runtime import metrics
 from xla_dynamo.serving.batching import PaddedManager
 from xla_dynamo.serving.sizes import Sizes
+from xla_dynamo.torch_private import dynamo_counters
 
 
 @dataclasses.dataclass
@@ -89,6 +90,6 @@ def _copied(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 def compilations() -> int:
     """How often this process has compiled: graphs of Dynamo, and programs of XLA."""
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"] + (metrics.counter_value("UncachedCompile") or 0)
+    return dynamo_counters["stats"]["unique_graphs"] + (
+        metrics.counter_value("UncachedCompile") or 0
+    )

@@ -32,6 +32,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "log_api_usage": ("torch._C:_log_api_usage_once", "a call in graphs that computes nothing"),
     "DisableAutocast": ("torch._C:_DisableAutocast", "sets aside autocast"),
     "is_any_autocast_enabled": ("torch._C:_is_any_autocast_enabled", "on whatever device"),
+    "dynamo_counters": ("torch._dynamo.utils:counters", "how many graphs it has made"),
     "resolve_process_group": (
         "torch.distributed.distributed_c10d:_resolve_process_group",
         "the process group of a name that a functional collective has",
