@@ -59,6 +59,29 @@ def test_the_likeliest_tokens(make, batch):
     assert check(make(), prompt(batch), max_new_tokens=20).shape == (batch, 25)
 
 
+def encoder_decoder():
+    sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2}
+    config = transformers.T5Config(**sizes, num_heads=4, decoder_start_token_id=0)
+    return transformers.T5ForConditionalGeneration(config).eval()
+
+
+def recurrent():
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
+    return transformers.MambaForCausalLM(transformers.MambaConfig(**sizes)).eval()
+
+
+def experts():
+    config = transformers.MixtralConfig(**SIZES, num_local_experts=4)
+    return transformers.MixtralForCausalLM(config).eval()
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("make", [encoder_decoder, recurrent, experts])
+def test_other_architectures(make):
+    torch.manual_seed(0)
+    check(make(), prompt(2), max_new_tokens=9)
+
+
 def test_drawn_tokens_are_the_same_of_a_seed():
     first = check(llama(), prompt(2), max_new_tokens=9, do_sample=True, temperature=2.0, top_k=20)
     torch.manual_seed(4)
