@@ -279,6 +279,20 @@ def mesh():
     dist.destroy_process_group()
 
 
+def test_a_tensor_changes_beside_a_dtensor(mesh):
+    """Beside its local tensor a DTensor has its mesh, which is no tensor and shares no memory."""
+    w = distribute_tensor(torch.randn(3, 4), mesh, [Replicate()])
+
+    def f(x):
+        x.mul_(2)
+        return w + 1
+
+    ours, x = compiled(f), torch.ones(5)
+    for power in (2, 4):
+        torch.testing.assert_close(ours(x).to_local(), w.to_local() + 1)
+        torch.testing.assert_close(x, torch.full((5,), float(power)))
+
+
 @pytest.mark.parametrize("placement", [Replicate(), Shard(0), Shard(1)], ids=str)
 def test_dtensors(placement, mesh):
     """What one process computes of its local part."""

@@ -32,21 +32,17 @@ class InnerTensors:
         return [functools.reduce(getattr, path, value) for path in self._paths]
 
 
-def _paths(value: torch.Tensor) -> Iterator[_Path]:
-    """The names by which one comes to each plain tensor."""
-    if not is_traceable_wrapper_subclass(value):
+def _paths(value: Any) -> Iterator[_Path]:
+    """The names by which one comes to each plain tensor. Wrappers have other things beside them."""
+    if is_traceable_wrapper_subclass(value):
+        for name in value.__tensor_flatten__()[0]:
+            for path in _paths(getattr(value, name)):
+                yield name, *path
+    elif isinstance(value, torch.Tensor):
         yield ()
-        return
-    for name in value.__tensor_flatten__()[0]:
-        for path in _paths(getattr(value, name)):
-            yield name, *path
 
 
 def plain_tensors(value: Any) -> Iterator[torch.Tensor]:
     """A tensor, or the tensors inside of a wrapper such as a jagged one: no others reach XLA."""
-    if is_traceable_wrapper_subclass(value):
-        names, _ = value.__tensor_flatten__()
-        for name in names:
-            yield from plain_tensors(getattr(value, name))
-    elif isinstance(value, torch.Tensor):
-        yield value
+    for path in _paths(value):
+        yield functools.reduce(getattr, path, value)
