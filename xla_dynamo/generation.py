@@ -55,7 +55,7 @@ def generate(
     config = copy.deepcopy(kwargs.get("generation_config") or model.generation_config)
     others = config.update(**kwargs)
     for name in _DRAFTS:
-        if getattr(config, name, None) is not None:
+        if others.get(name, getattr(config, name, None)) is not None:
             raise ValueError(_OTHERWISE.format(what=name))
     if config.use_cache is False:
         raise ValueError(_OTHERWISE.format(what="use_cache=False"))
@@ -81,7 +81,7 @@ def _check(model: Any, kwargs: Mapping[str, Any]) -> None:
             f"xla_dynamo.generate takes a model of transformers that generates text, and was given "
             f"a {type(model).__name__}"
         )
-    for name in ("past_key_values", "cache", "cache_implementation", "compile_config", *_DRAFTS):
+    for name in ("past_key_values", "cache", "cache_implementation", "compile_config"):
         if kwargs.get(name) is not None:
             raise ValueError(_OTHERWISE.format(what=name))
 

@@ -1,6 +1,7 @@
-"""Calls of kernels for the matrix products of a program that is partitioned.
+"""Calls of kernels for the matrix products of a program that is partitioned, or bounded.
 
-No partitioner sees into a call, so rules have written none, and the products are `dot_general`.
+Neither a partitioner nor the rules for bounds see into a call. So rules have written none there,
+and the products are `dot_general`.
 """
 
 import math

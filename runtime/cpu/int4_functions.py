@@ -10,6 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from xla_dynamo.runtime.cpu import float_functions
 from xla_dynamo.runtime.cpu.llvm_functions import ADDRESS, BYTE, NUMBER, WORD, Function
 
 FLOAT, _HALF = ir.FloatType(), ir.IntType(16)
@@ -17,25 +18,6 @@ FLOAT, _HALF = ir.FloatType(), ir.IntType(16)
 # of so many columns.
 HEIGHTS, LANES = (4, 2, 1), 16
 COLUMNS = 64  # of a block
-
-
-class Narrow:
-    """The functions of a module."""
-
-    def __init__(self, name: str) -> None:
-        """Begin a module."""
-        self.module = ir.Module(name)
-
-    def intrinsic(self, name: str, result: ir.Type, *arguments: ir.Type) -> ir.Function:
-        """A function that LLVM knows."""
-        known = self.module.globals.get(name)
-        return known or ir.Function(self.module, ir.FunctionType(result, arguments), name)
-
-    def add_product(self, build: ir.IRBuilder, x: Any, y: Any, total: Any) -> Any:
-        """The sum x * y + total, rounded once where the processor can."""
-        kind = total.type
-        name = f"llvm.fmuladd.v{kind.count}f32" if kind is not FLOAT else "llvm.fmuladd.f32"
-        return build.call(self.intrinsic(name, kind, kind, kind, kind), [x, y, total])
 
 
 def vector(kind: ir.Type, count: int = LANES) -> ir.Type:
@@ -59,11 +41,11 @@ def write_int4_products(name: str) -> str:
     columns, 2] and of the float32 result [rows, columns]; then the three sizes, the size of a group
     and from which to which column, the first of them that of a block; it returns 0.
     """
-    made = Narrow(f"products of int4 with {name}")
-    wholes = {height: _write_block(made, name, height, COLUMNS // LANES) for height in HEIGHTS}
-    lasts = {height: _write_block(made, name, height, 1) for height in HEIGHTS}
+    module = ir.Module(f"products of int4 with {name}")
+    wholes = {height: _write_block(module, name, height, COLUMNS // LANES) for height in HEIGHTS}
+    lasts = {height: _write_block(module, name, height, 1) for height in HEIGHTS}
     kinds = [ADDRESS] * 5 + [WORD] * 6
-    body = Function(made.module, "product", NUMBER, kinds, exported=True)
+    body = Function(module, "product", NUMBER, kinds, exported=True)
     build, (rows, inner, columns, group, start, stop) = body.build, body.arguments[5:]
     pair = WORD(8 if name == "float32" else 4)
 
@@ -95,13 +77,13 @@ def write_int4_products(name: str) -> str:
             stride = build.udiv(left, WORD(2))
             call(lasts[height], row, build.add(last, beside), packed, stride)
     build.ret(NUMBER(0))
-    return str(made.module)
+    return str(module)
 
 
-def _write_block(made: Narrow, name: str, height: int, vectors: int) -> ir.Function:
+def _write_block(module: ir.Module, name: str, height: int, vectors: int) -> ir.Function:
     """The function of some rows, and of a whole block of columns or of 16 of the last ones."""
     kinds = [ADDRESS] * 5 + [WORD] * 4
-    body = Function(made.module, f"block_{height}_{vectors}", ir.VoidType(), kinds)
+    body = Function(module, f"block_{height}_{vectors}", ir.VoidType(), kinds)
     (x, sums, weight, scales, out, inner, columns, group, stride), build = (
         body.arguments,
         body.build,
@@ -119,13 +101,13 @@ def _write_block(made: Narrow, name: str, height: int, vectors: int) -> ir.Funct
         first = build.mul(turn, group)
         with body.summing(group, [zero] * (height * vectors)) as (index, totals):
             at = build.add(first, index)
-            wide = _numbers(made, body, body.address(weight, build.mul(at, stride)), vectors)
+            wide = _numbers(body, body.address(weight, build.mul(at, stride)), vectors)
             for row in range(height):
                 place = build.add(build.mul(inner, WORD(row)), at)
                 value = _everywhere(body, body.address(x, build.mul(place, WORD(4))))
                 for number, one in enumerate(wide):
                     k = row * vectors + number
-                    totals[k] = made.add_product(build, value, one, totals[k])
+                    totals[k] = body.multiply_add(value, one, totals[k])
         pairs = [
             _scales(body, name, scales, build.mul(turn, columns), number)
             for number in range(vectors)
@@ -135,15 +117,15 @@ def _write_block(made: Narrow, name: str, height: int, vectors: int) -> ir.Funct
             total = _everywhere(body, body.address(sums, build.mul(place, WORD(4))))
             for number, (scale, added) in enumerate(pairs):
                 so_far = build.load(result(row, number), typ=zero.type, align=4)
-                so_far = made.add_product(build, added, total, so_far)
+                so_far = body.multiply_add(added, total, so_far)
                 k = row * vectors + number
-                so_far = made.add_product(build, scale, totals[k], so_far)
+                so_far = body.multiply_add(scale, totals[k], so_far)
                 build.store(so_far, result(row, number), align=4)
     build.ret_void()
     return body.function
 
 
-def _numbers(made: Narrow, body: Function, address: Any, vectors: int) -> list[Any]:
+def _numbers(body: Function, address: Any, vectors: int) -> list[Any]:
     """The numbers from -8 to 7 at an address, of 16 columns each."""
     build = body.build
     if vectors == 1:
@@ -162,7 +144,7 @@ def _numbers(made: Narrow, body: Function, address: Any, vectors: int) -> list[A
         ]
         places = [*parts, *(build.lshr(one, repeated(NUMBER, LANES, 4)) for one in parts)]
     # The processor looks at the lowest four bits of a place alone.
-    look = made.intrinsic(
+    look = body.intrinsic(
         "llvm.x86.avx512.permvar.sf.512", vector(FLOAT), vector(FLOAT), vector(NUMBER)
     )
     return [build.call(look, [_NUMBERS, one]) for one in places]
@@ -170,10 +152,7 @@ def _numbers(made: Narrow, body: Function, address: Any, vectors: int) -> list[A
 
 def _everywhere(body: Function, address: Any) -> Any:
     """A vector of the float at an address."""
-    build, undefined = body.build, vector(FLOAT)(ir.Undefined)
-    value = build.load(address, typ=FLOAT, align=4)
-    first = build.insert_element(undefined, value, NUMBER(0))
-    return build.shuffle_vector(first, undefined, vector(NUMBER)(None))
+    return float_functions.repeated(body.build, body.load(address, type_=FLOAT), LANES)
 
 
 def _scales(body: Function, name: str, scales: Any, columns: Any, number: int) -> tuple[Any, Any]:
@@ -181,13 +160,13 @@ def _scales(body: Function, name: str, scales: Any, columns: Any, number: int) -
     build, kind = body.build, FLOAT if name == "float32" else _HALF
     size = 4 if name == "float32" else 2
     address = body.address(scales, build.mul(columns, WORD(2 * size)), 2 * size * LANES * number)
-    both = build.load(address, typ=vector(kind, 2 * LANES), align=size)
-    found = []
-    for start in (0, 1):
-        order = ir.Constant(vector(NUMBER), list(range(start, 2 * LANES, 2)))
-        one = build.shuffle_vector(both, vector(kind, 2 * LANES)(ir.Undefined), order)
-        if kind is _HALF:
-            shifted = build.shl(build.zext(one, vector(NUMBER)), repeated(NUMBER, LANES, 16))
-            one = build.bitcast(shifted, vector(FLOAT))
-        found.append(one)
-    return found[0], found[1]
+    both = float_functions.converted_from(build, address, kind, vector(FLOAT, 2 * LANES))
+    scale, zero = (
+        build.shuffle_vector(
+            both,
+            both.type(ir.Undefined),
+            ir.Constant(vector(NUMBER), list(range(start, 2 * LANES, 2))),
+        )
+        for start in (0, 1)
+    )
+    return scale, zero

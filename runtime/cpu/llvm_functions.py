@@ -86,6 +86,19 @@ class Function:
         build.branch(head)
         build.position_at_end(behind)
 
+    def intrinsic(self, name: str, result: ir.Type, *arguments: ir.Type) -> ir.Function:
+        """A function that LLVM knows by this name, which the module declares once."""
+        module = self.function.module
+        known = module.globals.get(name)
+        return known or ir.Function(module, ir.FunctionType(result, arguments), name)
+
+    def multiply_add(self, x: Any, y: Any, total: Any) -> Any:
+        """The sum x * y + total of floats, or vectors, rounded once where the processor can."""
+        kind = total.type
+        suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+        known = self.intrinsic(f"llvm.fmuladd.{suffix}", kind, kind, kind, kind)
+        return self.build.call(known, [x, y, total])
+
     def steps(self, start: Any, stop: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, int]]:
         """Go from start to stop in steps of falling sizes, the last of which is 1.
 

@@ -72,16 +72,7 @@ class _Writer:
         arguments = self._body.arguments
         self._x, self._matrix, self._bias, self._added, self._result = arguments[:5]
         self._rows, self._inner, self._columns, self._all = arguments[5:]
-        vector, name = ir.VectorType(_FLOAT, fits.lanes), f"v{fits.lanes}f32"
-        self._multiply_add = {
-            kind: ir.Function(module, ir.FunctionType(kind, [kind] * 3), f"llvm.fmuladd.{name}")
-            for kind, name in ((_FLOAT, "f32"), (vector, name))
-        }
-        kind = ir.FunctionType(_FLOAT, [_FLOAT, vector])
-        self._total = ir.Function(module, kind, f"llvm.vector.reduce.fadd.{name}")
-        kind = ir.FunctionType(_NOTHING, [ADDRESS, NUMBER, NUMBER, NUMBER])
-        self._prefetch = ir.Function(module, kind, "llvm.prefetch.p0")
-        self._vector = vector
+        self._vector = ir.VectorType(_FLOAT, fits.lanes)
 
     def write(self, externals: dict[str, ir.Function], is_transposed: bool) -> None:
         """Write it for a matrix, transposed or not."""
@@ -122,11 +113,11 @@ class _Writer:
         beside = max(_LINE // (lanes * BYTES[self._weight]), 1)
         totals = [_FLOAT(0.0)] * (rows * columns)
         start = WORD(0)
-        for count, width in ((beside, lanes), (1, lanes), (1, 1)):
+        for count, width in dict.fromkeys(((beside, lanes), (1, lanes), (1, 1))):
             turns = build.udiv(build.sub(self._inner, start), WORD(count * width))
             with body.summing(turns, [self._zero(width)] * (rows * columns)) as (turn, sums):
                 first = build.add(start, build.mul(turn, WORD(count * width)))
-                if count > 1 or beside == 1:
+                if (count, width) == (beside, lanes):
                     for matrix in right:
                         self._fetch(matrix, first, ahead)
                 for part in range(count):
@@ -136,7 +127,7 @@ class _Writer:
                         weight = self._load(matrix, at, width, self._weight)
                         for i, factor in enumerate(factors):
                             k = i * columns + j
-                            sums[k] = self._fused(weight, factor, sums[k])
+                            sums[k] = body.multiply_add(weight, factor, sums[k])
             totals = [self._added_up(t, s, width) for t, s in zip(totals, sums, strict=True)]
             start = build.add(start, build.mul(turns, WORD(count * width)))
         for k, total in enumerate(totals):
@@ -147,7 +138,9 @@ class _Writer:
         """A float plus another one, or plus those of a vector."""
         if width == 1:
             return self._build.fadd(total, value)
-        return self._build.call(self._total, [total, value], fastmath=("reassoc",))
+        name = f"llvm.vector.reduce.fadd.v{width}f32"
+        known = self._body.intrinsic(name, _FLOAT, _FLOAT, self._vector)
+        return self._build.call(known, [total, value], fastmath=("reassoc",))
 
     def _add_rows(self, first: Any, count: int) -> None:
         """Add rows of a matrix [inner, columns], each times a number, to the sums of rows of x."""
@@ -167,7 +160,7 @@ class _Writer:
                     factor = self._load(x, build.add(first, WORD(i)), 1)
                     factor = factor if lanes == 1 else repeated(build, factor, lanes)
                     pairs = zip(row, totals, strict=True)
-                    totals = [self._fused(w, factor, total) for w, total in pairs]
+                    totals = [body.multiply_add(w, factor, total) for w, total in pairs]
                 for total, place in zip(totals, places, strict=True):
                     self._store(total, sums, place)
 
@@ -203,10 +196,6 @@ class _Writer:
     def _zero(self, lanes: int) -> Any:
         return _FLOAT(0.0) if lanes == 1 else self._vector(None)
 
-    def _fused(self, x: Any, y: Any, z: Any) -> Any:
-        """The sum x * y + z, rounded once where the processor does."""
-        return self._build.call(self._multiply_add[x.type], [x, y, z])
-
     def _at(self, base: Any, index: Any, kind: ir.Type = _FLOAT) -> Any:
         """The address of an element."""
         return self._body.address(base, self._build.mul(index, WORD(BYTES[kind])))
@@ -229,4 +218,6 @@ class _Writer:
     def _fetch(self, matrix: Any, at: Any, ahead: Any) -> None:
         """Let the processor read what comes so many elements behind a place."""
         place = self._at(matrix, self._build.add(at, ahead), self._weight)
-        self._build.call(self._prefetch, [place, NUMBER(0), NUMBER(3), NUMBER(1)])
+        flags = ADDRESS, NUMBER, NUMBER, NUMBER
+        prefetch = self._body.intrinsic("llvm.prefetch.p0", _NOTHING, *flags)
+        self._build.call(prefetch, [place, NUMBER(0), NUMBER(3), NUMBER(1)])

@@ -32,7 +32,7 @@ def opened(folder, in_work=8, cache_tokens=256):
     engine.start()
     gate = Gate(measurements, 1000, in_work)
     gate.engine = engine
-    bounds = Bounds("tiny", 128, 127, 127, 1000)
+    bounds = Bounds("tiny", 128, 127, 127)
     gate.application = made_application(model, tokenizer, engine, bounds, measurements)
     try:
         yield gate

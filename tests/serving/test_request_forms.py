@@ -11,7 +11,7 @@ from xla_dynamo.serving.request_forms import (
     checked,
 )
 
-BOUNDS = Bounds(name="m", longest=100, prompt=80, answer=50, body=1000)
+BOUNDS = Bounds(name="m", longest=100, prompt=80, answer=50)
 
 
 def test_what_changes_nothing_is_accepted():

@@ -22,8 +22,8 @@ from xla_dynamo.serving.request_forms import (
     Bounds,
     ChatForm,
     CompletionForm,
+    Form,
     RequestError,
-    _Form,
     answer_tokens,
     checked,
     error_body,
@@ -114,7 +114,7 @@ class _Generation(CBGenerateManager):
 class _Checked(BaseHandler):
     """A handler that answers only what it can."""
 
-    form: type[_Form]
+    form: type[Form]
 
     def __init__(self, model_manager: OneModel, state: OneEngine, bounds: Bounds) -> None:
         super().__init__(model_manager, state)

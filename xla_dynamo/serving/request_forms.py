@@ -50,17 +50,17 @@ class Bounds:
         longest: the most tokens of prompt and answer together.
         prompt: the most tokens of a prompt.
         answer: the most tokens of an answer.
-        body: the most bytes of a body.
     """
 
     name: str
     longest: int
     prompt: int
     answer: int
-    body: int
 
 
-class _Form(BaseModel):
+class Form(BaseModel):
+    """What the bodies of all completions have in common."""
+
     model_config = ConfigDict(strict=True, extra="forbid")
     # What is asked for as if it were not: accepted where it changes nothing.
     neutral: ClassVar[Mapping[str, Any]] = {
@@ -107,7 +107,7 @@ class _Message(BaseModel):
     tool_call_id: str | None = None
 
 
-class ChatForm(_Form):
+class ChatForm(Form):
     """The body of /v1/chat/completions."""
 
     messages: Annotated[list[_Message], Field(min_length=1)]
@@ -121,14 +121,14 @@ class ChatForm(_Form):
         return self.max_tokens if asked is None else asked
 
 
-class CompletionForm(_Form):
+class CompletionForm(Form):
     """The body of /v1/completions."""
 
     prompt: str
     suffix: str | None = None
 
 
-_AForm = TypeVar("_AForm", bound=_Form)
+_AForm = TypeVar("_AForm", bound=Form)
 
 
 def checked(form: type[_AForm], body: Mapping[str, Any], bounds: Bounds) -> _AForm:

@@ -169,7 +169,6 @@ class Server:
             longest=sizes.longest,
             prompt=min(settings.prompt or most, most),
             answer=min(settings.answer or most, most),
-            body=settings.body,
         )
         return made_application(model, tokenizer, engine, bounds, self._measurements), engine
 
