@@ -10,6 +10,7 @@ from xla_dynamo.errors import LoweringError
 from xla_dynamo.kernels import integer_products
 from xla_dynamo.kernels.integer_products import IntegerProduct
 from xla_dynamo.kernels.libraries import libraries_of
+from xla_dynamo.runtime.cpu import integer_products as integer_products_of_few_rows
 from xla_dynamo.runtime.cpu import torch_functions
 
 pytestmark = [
@@ -41,6 +42,29 @@ def test_products(sizes):
     result, calls = called(product, x, weight)
     assert calls == ["planned_integer_product"]
     assert result.dtype is torch.int32
+    assert torch.equal(result, x.int() @ weight.int().t())
+
+
+@pytest.mark.skipif(not integer_products_of_few_rows.can_multiply(), reason="it needs AVX512-VNNI")
+@pytest.mark.parametrize("rows", range(1, 9))
+def test_the_function_of_few_rows(rows):
+    """Sizes around those of a vector, and numbers whose sums do not fit 16 bits."""
+    for inner in (0, 1, 63, 64, 65, 128, 200):
+        for columns in (1, 3, 4, 5, 9):
+            x, weight = int8(rows, inner), int8(columns, inner)
+            x[:, ::3], weight[:, ::3] = -128, -128
+            result = torch.full((columns, rows), 7, dtype=torch.int32)
+            addresses = (one.data_ptr() for one in (x, weight, result))
+            function = integer_products_of_few_rows.function()
+            assert function(*addresses, rows, inner, columns) == 0
+            assert torch.equal(result.t(), x.int() @ weight.int().t())
+
+
+def test_other_processors_multiply_few_rows_by_torch(monkeypatch):
+    monkeypatch.setattr(integer_products_of_few_rows, "can_multiply", lambda: False)
+    x, weight = int8(2, 80), int8(40, 80)
+    result, calls = called(product, x, weight)
+    assert calls == ["planned_integer_product"]
     assert torch.equal(result, x.int() @ weight.int().t())
 
 

@@ -220,6 +220,9 @@ def reduce(x: Value, dims: Sequence[int], kind: str) -> Value:
     """Reduce dims by "sum", "prod", "max", "min", "and", "or" or "xor"; max and min carry NaN."""
     if not dims:
         return x
+    if kind in ("max", "min") and dtype_of(x) in (torch.bfloat16, torch.float16):
+        # No number changes. XLA:CPU would round to the half type and back at each element.
+        return cast(reduce(cast(x, torch.float32), dims, kind), dtype_of(x))
     build, identity = _REDUCERS[kind]
     dtype = dtype_of(x)
     kept = [size for d, size in enumerate(shape_of(x)) if d not in dims]

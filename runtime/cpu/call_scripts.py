@@ -112,12 +112,18 @@ class Plan:
         address: the address of the plan.
     """
 
-    def __init__(self, parts: Sequence[tuple[Script, Script | None]], helpers: int) -> None:
-        """Take parts, each a script and one for its failure, and how many threads are to help."""
+    def __init__(
+        self, parts: Sequence[tuple[Script, Script | None]], helpers: int, *, stays: bool = False
+    ) -> None:
+        """Take parts, each a script and one for its failure, and how many threads are to help.
+
+        Those who help stay for a while, if they are to, since another call follows soon.
+        """
         self._held = [s.memory() for part in parts for s in part if s is not None]
         addresses = iter(map(ctypes.addressof, self._held))
         words = [next(addresses) if s is not None else 0 for part in parts for s in part]
-        self._held.append(_array([len(parts), min(helpers, len(parts) - 1), *words]))
+        looks = script_layout.LOOKS if stays else 0
+        self._held.append(_array([len(parts), min(helpers, len(parts) - 1), looks, *words]))
         self.address = ctypes.addressof(self._held[-1])
 
 

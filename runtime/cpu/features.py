@@ -44,6 +44,12 @@ def family() -> str:
     return " ".join([vendor, vectors.removesuffix("f"), *["amx"] * ("amx_tile" in flags)])
 
 
+@functools.cache
+def has(name: str) -> bool:
+    """Whether the processor has a feature, by the name that Linux gives it."""
+    return name in (_features() or "").lower().split()
+
+
 def _features() -> str | None:
     if sys.platform == "linux":
         try:

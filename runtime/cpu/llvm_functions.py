@@ -99,6 +99,12 @@ class Function:
         known = self.intrinsic(f"llvm.fmuladd.{suffix}", kind, kind, kind, kind)
         return self.build.call(known, [x, y, total])
 
+    def fetch(self, address: Any) -> None:
+        """Let the processor read what lies at an address, which need not be there."""
+        flags = ADDRESS, NUMBER, NUMBER, NUMBER
+        known = self.intrinsic("llvm.prefetch.p0", ir.VoidType(), *flags)
+        self.build.call(known, [address, NUMBER(0), NUMBER(3), NUMBER(1)])
+
     def steps(self, start: Any, stop: Any, sizes: Sequence[int]) -> Iterator[tuple[Any, int]]:
         """Go from start to stop in steps of falling sizes, the last of which is 1.
 

@@ -80,6 +80,7 @@ def _load(text: str, externals: Mapping[str, int]) -> dict[str, int]:
     binding.check_jit_execution()
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
+    binding.initialize_native_asmparser()  # for what is written as an assembler has it
     machine = binding.Target.from_triple(binding.get_process_triple()).create_target_machine(
         cpu=binding.get_host_cpu_name(),
         features=binding.get_host_cpu_features().flatten(),

@@ -217,7 +217,4 @@ class _Writer:
 
     def _fetch(self, matrix: Any, at: Any, ahead: Any) -> None:
         """Let the processor read what comes so many elements behind a place."""
-        place = self._at(matrix, self._build.add(at, ahead), self._weight)
-        flags = ADDRESS, NUMBER, NUMBER, NUMBER
-        prefetch = self._body.intrinsic("llvm.prefetch.p0", _NOTHING, *flags)
-        self._build.call(prefetch, [place, NUMBER(0), NUMBER(3), NUMBER(1)])
+        self._body.fetch(self._at(matrix, self._build.add(at, ahead), self._weight))

@@ -2,8 +2,9 @@
 
 All are arrays of 64-bit words. A plan is
 
-    the number of parts; how many threads are to help; for each part the addresses of its script and
-    of the one that is run if that fails, or 0
+    the number of parts; how many threads are to help; how often each of them looks for the next
+    call before it leaves; for each part the addresses of its script and of the one that is run if
+    that fails, or 0
 
 and a script is
 
@@ -30,11 +31,14 @@ WORKSPACE = MOST_ARGUMENTS + NUMBER_OF_SLOTS
 # this bit on a number that is added to that.
 IN_SLOTS, LOADED, OFFSET = 1, 2, 8
 
+# How often a thread that stays looks for the next call: about 200 µs.
+LOOKS = 1 << 13
+
 
 class Plan(ctypes.Structure):
     """How a plan begins."""
 
-    _fields_ = [("parts", ctypes.c_int64), ("helpers", ctypes.c_int64)]
+    _fields_ = [("parts", ctypes.c_int64), ("helpers", ctypes.c_int64), ("looks", ctypes.c_int64)]
 
 
 class Part(ctypes.Structure):
@@ -57,3 +61,29 @@ class Word(ctypes.Structure):
     """A word that is written into the workspace before a call."""
 
     _fields_ = [("place", ctypes.c_int64), ("kind", ctypes.c_int64), ("value", ctypes.c_int64)]
+
+
+class Job(ctypes.Structure):
+    """What the threads of a call share, on the heap; the last one frees it.
+
+    Attributes:
+        users: how many still use it: who has made it, and those who are to help.
+        taken: how many parts were taken; each thread adds one more when there are no others.
+        parts: how many there are.
+        done: how many are done.
+        plan: its address.
+        looks: how often a thread that has helped looks for the next call.
+        failure: the address of a failure's message, or 0.
+        addresses: of operands and results.
+    """
+
+    _fields_ = [
+        ("users", ctypes.c_int64),
+        ("taken", ctypes.c_int64),
+        ("parts", ctypes.c_int64),
+        ("done", ctypes.c_int64),
+        ("plan", ctypes.c_int64),
+        ("looks", ctypes.c_int64),
+        ("failure", ctypes.c_int64),
+        ("addresses", ctypes.c_int64 * MOST_ADDRESSES),
+    ]

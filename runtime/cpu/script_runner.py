@@ -37,11 +37,9 @@ from xla_dynamo.runtime.cpu.llvm_functions import (
     offset,
     text,
 )
-from xla_dynamo.runtime.cpu.script_layout import Call, Part, Plan, Word
+from xla_dynamo.runtime.cpu.script_layout import Call, Job, Part, Plan, Word
+from xla_dynamo.runtime.cpu.waiting_threads import Module
 
-# Who waits looks so often, with pauses between, which take about a millisecond together. Then it
-# looks so often again, and lets other threads have its core between. Then it sleeps between.
-SPINS, YIELDS, SLEEP_US = 1 << 15, 1 << 12, 100
 TOO_MANY = f"a call has more than {layout.MOST_ADDRESSES} operands and results"
 NO_MEMORY = "there is no memory for a call"
 # The fields of a frame that have buffers, in the order of their slots.
@@ -59,35 +57,6 @@ EXTERNALS = {
     "MKL_Set_Num_Threads_Local": ir.FunctionType(NUMBER, [NUMBER]),
     "other_handler": ir.FunctionType(ADDRESS, [ADDRESS]),
 }
-# What tells the processor that a thread waits: "pause" of x86, and "yield" of Arm, hint 1.
-_PAUSE: dict[str, tuple[str, list[Any]]] = {
-    "x86_64": ("llvm.x86.sse2.pause", []),
-    "aarch64": ("llvm.aarch64.hint", [NUMBER(1)]),
-}
-
-
-class Job(ctypes.Structure):
-    """What the threads of a call share, on the heap; the last one frees it.
-
-    Attributes:
-        users: how many still use it: who has made it, and those who are to help.
-        taken: how many parts were taken; each thread adds one more when there are no others.
-        parts: how many there are.
-        done: how many are done.
-        plan: its address.
-        failure: the address of a failure's message, or 0.
-        addresses: of operands and results.
-    """
-
-    _fields_ = [
-        ("users", ctypes.c_int64),
-        ("taken", ctypes.c_int64),
-        ("parts", ctypes.c_int64),
-        ("done", ctypes.c_int64),
-        ("plan", ctypes.c_int64),
-        ("failure", ctypes.c_int64),
-        ("addresses", ctypes.c_int64 * layout.MOST_ADDRESSES),
-    ]
 
 
 def written(architecture: str) -> str:
@@ -98,42 +67,29 @@ def written(architecture: str) -> str:
     """
     module = ir.Module("scripts")
     functions = {name: ir.Function(module, kind, name) for name, kind in EXTERNALS.items()}
-    name, given = _PAUSE[architecture]
-    pause = ir.Function(module, ir.FunctionType(_NOTHING, [one.type for one in given]), name)
-    _Runner(module, functions).write(pause, given)
+    _Runner(module, functions).write(architecture)
     write_float_functions(module, architecture)
     return str(module)
 
 
-class _Runner:
-    """The functions of the module, by name: those that it calls, and those that are written."""
+class _Runner(Module):
+    """Writes the functions of the module."""
 
-    def __init__(self, module: ir.Module, functions: dict[str, ir.Function]) -> None:
-        self._module, self._functions = module, functions
-
-    def write(self, pause: ir.Function, given: Sequence[Any]) -> None:
+    def write(self, architecture: str) -> None:
         """Write the handler, and what it calls before it."""
         self._run()
         self._work()
         self._release()
+        self.write_waiting(architecture)
         self._help()
-        self._wait(pause, given)
         self._error()
         self._handler()
-
-    def _begin(self, name: str, result: ir.Type, *arguments: ir.Type, **how: Any) -> Function:
-        body = Function(self._module, name, result, arguments, **how)
-        self._functions[name] = body.function
-        return body
-
-    def _call(self, body: Function, name: str, *arguments: Any) -> Any:
-        return body.build.call(self._functions[name], arguments)
 
     # --- parts ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
         """`run(workspace, script)`: the message of the call that has failed, or null."""
-        body = self._begin("run", ADDRESS, ADDRESS, ADDRESS)
+        body = self.begin("run", ADDRESS, ADDRESS, ADDRESS)
         (workspace, script), build = body.arguments, body.build
         slots = build.ptrtoint(body.address(workspace, layout.SLOTS), WORD)
         place = body.variable(ADDRESS)  # where the next call is
@@ -184,19 +140,19 @@ class _Runner:
         OpenMP's loops and MKL have one thread meanwhile: what a library computes here, it computes
         alone.
         """
-        body = self._begin("work", _NOTHING, ADDRESS)
+        body = self.begin("work", _NOTHING, ADDRESS)
         (job,), build = body.arguments, body.build
         workspace = body.variable(WORD, layout.WORKSPACE)
-        threads = self._call(body, "omp_get_max_threads")
-        self._call(body, "omp_set_num_threads", NUMBER(1))
-        of_mkl = self._call(body, "MKL_Set_Num_Threads_Local", NUMBER(1))
+        threads = self.call(body, "omp_get_max_threads")
+        self.call(body, "omp_set_num_threads", NUMBER(1))
+        of_mkl = self.call(body, "MKL_Set_Num_Threads_Local", NUMBER(1))
         parts = body.load(job, Job.parts.offset)
         first = body.address(body.load(job, Job.plan.offset, type_=ADDRESS), ctypes.sizeof(Plan))
         with body.forever():
             number = body.add(1, job, Job.taken.offset, "monotonic")
             with build.if_then(build.icmp_unsigned(">=", number, parts)):
-                self._call(body, "omp_set_num_threads", threads)
-                self._call(body, "MKL_Set_Num_Threads_Local", of_mkl)
+                self.call(body, "omp_set_num_threads", threads)
+                self.call(body, "MKL_Set_Num_Threads_Local", of_mkl)
                 build.ret_void()
             part = body.element(first, Part, number)
             for given in range(layout.MOST_ADDRESSES):
@@ -206,11 +162,11 @@ class _Runner:
                 body.store(0, workspace, layout.SLOTS + layout.WORD * empty)
             failure = body.variable(ADDRESS)
             script = body.load(part, Part.script.offset, type_=ADDRESS)
-            build.store(self._call(body, "run", workspace, script), failure)
+            build.store(self.call(body, "run", workspace, script), failure)
             second = body.load(part, Part.second.offset, type_=ADDRESS)
             has_failed = self._is_there(body, build.load(failure, typ=ADDRESS))
             with build.if_then(build.and_(has_failed, self._is_there(body, second))):
-                build.store(self._call(body, "run", workspace, second), failure)
+                build.store(self.call(body, "run", workspace, second), failure)
             message = build.load(failure, typ=ADDRESS)
             with build.if_then(self._is_there(body, message)):
                 place = body.address(job, Job.failure.offset)
@@ -224,47 +180,26 @@ class _Runner:
 
     def _release(self) -> None:
         """`release(job)`: this thread uses the job no more."""
-        body = self._begin("release", _NOTHING, ADDRESS)
+        body = self.begin("release", _NOTHING, ADDRESS)
         (job,), build = body.arguments, body.build
         users = body.add(-1, job, Job.users.offset, "acq_rel")
         with build.if_then(build.icmp_signed("==", users, WORD(1))):
-            self._call(body, "free", job)
+            self.call(body, "free", job)
         build.ret_void()
 
     def _help(self) -> None:
         """`help(job)`: what a thread of the pool does, if it comes before all parts are taken."""
-        body = self._begin("help", _NOTHING, ADDRESS)
-        self._call(body, "work", *body.arguments)
-        self._call(body, "release", *body.arguments)
-        body.build.ret_void()
-
-    def _wait(self, pause: ir.Function, given: Sequence[Any]) -> None:
-        """`wait(job)`: until all parts are done.
-
-        It is called when all are taken. So each that is not done is being done, by a thread that
-        runs, and the wait ends when the last of their calls returns: it depends on no thread that
-        is yet to come, and on no lock. There is no limit of time. After one the call would fail,
-        and XLA would reuse memory that a late thread still writes to: a wrong number elsewhere.
-        What is limited is how long a core is held by waiting.
-        """
-        body = self._begin("wait", _NOTHING, ADDRESS)
-        (job,), build = body.arguments, body.build
-        parts = body.load(job, Job.parts.offset)
-        place = body.address(job, Job.done.offset)
-        with body.forever() as turn:
-            done = build.load_atomic(place, "acquire", layout.WORD, typ=WORD)
-            with build.if_then(build.icmp_unsigned("==", done, parts)):
+        body = self.begin("help", _NOTHING, ADDRESS)
+        build, now = body.build, body.variable(ADDRESS)
+        build.store(body.arguments[0], now)
+        with body.forever():
+            job = build.load(now, typ=ADDRESS)
+            looks = body.load(job, Job.looks.offset)
+            self.call(body, "work", job)
+            self.call(body, "release", job)
+            build.store(self.call(body, "stay", looks), now)
+            with build.if_then(build.not_(self._is_there(body, build.load(now, typ=ADDRESS)))):
                 build.ret_void()
-            with build.if_else(build.icmp_unsigned("<", turn, WORD(SPINS))) as (soon, later):
-                with soon:
-                    build.call(pause, given)
-                with later:
-                    turns = WORD(SPINS + YIELDS)
-                    with build.if_else(build.icmp_unsigned("<", turn, turns)) as (first, then):
-                        with first:
-                            self._call(body, "sched_yield")
-                        with then:
-                            self._call(body, "usleep", NUMBER(SLEEP_US))
 
     # --- calls ---------------------------------------------------------------------------------
 
@@ -290,41 +225,41 @@ class _Runner:
 
         No function of Python's makes it: one that raises would return that all is well.
         """
-        body = self._begin("error", ADDRESS, ADDRESS, NUMBER, ADDRESS)
+        body = self.begin("error", ADDRESS, ADDRESS, NUMBER, ADDRESS)
         frame, code, message = body.arguments
         arguments = self._arguments(body, ErrorArguments, message=message, code=code)
         body.build.ret(self._api(body, frame, ERROR_CREATE, arguments))
 
     def _handler(self) -> None:
         """`handler(frame)`: the address of an error, or null."""
-        body = self._begin("handler", ADDRESS, ADDRESS, exported=True)
+        body = self.begin("handler", ADDRESS, ADDRESS, exported=True)
         (frame,), build = body.arguments, body.build
         stage = body.load(frame, Frame.stage.offset, type_=NUMBER)
         extension = body.load(frame, Frame.extension_start.offset, type_=ADDRESS)
         is_other = build.icmp_unsigned("!=", stage, NUMBER(EXECUTE))
         with build.if_then(build.or_(is_other, self._is_there(body, extension))):
-            build.ret(self._call(body, "other_handler", frame))
+            build.ret(self.call(body, "other_handler", frame))
         sizes = [body.load(frame, offset(Frame, name, "size")) for name in _GIVEN]
         too_many = build.icmp_unsigned(">", build.add(*sizes), WORD(layout.MOST_ADDRESSES))
         with build.if_then(too_many):
             build.ret(self._failure(body, frame, INTERNAL, "too_many", TOO_MANY))
-        job = self._call(body, "malloc", WORD(ctypes.sizeof(Job)))
+        job = self.call(body, "malloc", WORD(ctypes.sizeof(Job)))
         with build.if_then(build.not_(self._is_there(body, job))):
             build.ret(self._failure(body, frame, RESOURCE_EXHAUSTED, "no_memory", NO_MEMORY))
         self._fill(body, frame, job, sizes)
         self._schedule(body, frame, job)
-        self._call(body, "work", job)
-        self._call(body, "wait", job)
+        self.call(body, "work", job)
+        self.call(body, "wait", job)
         failure = body.load(job, Job.failure.offset, type_=ADDRESS)
-        self._call(body, "release", job)
+        self.call(body, "release", job)
         with build.if_then(self._is_there(body, failure)):
-            build.ret(self._call(body, "error", frame, NUMBER(INTERNAL), failure))
+            build.ret(self.call(body, "error", frame, NUMBER(INTERNAL), failure))
         build.ret(ADDRESS(None))
 
     def _failure(self, body: Function, frame: Any, code: int, name: str, message: str) -> Any:
-        constant = text(self._module, name, message)
+        constant = text(self.module, name, message)
         at = body.build.bitcast(constant, ADDRESS)
-        return self._call(body, "error", frame, NUMBER(code), at)
+        return self.call(body, "error", frame, NUMBER(code), at)
 
     def _fill(self, body: Function, frame: Any, job: Any, sizes: Sequence[Any]) -> None:
         """Write a call's addresses and its plan into its job."""
@@ -345,6 +280,7 @@ class _Runner:
         plan = body.load(plans, build.mul(number, WORD(layout.WORD)), type_=ADDRESS)
         body.store(plan, job, Job.plan.offset)
         body.store(body.load(plan, Plan.parts.offset), job, Job.parts.offset)
+        body.store(body.load(plan, Plan.looks.offset), job, Job.looks.offset)
         for field in (Job.taken, Job.done, Job.failure):
             body.store(0, job, field.offset)
         helpers = body.load(plan, Plan.helpers.offset)
@@ -358,11 +294,12 @@ class _Runner:
             body,
             ScheduleArguments,
             context=body.load(frame, Frame.context.offset),
-            task=build.ptrtoint(self._functions["help"], WORD),
+            task=build.ptrtoint(self.address_of("help"), WORD),
             data=build.ptrtoint(job, WORD),
         )
         destroyed = self._arguments(body, DestroyArguments)
-        with body.times(body.load(plan, Plan.helpers.offset)):
+        helpers = body.times(body.load(plan, Plan.helpers.offset))
+        with helpers, build.if_then(build.not_(self.call(body, "give", job))):
             error = self._api(body, frame, SCHEDULE, asked)
             with build.if_then(self._is_there(body, error)):
                 body.add(-1, job, Job.users.offset, "monotonic")

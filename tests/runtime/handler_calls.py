@@ -35,6 +35,7 @@ class Handler:
         threads: what it has set OpenMP's number of threads to.
         living: jobs that are allocated and not freed.
         yields, sleeps: how often it has let others run, and slept.
+        scheduled: how often it has asked the pool for a thread.
     """
 
     def __init__(self, *, has_memory=True, pool="threads", threads=None):
@@ -43,7 +44,7 @@ class Handler:
         `threads` are the functions that tell and set OpenMP's number of threads, if not ours.
         """
         self.errors, self.threads = [], []
-        self.destroyed = self.living = self.yields = self.sleeps = 0
+        self.destroyed = self.living = self.yields = self.sleeps = self.scheduled = 0
         self._pool, self._waiting, self._started = pool, [], []
         self._lock = threading.Lock()
         c = ctypes.CDLL(None)
@@ -104,6 +105,7 @@ class Handler:
     def _schedule(self, address):
         given = ffi.ScheduleArguments.from_address(address)
         assert given.context == 99
+        self._count("scheduled", 1)
         task, data = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(given.task), given.data
         if self._pool == "none":
             return _OURS
@@ -152,6 +154,7 @@ def _fill(values, arrays):
     return buffers, pointers
 
 
-def plan(*scripts, helpers=0):
+def plan(*scripts, helpers=0, stays=False):
     """A plan whose parts have one script each, or a pair."""
-    return Plan([s if isinstance(s, tuple) else (s, None) for s in scripts], helpers)
+    parts = [s if isinstance(s, tuple) else (s, None) for s in scripts]
+    return Plan(parts, helpers, stays=stays)

@@ -36,7 +36,12 @@ PARTS = {
     ),
     "run": (r"call\w* \*.* test.? .* ret", r"blr .* cbn?z .* ret"),
     "release": (r"lock (dec|sub|xadd)\w* .* free", r"ldaxr .* stlxr .* free"),
-    "help": (r"work .* release", r"work .* release"),
+    "help": (r"work .* release .* stay", r"work .* release .* stay"),
+    "give": (r"staying .* lock cmpxchg", r"staying .* ldaxr .* stlxr"),
+    "stay": (
+        r"staying .* lock cmpxchg .* pause .* sched_yield .* xchgq",
+        r"staying .* ldaxr .* stlxr .* yield .* sched_yield",
+    ),
     "wait": (r"pause .* sched_yield .* usleep", r"ldar .* yield .* sched_yield .* usleep"),
     "error": (r"call\w* \*48\(", r"#48\] .* blr"),
     "forget": (r"stmxcsr .* \$-64, .* ldmxcsr", r"mrs x\d+, FPSR .* msr FPSR, x\d"),

@@ -113,6 +113,40 @@ def test_parts_run_side_by_side():
     handler.finish()
 
 
+def test_who_stays_takes_the_next_call():
+    """Two parts that wait for each other need two threads: one is asked for, and stays."""
+    meeting = threading.Barrier(2, timeout=60)
+    part = script_of(function(lambda: meeting.wait() * 0))
+    handler, stays = Handler(), plan(part, part, helpers=1, stays=True)
+    for _ in range(20):
+        assert handler.call([stays])
+    assert handler.scheduled < 20
+    handler.finish()  # it leaves
+    assert handler.yields
+    assert handler.living == 0
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_many_threads_call_those_who_stay(pool):
+    handler, done = Handler(pool=pool), []
+
+    def calls(caller):
+        parts = [script_of(function(lambda i=i: done.append((caller, i)))) for i in range(6)]
+        stays = plan(*parts, helpers=3, stays=True)
+        for _ in range(10):
+            assert handler.call([stays])
+
+    callers = [threading.Thread(target=calls, args=[i]) for i in range(6)]
+    for one in callers:
+        one.start()
+    for one in callers:
+        one.join()
+    handler.finish()
+    assert sorted(done) == sorted((c, i) for c in range(6) for i in range(6) for _ in range(10))
+    assert handler.living == 0
+    assert not handler.errors
+
+
 def test_who_waits_long_gives_its_core_away():
     """The caller does its part at once, and the other's ends when the caller has slept."""
     handler, taken, ended = Handler(), threading.Event(), []

@@ -16,7 +16,6 @@ from xla_dynamo.calls.failures import failure
 from xla_dynamo.calls.frozen_inputs import FrozenValues
 from xla_dynamo.calls.supply import InputParts, supply_of
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.memory.donated_inputs import write_back
 from xla_dynamo.memory.memory import Memory, Results, Supply
 from xla_dynamo.memory.one_device import OneDevice
 from xla_dynamo.memory.restriding import restriding
@@ -122,12 +121,11 @@ def _exporter(program: Program, memory: Memory) -> Export:
 
     def export(buffers: Results, changing: Tensors, stream: int | None) -> Tensors:
         try:
-            results = memory.tensors(buffers, stream)
+            results = memory.tensors(buffers[:first], stream)
+            if donated:
+                memory.write_back(donated, changing, buffers[first:], stream)
         except (jax.errors.JaxRuntimeError, ValueError) as error:
             raise failure(error, program) from error
-        if donated:
-            write_back(donated, changing, results[first:])
-            del results[first:]
         for index, change in changes:
             results[index] = change(results[index])
         return results

@@ -43,7 +43,8 @@ def in_eager_if_overlapping(
     wrapped = any(is_traceable_wrapper_subclass(examples[i]) for i in indices)
     inner = [InnerTensors() for _ in indices]
     elsewhere = any(examples[i].device.type == "xla" for i in indices)
-    fixed = all(type(n) is int for i in indices for n in geometry_of(examples[i]))
+    inside = [tensor for i in indices for tensor in (examples[i], *plain_tensors(examples[i]))]
+    fixed = all(type(n) is int for tensor in inside for n in geometry_of(tensor))
     pick = operator.itemgetter(*indices)
     known: list[Any] = []
 
@@ -53,7 +54,7 @@ def in_eager_if_overlapping(
         if wrapped:
             pairs = zip(inner, tensors, strict=True)
             tensors = [tensor for of_one, x in pairs for tensor in of_one.of(x)]
-        if wrapped or elsewhere or not fixed:
+        if elsewhere or not fixed:
             key = [(start_of(t), *geometry_of(t)) for t in tensors]
         else:
             key = list(map(_address_of, tensors))

@@ -19,8 +19,8 @@ from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of, sour
 from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import TORCH, TORCH_PLANS
-from xla_dynamo.runtime.cpu import call_scripts, onednn, torch_functions
-from xla_dynamo.runtime.cpu.call_scripts import Plan, Script, slot
+from xla_dynamo.runtime.cpu import call_scripts, integer_products, onednn, torch_functions
+from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script, number, slot
 from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.runtime.cpu.shares import threads
 from xla_dynamo.runtime.cpu.torch_shares import alone, slices, tensor_at
@@ -107,13 +107,37 @@ class PlannedIntegerProduct(ScriptKernel):
         known = torch_functions.has(_FUNCTION)
         return cls(IntegerProduct.of_call(op)) if known else None
 
-    def packed(self, *weights: torch.Tensor) -> "_Multiplying":
+    def packed(self, *weights: torch.Tensor) -> "_OfFewRows | _ByTorch":
         """The plan of a call."""
-        return _Multiplying(self.call)
+        few = self.call.rows <= integer_products.MOST_ROWS and integer_products.can_multiply()
+        return _OfFewRows(self.call) if few else _ByTorch(self.call)
 
 
-class _Multiplying:
-    """The plan of a call, and what its scripts read.
+class _OfFewRows:
+    """The plan of a call that takes as long as the weight is read.
+
+    Attributes:
+        plan: its scripts call our own function.
+    """
+
+    def __init__(self, call: IntegerProduct) -> None:
+        """Write the scripts.
+
+        Raises:
+            NativeCodeError: the function cannot be compiled here, or nothing can execute scripts.
+        """
+        call_scripts.register(onednn.threads())
+        parts = []
+        for part in call.shares(2 * threads()):  # some begin later than others
+            script, count = Script(), part.stop - part.start
+            sizes = call.rows, call.inner, count
+            script.call(integer_products.function(), *_places(call, part), *map(number, sizes))
+            parts.append((script, None))
+        self.plan = Plan(parts, threads() - 1, stays=True)
+
+
+class _ByTorch:
+    """The plan of a call of torch's function, and what its scripts read.
 
     Attributes:
         plan: it reads what this object holds.
@@ -138,11 +162,14 @@ class _Multiplying:
             torch.empty(shape, dtype=dtype, device="meta")
             for shape, dtype in zip(shapes, dtypes, strict=True)
         )
-        # Behind the array of plans: the rows, and from where on the part reads and writes.
-        starts = slot(1), slot(2, part.start * call.inner), slot(3, part.start * call.rows * 4)
         places = list(itertools.islice(itertools.count(call_scripts.FIRST_FREE), 3))
-        for place, address, like in zip(places, starts, (x.t(), y, out), strict=True):
+        for place, address, like in zip(places, _places(call, part), (x.t(), y, out), strict=True):
             make_tensor(script, place, address, like, self._held)
         script.call(torch_functions.kernel(_FUNCTION), *(slot(places[i]) for i in (2, 1, 0)))
         delete_tensors(script, places)
         return script
+
+
+def _places(call: IntegerProduct, part: slice) -> tuple[Argument, Argument, Argument]:
+    """Behind the array of plans: the rows, and from where on a part reads and writes."""
+    return slot(1), slot(2, part.start * call.inner), slot(3, part.start * call.rows * 4)

@@ -209,4 +209,4 @@ class _Multiplying:
             script = Script()
             script.call(function, *addresses, *map(number, sizes))
             parts.append((script, None))
-        self.plan = Plan(parts, threads() - 1)
+        self.plan = Plan(parts, threads() - 1, stays=True)

@@ -95,7 +95,9 @@ class RowPlan:
         else:
             parts = min(most, max(one.columns // _COLUMNS, 1), threads())
         shares = ranges(one.columns, parts)
-        self.plan = Plan([(self._script(share), None) for share in shares], threads() - 1)
+        self.plan = Plan(
+            [(self._script(share), None) for share in shares], threads() - 1, stays=True
+        )
 
     def _script(self, share: range) -> Script:
         """What computes some columns."""

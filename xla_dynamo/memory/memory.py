@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from xla_dynamo.programs.program import Constant, Input
+from xla_dynamo.programs.program import Constant, Donated, Input
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.placement import Placement
 
@@ -46,3 +46,12 @@ class Memory(Protocol):
 
     def buffers(self, results: Results) -> list[Buffer]:
         """One buffer for each result."""
+
+    def write_back(
+        self,
+        slots: Sequence[Donated],
+        tensors: Sequence[torch.Tensor],
+        results: Results,
+        stream: int | None,
+    ) -> None:
+        """Give tensors that a program changes their new values, unless they have them by now."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.memory.donated_inputs import DonatedInputs
+from xla_dynamo.memory.donated_inputs import DonatedInputs, GivenBack, keep, write_back
 from xla_dynamo.memory.known_buffers import KnownBuffers, StaticInputs
 from xla_dynamo.memory.memory import Results, Supply
 from xla_dynamo.memory.restriding import preparation
@@ -26,6 +26,8 @@ class OneDevice:
         self.placement, self._keeps = placement, keeps_inputs
         self._held = [constant.tensor for constant in constants]
         self._tensor_of = exporter(placement)
+        self._given_back = GivenBack()
+        self._donates = placement.shares_memory and not placement.has_streams
 
     def inputs(self, slots: Sequence[Input]) -> list[Supply]:
         """Functions that give the buffers of inputs: views of the tensors where possible."""
@@ -35,7 +37,10 @@ class OneDevice:
             of_kind = list(group)
             if kind is Donated:
                 donated = [slot for slot in of_kind if isinstance(slot, Donated)]
-                parts.append(DonatedInputs(self.placement, donated, read, self._held).buffers)
+                given_back = self._given_back
+                parts.append(
+                    DonatedInputs(self.placement, donated, read, self._held, given_back).buffers
+                )
             elif kind is Parameter:
                 indices = [slot.index for slot in of_kind]
                 prepare = [preparation(slot.layout) for slot in of_kind]
@@ -104,6 +109,23 @@ class OneDevice:
         """Tensors over the memory of the results, or copies where torch cannot share it."""
         tensor_of = self._tensor_of
         return [tensor_of(buffer, stream) for (buffer,) in results]
+
+    def write_back(
+        self,
+        slots: Sequence[Donated],
+        tensors: Sequence[torch.Tensor],
+        results: Results,
+        stream: int | None,
+    ) -> None:
+        """Keep the buffers whose memory is the tensors' own, and copy what the others hold."""
+        if self._donates:
+            buffers = [buffer for (buffer,) in results]
+            others = keep(slots, tensors, buffers, self._given_back)
+            if not others:
+                return
+            slots = [slots[i] for i in others]
+            tensors, results = [tensors[i] for i in others], [results[i] for i in others]
+        write_back(slots, tensors, self.tensors(results, stream))
 
     def buffers(self, results: Results) -> list[Buffer]:
         """The buffer of each result."""

@@ -5,10 +5,18 @@ from typing import Any
 
 import torch
 
+from xla_dynamo.memory.donated_inputs import write_back
 from xla_dynamo.memory.memory import Results, Supply
 from xla_dynamo.memory.sharded_tensors import new_sharded_buffer, sharded_buffer
 from xla_dynamo.programs.layouts import input_layout
-from xla_dynamo.programs.program import Constant, Input, Parameter, Program, result_types
+from xla_dynamo.programs.program import (
+    Constant,
+    Donated,
+    Input,
+    Parameter,
+    Program,
+    result_types,
+)
 from xla_dynamo.runtime.clients import numbers_of
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.jaxlib_private import Buffer
@@ -73,10 +81,23 @@ class ShardedMemory:
         return [spread(buffer, self._sharding(slot), self.placement) for slot, buffer in pairs]
 
     def tensors(self, results: Results, stream: int | None) -> list[torch.Tensor]:
-        """Tensors with the elements of the results, gathered from the devices."""
+        """Tensors with the elements of the first results, gathered from the devices."""
+        return self._gathered(results, self._results[: len(results)])
+
+    def write_back(
+        self,
+        slots: Sequence[Donated],
+        tensors: Sequence[torch.Tensor],
+        results: Results,
+        stream: int | None,
+    ) -> None:
+        """Copy the new values, which are the last results."""
+        write_back(slots, tensors, self._gathered(results, self._results[-len(results) :]))
+
+    def _gathered(self, results: Results, kinds: Sequence[Any]) -> list[torch.Tensor]:
         return [
             export_sharded(shards, tiling, shape, self.placement)
-            for shards, (tiling, shape) in zip(results, self._results, strict=True)
+            for shards, (tiling, shape) in zip(results, kinds, strict=True)
         ]
 
     def buffers(self, results: Results) -> list[Buffer]:
