@@ -1,6 +1,11 @@
 """The rules that lower ATen operators to StableHLO: one file for each family of operators."""
 
-from xla_dynamo.lowerings.rules.attention import attention, flex_attention, fused_attention
+from xla_dynamo.lowerings.rules.attention import (
+    attention,
+    flex_attention,
+    fused_attention,
+    paged_attention,
+)
 from xla_dynamo.lowerings.rules.elementwise import (
     activations,
     arithmetic,
@@ -96,6 +101,7 @@ FAMILIES = (
     batch_normalization,
     attention,
     fused_attention,
+    paged_attention,
     resampling,
     grid_sample,
     random,

@@ -4,14 +4,15 @@
 share, and reads those of all tokens back. transformers keeps it out of graphs, so there would be
 two graphs for each layer. Two facts allow more. The layers write to rows that are apart, so all
 writes may wait until the program is over. And what a layer reads is either older than the call, or
-among the rows that the layer has at hand.
+among the rows that the layer has at hand. So attention to both is one operator, whose kernel reads
+each request's own rows.
 """
 
 import functools
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ from xla_dynamo.torch_private import (
 )
 
 _CACHE = "transformers.generation.continuous_batching.cache"
+_MODELS = "transformers.modeling_utils"
+# What an update leaves among the arguments of the attention function behind it.
+_PAGES = "pages_of_xla_dynamo"
 # Of the functions that are replaced in a graph, the source's digests: another release of
 # transformers may do something else.
 _KNOWN = {
@@ -36,6 +40,61 @@ _library = torch.library.Library("xla", "FRAGMENT")
 _library.define(
     "write_rows(Tensor x, Tensor index, Tensor rows) -> ()", tags=(torch.Tag.pt2_compliant_tag,)
 )
+_library.define(
+    "paged_attention(Tensor query, Tensor[] found, Tensor mask, Tensor[] new, Tensor rows,"
+    " Tensor read, Tensor starts_q, Tensor starts_k, int first, int between, float? scale=None)"
+    " -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+def _paged_attention(
+    query: torch.Tensor,
+    found: Sequence[torch.Tensor],
+    mask: torch.Tensor,
+    new: Sequence[torch.Tensor],
+    rows: torch.Tensor,
+    read: torch.Tensor,
+    starts_q: torch.Tensor,
+    starts_k: torch.Tensor,
+    first: int,
+    between: int,
+    scale: float | None = None,
+) -> torch.Tensor:
+    """Attention of tokens to the keys of their own requests, as scaled dot products under a mask.
+
+    Args:
+        query: [1, heads, tokens, size].
+        found: the keys, and the values, to attend to: each [1, kv heads, keys, size].
+        mask: [1, 1, tokens, keys], which is added to the scores; of the keys of other requests it
+            must make nothing.
+        new: those among them of the tokens themselves: each [1, kv heads, tokens, size].
+        rows: the cache that the others are in, [rows, kv heads, size].
+        read: of each key, its row, behind the first one, [keys]. A request's last keys are those of
+            its tokens, and are not read from the cache.
+        starts_q: where each request's tokens begin, and where the last one's end, [requests + 1].
+        starts_k: likewise its keys.
+        first: the row from which on others are counted.
+        between: how many rows behind a key its value is.
+        scale: of the scores; None for one over the root of the size.
+
+    Returns:
+        [1, heads, tokens, size].
+    """
+    keys, values = found
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, keys, values, attn_mask=mask, scale=scale, enable_gqa=True
+    )
+
+
+def _attended(query: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.empty_like(query, memory_format=torch.contiguous_format)
+
+
+torch.library.impl(
+    "xla::paged_attention", "CompositeExplicitAutograd", _paged_attention, lib=_library
+)
+torch.library.register_fake("xla::paged_attention", _attended, lib=_library)
 
 
 def _write_rows(x: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
@@ -112,6 +171,9 @@ def _update(
             _read(rows, read + start, x, number).transpose(0, 1).unsqueeze(0)
             for x, start in zip(new, starts, strict=True)
         )
+        lengths = kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"]
+        between = allocator.tokens_per_page
+        kwargs[_PAGES] = (keys, values), rows, read, *lengths, first, between
     for x, start in zip(new, starts, strict=True):
         torch.ops.xla.write_rows(rows, write + start, x)
     return found
@@ -133,18 +195,68 @@ def _read(
     return torch.where((number > 0)[:, None, None], fresh, rows.index_select(0, index))
 
 
+def _attending(outside: Callable[..., Any]) -> Callable[..., Any]:
+    """The attention of transformers by scaled dot products, which takes what an update has left."""
+
+    @functools.wraps(outside, updated=())
+    def attend(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, None]:
+        pages = kwargs.pop(_PAGES, None)
+        plain = not dropout and all(
+            kwargs.get(name) is None for name in ("softcap", "position_bias", "s_aux")
+        )
+        if pages is None or attention_mask is None or not plain:
+            return outside(
+                module,
+                query,
+                key,
+                value,
+                attention_mask,
+                dropout=dropout,
+                scaling=scaling,
+                **kwargs,
+            )
+        new, *others = pages
+        made = torch.ops.xla.paged_attention(
+            query, (key, value), attention_mask, new, *others, scaling
+        )
+        return made.transpose(1, 2).contiguous(), None
+
+    return attend
+
+
 def trace_paged_caches() -> None:
     """Let Dynamo trace the update of a paged cache for this backend, if transformers is there.
 
     Other backends, and releases of transformers that are not known, have it out of graphs as ever.
     """
-    module = sys.modules.get(_CACHE)
-    cache: Any = getattr(module, "PagedAttentionCache", None)
-    if cache is None or hasattr(cache.update, "in_graphs_of_xla_dynamo"):
-        return
-    outside = cache.update
-    if not _is_known(cache, outside):
-        return
+    cache: Any = getattr(sys.modules.get(_CACHE), "PagedAttentionCache", None)
+    if cache is not None and not _is_ours(cache.update) and _is_known(cache, cache.update):
+        cache.update = _replaced(_updating(cache.update))
+    functions: Any = getattr(sys.modules.get(_MODELS), "ALL_ATTENTION_FUNCTIONS", None)
+    if functions is not None and not _is_ours(functions["sdpa"]):
+        functions.register("sdpa", _replaced(_attending(functions["sdpa"])))
+
+
+def _is_ours(function: Callable[..., Any]) -> bool:
+    return hasattr(function, "in_graphs_of_xla_dynamo")
+
+
+def _replaced(function: Callable[..., Any]) -> Callable[..., Any]:
+    function.in_graphs_of_xla_dynamo = True  # type: ignore[attr-defined]
+    return function
+
+
+def _updating(outside: Callable[..., Any]) -> Callable[..., Any]:
+    """The update of a paged cache by transformers, which is ours in graphs for this backend."""
 
     @functools.wraps(outside, updated=())
     def update(self: Any, keys: Any, values: Any, layer: int, kwargs: dict[str, Any]) -> Any:
@@ -154,5 +266,4 @@ def trace_paged_caches() -> None:
             return _update(self, keys, values, layer, kwargs)
         return outside(self, keys, values, layer, kwargs)
 
-    update.in_graphs_of_xla_dynamo = True  # type: ignore[attr-defined]
-    cache.update = update
+    return update

@@ -15,6 +15,7 @@ KERNELS = (
     "onednn_convolution",
     "onednn_product",
     "packed_convolution",
+    "paged_attention",
     "planned_attention",
     "planned_product",
     "row_product",
