@@ -180,6 +180,16 @@ def test_what_is_left_to_xla(cold, requests, size):
     assert_near(made, batch.expected())
 
 
+def test_a_mask_that_says_where(cold):
+    """A mask of truths is not added: XLA has it."""
+    batch = Batch(REQUESTS["mixed"], torch.float32)
+    query, found, mask, *others = batch.arguments()
+    run, built = watched(lambda *args: ATTENTION(*args), fullgraph=True)
+    made = run(query, found, mask == 0, *others)[0].transpose(0, 1)
+    assert not packed_calls(built[-1].program)
+    assert_near(made, batch.expected())
+
+
 @pytest.mark.every(2)
 @pytest.mark.parametrize("kwargs", [{}, {"sliding_window": 8}], ids=["full", "sliding"])
 def test_continuous_batching_calls_it(cold, monkeypatch, kwargs):

@@ -75,12 +75,20 @@ class PagedAttention(PythonKernel):
 
     @classmethod
     def accept(cls, ctx: Context, query: Value, *others: Value, **settings: Any) -> Self | None:
-        keys, _, rows, read, starts, _, mask = others
+        keys, values, rows, read, starts, _, mask = others
         _, heads, tokens, size = shape_of(query)
         kv_heads, count = shape_of(keys)[1], shape_of(read)[0]
         fits = heads % kv_heads == 0 and size % paged_attention.LANES == 0
-        known = dtype_of(rows) is dtype_of(query) and shape_of(mask) == (1, 1, tokens, count)
-        if not (fits and known and 0 < tokens <= MOST_TOKENS and count and can_execute_packed()):
+        alike = {dtype_of(x) for x in (query, keys, values, rows)} == {dtype_of(query)}
+        added = dtype_of(mask).is_floating_point and shape_of(mask) == (1, 1, tokens, count)
+        if not (
+            fits
+            and alike
+            and added
+            and 0 < tokens <= MOST_TOKENS
+            and count
+            and can_execute_packed()
+        ):
             return None
         requests = shape_of(starts)[0] - 1
         sizes = tokens, requests, count, heads, kv_heads, size
