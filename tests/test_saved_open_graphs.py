@@ -119,6 +119,33 @@ def test_a_graph_is_found_again(tmp_path, name, traces, reads, executables):
     assert metrics.counter_value("PersistentCacheGraphHit") >= 3
 
 
+@pytest.mark.parametrize("buckets", ["auto", "exact"])
+def test_rows_are_written_by_a_graph_that_is_found_again(tmp_path, traces, executables, buckets):
+    """The operator is ours, and its effects are saved beside the graph, in their order."""
+
+    def f(x, index, rows):
+        before = x.index_select(0, index) * 2
+        torch.ops.xla.write_rows(x, index, rows + 1)
+        torch.ops.xla.write_rows(x, index[:2], rows[:2])
+        return before, rows * 3
+
+    def run():
+        torch._dynamo.reset()
+        fast = torch.compile(f, backend="openxla", dynamic=True, options={"buckets": buckets})
+        for n in (5, 9, 40):
+            x, index, rows = torch.randn(64, 2), torch.randperm(64)[:n], torch.randn(n, 2)
+            like = x.clone()
+            compare(f(like, index, rows), fast(x, index, rows), values=True, atol=0, rtol=0)
+            assert torch.equal(x, like)
+
+    with cache_in(tmp_path), torch.no_grad():
+        run()
+        known = traces(), executables()
+        run()
+        assert (traces(), executables()) == known
+    assert metrics.counter_value("PersistentCacheGraphHit") == 1
+
+
 def test_the_first_size_need_not_be_the_same(tmp_path, traces):
     model = Encoder()
     with cache_in(tmp_path), torch.no_grad():

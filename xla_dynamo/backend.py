@@ -26,6 +26,7 @@ from xla_dynamo.dynamo.aot_metadata import (
     results_for_backward,
     static_input_indices,
     strides_of_saved,
+    tokens,
 )
 from xla_dynamo.dynamo.check_inputs import check_inputs
 from xla_dynamo.dynamo.dynamo_trace import log_what_dynamo_does
@@ -44,7 +45,6 @@ from xla_dynamo.errors import UnsupportedTensor
 from xla_dynamo.events import Observer, log_event
 from xla_dynamo.execution import saved_dynamic_graphs, saved_graphs
 from xla_dynamo.execution.compile_graph import compile_graph
-from xla_dynamo.execution.compiled_graph import CompiledGraph
 from xla_dynamo.execution.graph_keys import NoKey, graph_key
 from xla_dynamo.execution.overlapping_calls import in_eager_if_overlapping
 from xla_dynamo.execution.saved_programs import SavedPrograms, write_entry
@@ -138,7 +138,8 @@ def _saved_or_compiled(
 
     watch.close(save)
     if watch.dynamic_graph is not None:
-        saved_dynamic_graphs.save(folder, key, watch.dynamic_graph, guards_on_sizes(gm))
+        guards = guards_on_sizes(gm)
+        saved_dynamic_graphs.save(folder, key, watch.dynamic_graph, guards, watch.tokens)
     return compiled
 
 
@@ -227,12 +228,13 @@ def compile_torch_graph(
             if kind != "backward":
                 changed.update(changed_inputs(gm, count))
             is_plain = kind == "inference" and adds_nothing() and not offset_inputs(gm)
+            is_plain &= saved is not None or not tokens()  # which entries of static sizes lack
             request = request_of(kind, gm, inputs)
             graph = compile_graph(gm, inputs, request, saved if is_plain else None)
             if isinstance(observer, saved_graphs.Watch):
                 observer.is_plain = is_plain
-                if is_plain and saved is not None and isinstance(graph, CompiledGraph):
-                    observer.dynamic_graph = graph
+                if is_plain and saved is not None and saved_dynamic_graphs.is_saved(graph):
+                    observer.dynamic_graph, observer.tokens = graph, tokens()
             report_strides(gm, graph.chosen_strides)
             if compiled is not None:
                 compiled(graph)

@@ -45,8 +45,8 @@ def changed_inputs(gm: torch.fx.GraphModule, count: int) -> frozenset[int]:
 def adds_nothing() -> bool:
     """Whether AOTAutograd's call of the inference graph that it is compiling is the graph's own.
 
-    It does more where inputs change, results are views, wrappers are taken apart, effects have an
-    order, or guards are to hold that Dynamo does not know.
+    It does more where inputs change, results are views, wrappers are taken apart, or guards are to
+    hold that Dynamo does not know. It adds tokens where effects have an order (`tokens`).
     """
     context, metadata = TracingContext.try_get(), _metadata()
     if metadata is None or context.fakify_first_call:
@@ -59,11 +59,18 @@ def adds_nothing() -> bool:
         or any(type(m).__name__ != "PlainTensorMeta" for m in metadata.subclass_inp_meta)
         or any(type(m).__name__ != "PlainTensorMeta" for m in metadata.subclass_fw_graph_out_meta)
         or metadata.num_intermediate_bases
-        or metadata.tokens
         or metadata.grad_enabled_mutation is not None
         or metadata.num_graphsafe_rng_states
         or context.guards_context.aotautograd_guards
     )
+
+
+def tokens() -> int:
+    """How many tokens of effects come before the inputs and the results of the present graph.
+
+    AOTAutograd passes None for each, and drops what comes back.
+    """
+    return len(getattr(_metadata(), "tokens", ()))
 
 
 def results_for_backward(gm: torch.fx.GraphModule) -> frozenset[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from xla_dynamo.calls.calls import BoxedGraph, Call
-from xla_dynamo.calls.effects import take_effects, with_effects_behind
+from xla_dynamo.calls.effects import EffectfulGraph, take_effects
 from xla_dynamo.events import CompilationRecord, log_event
 from xla_dynamo.execution.compiled_graph import CompiledGraph
 from xla_dynamo.execution.saved_programs import SavedPrograms
@@ -85,8 +85,7 @@ def compile_graph(
         traced = {index: fakes[index].stride() for index in request.input_strides}
         compiled.call = taking_strides(traced, compiled.call)
     if effects:
-        call = with_effects_behind(compiled.call, effects)
-        compiled = BoxedGraph(call, compiled.chosen_strides)
+        compiled = EffectfulGraph(compiled, effects)
     record.seconds = time.perf_counter() - record.start
     return compiled
 

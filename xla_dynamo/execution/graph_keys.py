@@ -25,6 +25,7 @@ from xla_dynamo.options import Options
 from xla_dynamo.runtime.saved_executables import digest
 from xla_dynamo.torch_private import (
     OpOverload,
+    OpOverloadPacket,
     decomposition_table,
     functorch_settings,
     global_settings,
@@ -41,6 +42,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NAMED = torch.dtype | torch.layout | torch.memory_format | torch.device
 # Operators whose decompositions are torch's or ours.
 _OF_TORCH = ("aten", "prims")
+# Operators of ours whose arguments say all that they do; what they run is in `sources`.
+_OF_OURS = ("xla.write_rows", "xla.write_rows.default")
 # Those that a function of torch's may be traced to.
 _REACHED = (*_OF_TORCH, "prim", "rngprims", "mkldnn", "mkl", "onednn", "quantized", "higher_order")
 
@@ -142,6 +145,8 @@ def _graph(gm: torch.fx.GraphModule) -> Iterator[str]:
 
 
 def _function(target: Any) -> str:
+    if isinstance(target, OpOverload | OpOverloadPacket) and str(target) in _OF_OURS:
+        return f"op {target}"
     if isinstance(target, OpOverload):
         if target.namespace not in _OF_TORCH:
             raise NoKey(f"the graph calls {target}, whose code is not torch's")

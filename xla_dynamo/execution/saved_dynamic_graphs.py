@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from xla_dynamo.calls.calls import BoxedGraph, Call
+from xla_dynamo.calls.effects import EffectfulGraph
 from xla_dynamo.errors import StorageError
 from xla_dynamo.events import CompilationRecord, log_event
 from xla_dynamo.execution.compiled_graph import CompiledGraph
@@ -27,20 +29,37 @@ log = logging.getLogger("xla_dynamo")
 KIND = "graph"
 
 
-def save(folder: CacheFolder, key: str, graph: CompiledGraph, guards: str) -> None:
+def is_saved(graph: BoxedGraph) -> bool:
+    """Whether a graph is of the kind that `save` writes."""
+    return isinstance(graph.pure if isinstance(graph, EffectfulGraph) else graph, CompiledGraph)
+
+
+def save(folder: CacheFolder, key: str, whole: BoxedGraph, guards: str, tokens: int) -> None:
     """Write a graph of inference as AOTAutograd made it, and the guards on its dynamic dimensions.
 
     Args:
         folder: the disk cache.
         key: that of Dynamo's graph.
-        graph: the graph.
+        whole: the graph, for which `is_saved` holds.
         guards: those that its trace put on dynamic sizes.
+        tokens: how many of its first inputs and results are tokens of effects.
     """
+    graph = whole.pure if isinstance(whole, EffectfulGraph) else whole
+    effects = whole.effects if isinstance(whole, EffectfulGraph) else ()
+    assert isinstance(graph, CompiledGraph)
     source = graph.source
     facts = {f.name: getattr(source.facts, f.name) for f in dataclasses.fields(source.facts)}
     fixed = tuple(sorted(graph.request.static_inputs))
     try:
-        written = encoded({"guards": guards, "facts": facts, "static_inputs": fixed})
+        written = encoded(
+            {
+                "guards": guards,
+                "facts": facts,
+                "static_inputs": fixed,
+                "effects": effects,
+                "tokens": tokens,
+            }
+        )
         nodes = written_graph(source.gm, source.sizes)
     except (StorageError, NotBounded) as error:
         log.info("disk cache: no place for a graph: %s", error)
@@ -55,8 +74,8 @@ def load(
     fakes: Sequence[Any],
     keeps: Callable[[str], bool],
     passes: Hashable,
-) -> CompiledGraph | None:
-    """The graph of this key; None if it is not there.
+) -> BoxedGraph | None:
+    """The graph of this key, without tokens; None if it is not there.
 
     Args:
         folder: the disk cache.
@@ -74,8 +93,10 @@ def load(
         known = decoded(written)
         facts = GraphFacts(**known["facts"])
         if facts.sizes is not None:
-            facts = dataclasses.replace(facts, sizes=facts.sizes.as_in(fakes))
+            inputs = [None] * known["tokens"] + list(fakes)
+            facts = dataclasses.replace(facts, sizes=facts.sizes.as_in(inputs))
         static_inputs = frozenset(known["static_inputs"])
+        effects, tokens = known["effects"], int(known["tokens"])
     except Exception as error:  # whatever a file of another release may cause
         log.warning("disk cache: a graph cannot be read: %s: %s", type(error).__name__, error)
         return None
@@ -88,4 +109,18 @@ def load(
     record.tell(record)
     metrics.increment("PersistentCacheGraphHit")
     log.info("graph %s loaded from the disk cache", key[:12])
-    return CompiledGraph(source, request, record, saved=SavedPrograms(folder, key, passes))
+    graph: BoxedGraph
+    graph = CompiledGraph(source, request, record, saved=SavedPrograms(folder, key, passes))
+    if effects:
+        graph = EffectfulGraph(graph, effects)
+    return BoxedGraph(_without_tokens(graph.call, tokens)) if tokens else graph
+
+
+def _without_tokens(call: Call, tokens: int) -> Call:
+    """What AOTAutograd makes of the call of a graph with tokens."""
+
+    def run(args: list[Any]) -> list[Any]:
+        args[:0] = [None] * tokens
+        return call(args)[tokens:]
+
+    return run

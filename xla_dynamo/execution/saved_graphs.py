@@ -14,7 +14,6 @@ from xla_dynamo.calls.calls import BoxedGraph, bind
 from xla_dynamo.calls.frozen_inputs import FrozenValues
 from xla_dynamo.calls.steps import steps_of
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, Event, Observer
-from xla_dynamo.execution.compiled_graph import CompiledGraph
 from xla_dynamo.execution.saved_programs import is_whole, read_entry
 from xla_dynamo.options import Options
 from xla_dynamo.programs.program import Program
@@ -40,8 +39,9 @@ class Watch:
         # AOTAutograd adds nothing, and the program is the same for each call of the graph: who
         # compiles for it says so.
         self.is_plain = False
-        # Such a graph whose sizes are dynamic.
-        self.dynamic_graph: CompiledGraph | None = None
+        # Such a graph whose sizes are dynamic, and how many tokens of effects it begins with.
+        self.dynamic_graph: BoxedGraph | None = None
+        self.tokens = 0
 
     def __call__(self, event: Event) -> None:
         """Take an event."""

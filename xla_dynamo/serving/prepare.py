@@ -65,9 +65,10 @@ def prepare(
     manager = PaddedManager(model, sizes or Sizes.of(model.config.get_text_config()))
     runner = manager.runner
     wanted = runner.all_sizes()
+    # Not dynamic=True, which makes numbers of the model dynamic and then traces all once more:
+    # `precompile` marks the sizes that differ.
     model.compile(
         backend="openxla",
-        dynamic=True,
         options={"buckets": "exact", "max_executables": len(wanted) + 1, **(options or {})},
     )
     with torch.no_grad():

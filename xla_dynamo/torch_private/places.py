@@ -10,6 +10,7 @@ SUPPORTED = "torch 2.11 to 2.15"
 # Our name: where it is in torch, and what it does for us.
 PLACES: dict[str, tuple[str, str]] = {
     "OpOverload": ("torch._ops:OpOverload", "an operator of a graph"),
+    "OpOverloadPacket": ("torch._ops:OpOverloadPacket", "all overloads of an operator"),
     "HigherOrderOperator": ("torch._ops:HigherOrderOperator", "an operator on graphs"),
     "scan_op": ("torch._higher_order_ops.scan:scan_op", "torch's scan in a graph"),
     "while_loop_op": ("torch._higher_order_ops.while_loop:while_loop_op", "its while_loop"),
