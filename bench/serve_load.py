@@ -44,7 +44,10 @@ class Server:
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert self.process.stdout is not None
+        self.said = ""  # of its stages
         for line in self.process.stdout:
+            if "sizes of batches" in line:
+                self.said = line.strip()
             if line.startswith("ready"):
                 self.port = int(line.rpartition(":")[2].partition("/")[0])
                 break

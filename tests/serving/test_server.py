@@ -116,11 +116,27 @@ BAD = [
     ({"prompt": "x", "seed": 1 << 70}, 400, "seed"),
     ({"prompt": "x", "stream": "yes"}, 400, "stream"),
     ({"prompt": "x", "n": 2}, 400, "n is not supported"),
-    ({"prompt": "x", "stop": ["."]}, 400, "stop is not supported"),
+    ({"prompt": "x", "stop": ["a", "b", "c", "d", "e"]}, 400, "stop"),
+    ({"prompt": "x", "stop": ""}, 400, "stop"),
+    ({"prompt": "x", "stop": 5}, 400, "stop"),
+    ({"prompt": "x", "presence_penalty": 2.5}, 400, "presence_penalty"),
+    ({"prompt": "x", "logit_bias": {"5000": 1}}, 400, "'5000' is no token of this model"),
+    ({"prompt": "x", "logit_bias": {"a": 1}}, 400, "'a' is no token of this model"),
+    ({"prompt": "x", "logit_bias": {"5": 101}}, 400, "logit_bias.5"),
+    ({"prompt": "x", "logprobs": 6}, 400, "logprobs"),
+    ({"prompt": "x", "logprobs": True}, 400, "logprobs"),
     ({"prompt": "x", "generation_config": "{}"}, 400, "generation_config"),
     ({"prompt": "x", "model": "gpt-5"}, 404, "is not served here"),
     ({"prompt": "x", "model": ["tiny"]}, 400, "model"),
 ]
+
+
+def of_schema(schema):
+    """A chat whose answer has to fit a schema."""
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    return {"messages": MESSAGES, "response_format": wanted}
+
+
 BAD_CHATS = [
     ({}, 400, "messages"),
     ({"messages": []}, 400, "messages"),
@@ -129,7 +145,16 @@ BAD_CHATS = [
     ({"messages": [{"role": "king", "content": "hi"}]}, 400, "role"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "content"),
     ({"messages": [{"role": "user", "content": {"a": 1}}]}, 400, "content"),
-    ({"messages": MESSAGES, "response_format": {"type": "json_object"}}, 400, "response_format"),
+    ({"messages": MESSAGES, "top_logprobs": 2}, 400, "top_logprobs needs logprobs"),
+    ({"messages": MESSAGES, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs"),
+    ({"messages": MESSAGES, "response_format": {"type": "xml"}}, 400, "response_format"),
+    ({"messages": MESSAGES, "response_format": {"type": "json_schema"}}, 400, "json_schema"),
+    (of_schema({"type": "objct"}), 400, "Invalid type: objct"),
+    (of_schema({"properties": 3}), 400, "properties must be an object"),
+    (of_schema({"$ref": "#/nowhere"}), 400, "'/nowhere' does not exist"),
+    (of_schema({"type": "string", "pattern": "("}), 400, "unclosed group"),
+    (of_schema({"not": {"type": "string"}}), 400, 'Unimplemented keys: ["not"]'),
+    (of_schema({"type": "string", "minLength": 3, "maxLength": 2}), 400, "schema"),
 ]
 
 

@@ -17,7 +17,15 @@ from xla_dynamo.command_line.failures import CommandFailure
 
 SUMMARY = "serve a language model, compiled, by OpenAI's protocol"
 # What `xla_dynamo.serving` imports, and the extra that brings it.
-NEEDED = ("transformers", "fastapi", "uvicorn", "pydantic", "openai", "prometheus_client")
+NEEDED = (
+    "transformers",
+    "fastapi",
+    "uvicorn",
+    "pydantic",
+    "openai",
+    "prometheus_client",
+    "llguidance",
+)
 _EXTRA = "pip install 'xla-dynamo[serving]'"
 
 

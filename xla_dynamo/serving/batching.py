@@ -16,7 +16,7 @@ from transformers.generation.continuous_batching.requests import (
     create_warmup_future_states,
 )
 
-from xla_dynamo.serving.sampling import Sampling
+from xla_dynamo.serving.sampling import Choosing
 from xla_dynamo.serving.sizes import Sizes, bound_of
 
 # Called with the states of the requests of a batch, when their next tokens are known.
@@ -27,8 +27,8 @@ class PaddedRunner(ModelRunner):
     """Runs the model on batches of few sizes.
 
     Attributes:
-        sampling: by the id of a request, how its tokens are drawn; requests that are not there take
-            the likeliest token.
+        choosing: by the id of a request, how its tokens are chosen; requests that are not there
+            take the likeliest token.
         watchers: what is called after each batch.
     """
 
@@ -43,7 +43,7 @@ class PaddedRunner(ModelRunner):
             return_logprobs=False,
         )
         self.pad_inputs = True
-        self.sampling: dict[str, Sampling] = {}
+        self.choosing: dict[str, Choosing] = {}
         self.watchers: list[Watcher] = []
         self.token_bounds = sizes.token_bounds()
         # Never 0, for which Dynamo would make a program of its own: then padding is read.
@@ -72,10 +72,12 @@ class PaddedRunner(ModelRunner):
     def _sample(self, scores: torch.Tensor, output_ids: torch.Tensor) -> None:
         """Write next tokens into output_ids, [1, tokens], from scores, [1, rows, vocabulary]."""
         tokens = scores[0].argmax(-1)
-        if self.sampling:
+        if self.choosing:
             for row, state in enumerate(self._states()):
-                if sampling := self.sampling.get(state.request_id):
-                    tokens[row] = sampling.draw(scores[0, row])
+                if choosing := self.choosing.get(state.request_id):
+                    tokens[row] = token = choosing.choose(scores[0, row])
+                    if choosing.is_over:  # transformers ends a request by its tokens alone
+                        state._eos_token_ids.add(token)
         output_ids[0, : tokens.shape[0]] = tokens
 
     def _arguments(self, model: torch.nn.Module, batch: Any) -> dict[str, Any]:

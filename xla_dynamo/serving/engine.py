@@ -12,19 +12,24 @@ from transformers.generation.continuous_batching.continuous_api import Backgroun
 
 from xla_dynamo.serving.measurements import Measurements
 from xla_dynamo.serving.prepare import Prepared
-from xla_dynamo.serving.sampling import Sampling
+from xla_dynamo.serving.sampling import Choosing
 
 
 @dataclasses.dataclass
 class _Work:
     answer: int
     began: float
+    choosing: Choosing | None
 
 
 class Engine:
     """What transformers' handlers take for a manager of continuous batching.
 
-    It counts requests, gives each its own way to draw, and forgets those that nobody waits for.
+    It counts requests, gives each its own way to choose, and forgets those that nobody waits for.
+
+    Attributes:
+        asked: by the id of a request of HTTP, how its tokens are to be chosen, until it is
+            cancelled, which each is when its answer is sent.
     """
 
     def __init__(self, prepared: Prepared, measurements: Measurements) -> None:
@@ -33,6 +38,7 @@ class Engine:
         self._manager = prepared.manager
         self._work: dict[str, _Work] = {}
         self._held: dict[str, dict[str, Any]] = {}
+        self.asked: dict[str, Choosing] = {}
         self._manager.runner.watchers.append(measurements.tokens_came)
         self._watch_lookups()
         watch = measurements.watch
@@ -84,21 +90,25 @@ class Engine:
         is_well = self.background_thread_status.can_accept_new_requests() is None
         return is_well and self._manager.is_running()
 
-    def draw(self, request_id: str, sampling: Sampling | None) -> None:
-        """Say how the tokens of a request to come are drawn; None for the likeliest."""
-        if sampling is not None:
-            self._manager.runner.sampling[request_id] = sampling
-
-    def add_request(self, input_ids: list[int], *, request_id: str, **kwargs: Any) -> str:
+    def add_request(
+        self,
+        input_ids: list[int],
+        *,
+        request_id: str,
+        choosing: Choosing | None = None,
+        **kwargs: Any,
+    ) -> str:
         """Begin a request, with the arguments of transformers' `add_request`.
 
-        One whose tokens are streamed is held until somebody takes its results: transformers says
-        who only behind this call, and meanwhile the first ones could be lost.
+        `choosing` says how its tokens are chosen; without it, the likeliest ones. A request whose
+        tokens are streamed is held until somebody takes its results: transformers says who only
+        behind this call, and meanwhile the first ones could be lost.
 
         Raises:
             CBWorkerDeadError: nobody works on requests any more.
         """
-        self._work[request_id] = _Work(kwargs["max_new_tokens"], time.perf_counter())
+        answer = kwargs["max_new_tokens"]
+        self._work[request_id] = _Work(answer, time.perf_counter(), choosing)
         self._held[request_id] = {"input_ids": input_ids, **kwargs}
         if not kwargs["streaming"]:
             self._begin(request_id)
@@ -106,6 +116,8 @@ class Engine:
 
     def _begin(self, request_id: str) -> None:
         held = self._held.pop(request_id)
+        if (choosing := self._work[request_id].choosing) is not None:
+            self._manager.runner.choosing[request_id] = choosing
         taken = self._manager.add_request(request_id=request_id, record_timestamps=True, **held)
         if taken is None:
             self._end(request_id, "error")
@@ -116,8 +128,7 @@ class Engine:
 
         def counted(output: Any) -> None:
             if output.is_finished() and (work := self._work.get(request_id)):
-                is_full = len(output.generated_tokens) >= work.answer
-                self._end(request_id, "error" if output.error else "length" if is_full else "stop")
+                self._end(request_id, _reason(output, work))
             callback(output)
 
         self._manager.register_result_handler(request_id, counted)
@@ -126,6 +137,7 @@ class Engine:
 
     def cancel_request(self, request_id: str) -> None:
         """Stop the work on a request that has not ended; nobody gets its results."""
+        self.asked.pop(request_id, None)
         router = self._manager.output_router
         with router._lock:
             router.result_handlers.pop(request_id, None)
@@ -139,7 +151,7 @@ class Engine:
 
     def _end(self, request_id: str, reason: str) -> None:
         work = self._work.pop(request_id)
-        self._manager.runner.sampling.pop(request_id, None)
+        self._manager.runner.choosing.pop(request_id, None)
         self._measurements.ended(reason, time.perf_counter() - work.began)
 
     def unfinished(self) -> int:
@@ -153,6 +165,15 @@ class Engine:
     def stop(self) -> None:
         """End the thread; what is unfinished fails."""
         self._manager.stop(block=True, timeout=30, hard_stop=True)
+
+
+def _reason(output: Any, work: _Work) -> str:
+    """Why a request has ended: one of `measurements.REASONS`."""
+    choosing = work.choosing or Choosing()
+    if output.error or choosing.error:
+        return "error"
+    is_full = len(output.generated_tokens) >= work.answer
+    return "length" if is_full and not choosing.is_over else "stop"
 
 
 def _pages(allocator: Any) -> list[tuple[int, int]]:

@@ -1,12 +1,14 @@
 """transformers' handlers of requests, for one model that is ready, and within bounds."""
 
+import asyncio
 import contextlib
+import functools
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import jinja2
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.model_manager import ModelManager
@@ -17,7 +19,9 @@ from transformers.cli.serving.utils import (
     GenerationState,
 )
 
+from xla_dynamo.serving import logprobs
 from xla_dynamo.serving.engine import Engine
+from xla_dynamo.serving.grammars import Grammars, SchemaError
 from xla_dynamo.serving.request_forms import (
     Bounds,
     ChatForm,
@@ -28,19 +32,29 @@ from xla_dynamo.serving.request_forms import (
     checked,
     error_body,
 )
-from xla_dynamo.serving.sampling import Sampling
+from xla_dynamo.serving.sampling import Choosing, Sampling, TokenLogprob
+from xla_dynamo.serving.stops import StopFinder
+from xla_dynamo.serving.streams import Stream, pieces_of
 
 _ERROR = 'data: {"error": "'
 
 
 class OneModel(ModelManager):
-    """The one model of a server, which is never unloaded."""
+    """The one model of a server, which is never unloaded.
+
+    Attributes:
+        grammars: of its structured answers.
+    """
 
     def __init__(self, name: str, model: Any, tokenizer: Any) -> None:
         """Take a name, a model and its tokenizer."""
         super().__init__(device="cpu")
         self.force_model = name
         self._pair = model, tokenizer
+        ends = model.generation_config.eos_token_id
+        ends = [ends] if isinstance(ends, int) else ends or []
+        size = model.config.get_text_config().vocab_size
+        self.grammars = Grammars(tokenizer, size, [end for end in ends if end >= 0])
 
     def load_model_and_processor(self, *_: Any, **__: Any) -> tuple[Any, Any]:
         """The model and the tokenizer."""
@@ -76,39 +90,81 @@ class OneEngine(GenerationState):
 class _Generation(CBGenerateManager):
     def __init__(self, engine: Engine, bounds: Bounds) -> None:
         super().__init__()
-        self._cb = engine
+        self._cb: Any = engine
         self._bounds = bounds
 
     def init_cb(self, model: Any, gen_config: Any) -> None:
         """Nothing: the engine is there."""
 
     def is_alive(self) -> bool:
-        return self._cb.is_alive()
+        return bool(self._cb.is_alive())
 
-    def _take(self, inputs: Any, config: Any, request_id: str) -> None:
-        """Bound the length of an answer, and say how it is drawn."""
+    def _begin(
+        self, inputs: Any, config: Any, request_id: str, streaming: bool
+    ) -> tuple[Choosing, Callable[[], None]]:
+        """How the tokens of a request are chosen, and what begins it within its bounds."""
+        self._check_alive(request_id)
         asked = config.max_new_tokens if config.is_asked_for else None
         config.max_new_tokens = answer_tokens(len(inputs["input_ids"]), asked, self._bounds)
-        self._cb.draw(request_id, Sampling.of(config, config.seed))
+        choosing = self._cb.asked.get(request_id) or Choosing()
+        choosing.sampling = Sampling.of(config, config.seed)
+        add = functools.partial(
+            self._cb.add_request,
+            inputs["input_ids"],
+            request_id=request_id,
+            choosing=None if choosing.is_plain else choosing,
+            streaming=streaming,
+            max_new_tokens=config.max_new_tokens,
+            eos_token_id=config.eos_token_id,
+        )
+        return choosing, add
 
     def generate_streaming(
-        self, model: Any, processor: Any, inputs: Any, gen_config: Any, request_id: str, **kw: Any
+        self,
+        model: Any,
+        processor: Any,
+        inputs: Any,
+        gen_config: Any,
+        request_id: str,
+        response_parser: Any = None,
     ) -> Any:
-        self._take(inputs, gen_config, request_id)
-        return super().generate_streaming(model, processor, inputs, gen_config, request_id, **kw)
+        choosing, add = self._begin(inputs, gen_config, request_id, streaming=True)
+        add()
+        stream = Stream(self._cb, request_id, processor, gen_config, choosing, response_parser)
+        self._cb.register_result_handler(request_id, stream.take)
+        return stream.queue, stream
 
     async def generate_non_streaming(
         self, model: Any, processor: Any, inputs: Any, gen_config: Any, request_id: str
     ) -> Any:
-        self._take(inputs, gen_config, request_id)
-        try:
-            return await super().generate_non_streaming(
-                model, processor, inputs, gen_config, request_id
-            )
-        except CBWorkerDeadError:
-            raise
-        except RuntimeError as error:  # what transformers raises for a request that has failed
-            raise RequestError(503, str(error), code="generation_failed") from error
+        choosing, add = self._begin(inputs, gen_config, request_id, streaming=False)
+        came: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def take(output: Any) -> None:
+            if not came.done():
+                came.set_result(output)
+
+        self._cb.register_result_handler(request_id, take)
+        add()
+        output = await came
+        if error := output.error or choosing.error:
+            if not self.is_alive():
+                raise CBWorkerDeadError(f"the worker has died: {error}")
+            raise RequestError(503, error, code="generation_failed")
+        tokens = output.generated_tokens
+        text = processor.decode(tokens, skip_special_tokens=True)
+        if choosing.is_over:
+            gen_config.max_new_tokens = None  # by which transformers tells why the answer ended
+        if choosing.stops is not None and choosing.stops.is_found:
+            text = choosing.stops.passed
+        return text, len(inputs["input_ids"]), tokens
+
+
+# What transformers' handlers are given of a form; the engine sees to the rest.
+_OF_TRANSFORMERS = frozenset(
+    {"model", "prompt", "suffix", "messages", "tools", "chat_template_kwargs"}
+    | {"max_tokens", "temperature", "top_p", "seed", "stream"}
+)
 
 
 class _Checked(BaseHandler):
@@ -118,7 +174,10 @@ class _Checked(BaseHandler):
 
     def __init__(self, model_manager: OneModel, state: OneEngine, bounds: Bounds) -> None:
         super().__init__(model_manager, state)
-        self._bounds = bounds
+        self._engine, self._bounds = state.engine, bounds
+        model, self._tokenizer = model_manager.load_model_and_processor()
+        self._vocabulary = model.config.get_text_config().vocab_size
+        self._grammars = model_manager.grammars
 
     async def handle_request(self, body: dict[str, Any], request_id: str) -> Response:
         """Answer a request.
@@ -127,9 +186,10 @@ class _Checked(BaseHandler):
             RequestError: it asks for something that is wrong, or too much.
         """
         form = checked(self.form, body, self._bounds)
-        plain = form.model_dump(exclude_none=True, exclude={"stream_options"})
+        choosing = await self._choosing(form)
+        self._engine.asked[request_id] = choosing
+        plain = form.model_dump(exclude_none=True, include=set(_OF_TRANSFORMERS))
         plain["max_tokens"] = form.asked_tokens()
-        plain.pop("max_completion_tokens", None)
         try:
             response = await super().handle_request(plain, request_id)  # type: ignore[misc]
         except (jinja2.TemplateError, ValueError, KeyError, TypeError) as error:
@@ -138,7 +198,57 @@ class _Checked(BaseHandler):
             raise RequestError(400, message, "messages") from error
         if isinstance(response, StreamingResponse):
             response.body_iterator = _with_end(response.body_iterator)
+        elif choosing.stops is not None or choosing.top is not None:
+            told = json.loads(response.body)
+            self._complete(told["choices"][0], choosing)
+            return JSONResponse(told)
         return response
+
+    async def _choosing(self, form: Form) -> Choosing:
+        """How the tokens of a request are chosen; its sampling comes with its configuration."""
+        found = Choosing(
+            bias=form.bias(self._vocabulary),
+            presence=form.presence_penalty or 0.0,
+            frequency=form.frequency_penalty or 0.0,
+        )
+        if (top := form.likeliest()) is not None:
+            found.top = min(top, self._vocabulary)
+        if stops := form.stops():
+            found.stops, found.text_of = StopFinder(stops), pieces_of(self._tokenizer)
+        if (schema := form.schema_wanted()) is not None:
+            try:
+                found.grammar = await asyncio.to_thread(self._grammars.of, schema)
+            except SchemaError as error:
+                message = f"the schema cannot be used: {error}"
+                raise RequestError(400, message, "response_format", "invalid_schema") from error
+        return found
+
+    def _complete(self, choice: dict[str, Any], choosing: Choosing) -> None:
+        """Add to a choice what transformers does not know of."""
+        noted = choosing.noted
+        if noted:
+            pieces, offsets, end = pieces_of(self._tokenizer), [], 0
+            for each in noted:
+                offsets.append(end)
+                end += len(pieces(each.token))
+            if choosing.stops is not None and choosing.stops.is_found:
+                kept = sum(offset < len(choosing.stops.passed) for offset in offsets)
+                noted, offsets = noted[:kept], offsets[:kept]
+            choice["logprobs"] = self._logprobs(noted, offsets)
+
+    def _logprobs(self, noted: Sequence[TokenLogprob], offsets: Sequence[int]) -> Any:
+        raise NotImplementedError
+
+    def _text_of(self, token: int) -> str:
+        return str(self._tokenizer.decode([token]))
+
+    def _with_logprobs(self, event: str, piece: Any) -> str:
+        """An event of a stream, with how likely the tokens of its piece were."""
+        if not getattr(piece, "noted", None):
+            return event
+        told = json.loads(event.removeprefix("data: "))
+        told["choices"][0]["logprobs"] = self._logprobs(piece.noted, piece.offsets)
+        return f"data: {json.dumps(told)}\n\n"
 
     def _build_generation_config(self, body: dict[str, Any], own: Any, use_cb: bool = False) -> Any:
         """The configuration of a request; what it does not say is as the model has it."""
@@ -168,8 +278,29 @@ class Chat(_Checked, ChatCompletionHandler):
 
     form = ChatForm
 
+    def _complete(self, choice: dict[str, Any], choosing: Choosing) -> None:
+        super()._complete(choice, choosing)
+        message = choice["message"]
+        if choosing.stops is not None and isinstance(message.get("content"), str):
+            # A model's own template may have taken it from the tokens.
+            finder = StopFinder(choosing.stops.strings)
+            message["content"] = finder.feed(message["content"]) + finder.rest()
+
+    def _logprobs(self, noted: Sequence[TokenLogprob], offsets: Sequence[int]) -> Any:
+        return logprobs.of_chat(noted, self._text_of)
+
+    def _build_chunk_sse(self, *args: Any, content: Any = None, **kwargs: Any) -> str:
+        event = super()._build_chunk_sse(*args, content=content, **kwargs)
+        return self._with_logprobs(event, content)
+
 
 class Completion(_Checked, CompletionHandler):
     """/v1/completions."""
 
     form = CompletionForm
+
+    def _logprobs(self, noted: Sequence[TokenLogprob], offsets: Sequence[int]) -> Any:
+        return logprobs.of_completion(noted, offsets, self._text_of)
+
+    def _build_chunk_sse(self, *args: Any, text: Any = "", **kwargs: Any) -> str:
+        return self._with_logprobs(super()._build_chunk_sse(*args, text=text, **kwargs), text)

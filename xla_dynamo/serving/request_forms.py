@@ -58,22 +58,45 @@ class Bounds:
     answer: int
 
 
+class _PlainText(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    type: Literal["text"]
+
+
+class _AnyObject(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    type: Literal["json_object"]
+
+
+class _NamedSchema(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    name: str | None = None
+    description: str | None = None
+    strict: bool | None = None
+    wanted: dict[str, Any] | bool = Field(alias="schema")  # pydantic has a method of that name
+
+
+class _OfSchema(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    type: Literal["json_schema"]
+    json_schema: _NamedSchema
+
+
+_Stop = Annotated[str, Field(min_length=1)]
+_Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+
+
 class Form(BaseModel):
     """What the bodies of all completions have in common."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
     # What is asked for as if it were not: accepted where it changes nothing.
     neutral: ClassVar[Mapping[str, Any]] = {
-        "frequency_penalty": 0,
-        "presence_penalty": 0,
         "n": 1,
         "best_of": 1,
-        "stop": [],
-        "logit_bias": {},
         "logprobs": False,
         "top_logprobs": 0,
         "echo": False,
-        "response_format": {"type": "text"},
     }
     # What a server may leave aside.
     aside: ClassVar[frozenset[str]] = frozenset(
@@ -87,6 +110,44 @@ class Form(BaseModel):
     seed: Annotated[int, Field(ge=-_SEEDS, lt=_SEEDS)] | None = None
     stream: bool | None = None
     stream_options: dict[str, bool] | None = None
+    stop: _Stop | Annotated[list[_Stop], Field(max_length=4)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None = None
+    logit_bias: dict[str, _Bias] | None = None
+    response_format: (
+        Annotated[_PlainText | _AnyObject | _OfSchema, Field(discriminator="type")] | None
+    ) = None
+
+    def stops(self) -> list[str]:
+        """The strings that end the answer."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    def schema_wanted(self) -> Any:
+        """The JSON schema that the answer has to fit, a dict or a bool; None for any text."""
+        match self.response_format:
+            case _AnyObject():
+                return {"type": "object"}
+            case _OfSchema(json_schema=named):
+                return named.wanted
+        return None
+
+    def likeliest(self) -> int | None:
+        """How many of the likeliest tokens are to be told for each; None to tell nothing."""
+        return None
+
+    def bias(self, vocabulary: int) -> dict[int, float]:
+        """What is added to the logits, by token.
+
+        Raises:
+            RequestError: 400, there is no such token of so many.
+        """
+        found = {}
+        for name, number in (self.logit_bias or {}).items():
+            if not (name.isascii() and name.isdigit() and int(name) < vocabulary):
+                message = f"logit_bias: {name!r} is no token of this model, 0 to {vocabulary - 1}"
+                raise RequestError(400, message, "logit_bias")
+            found[int(name)] = number
+        return found
 
     def asked_tokens(self) -> int | None:
         """How many tokens the answer may have at most; None where that is not said."""
@@ -114,6 +175,18 @@ class ChatForm(Form):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    def likeliest(self) -> int | None:
+        """How many of the likeliest tokens are to be told for each; None to tell nothing.
+
+        Raises:
+            RequestError: 400, some are asked for, and logprobs are not.
+        """
+        if self.top_logprobs and not self.logprobs:
+            raise RequestError(400, "top_logprobs needs logprobs to be true", "top_logprobs")
+        return self.top_logprobs or 0 if self.logprobs else None
 
     def asked_tokens(self) -> int | None:
         """How many tokens the answer may have at most; None where that is not said."""
@@ -126,6 +199,11 @@ class CompletionForm(Form):
 
     prompt: str
     suffix: str | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+
+    def likeliest(self) -> int | None:
+        """How many of the likeliest tokens are to be told for each; None to tell nothing."""
+        return self.logprobs
 
 
 _AForm = TypeVar("_AForm", bound=Form)
@@ -140,8 +218,10 @@ def checked(form: type[_AForm], body: Mapping[str, Any], bounds: Bounds) -> _AFo
     """
     given = dict(body)
     for name, neutral in form.neutral.items():
-        value = given.pop(name, None)
-        if value is not None and value != neutral and name not in form.model_fields:
+        value = given.get(name)
+        if value is None or (value == neutral and type(value) is type(neutral)):
+            given.pop(name, None)
+        elif name not in form.model_fields:
             raise RequestError(400, f"{name} is not supported by this server", name, "unsupported")
     for name in form.aside:
         given.pop(name, None)

@@ -7,6 +7,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,7 @@ class Server:
 
     def _made(self) -> tuple[Any, Engine]:
         settings = self._settings
+        start = time.perf_counter()
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         with tempfile.TemporaryDirectory() as made:
@@ -153,11 +155,12 @@ class Server:
             batch_tokens=settings.batch_tokens,
             cache_tokens=settings.cache_tokens,
         )
+        loading = time.perf_counter() - start
         before = compilations()
         prepared = prepare(model, sizes, options=settings.options)
         self._say(
-            f"{prepared.executables} sizes of batches in {prepared.seconds:.1f} s, "
-            f"{compilations() - before} compilations"
+            f"loaded in {loading:.1f} s; {prepared.executables} sizes of batches in "
+            f"{prepared.seconds:.1f} s, {compilations() - before} compilations"
         )
         gc.collect()
         gc.freeze()  # what is there stays: requests need not wait until it is looked at again

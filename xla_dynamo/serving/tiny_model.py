@@ -26,7 +26,7 @@ def write_tiny_model(folder: Path, seed: int = 0) -> None:
         folder: where to; it is made.
         seed: of the random weights.
     """
-    tokenizer = _byte_tokenizer()
+    tokenizer = byte_tokenizer()
     config = transformers.LlamaConfig(
         hidden_size=64,
         intermediate_size=128,
@@ -55,7 +55,7 @@ def write_tiny_model(folder: Path, seed: int = 0) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
+def byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
     """A token for each byte, and three more."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {letter: number for number, letter in enumerate(alphabet)}
