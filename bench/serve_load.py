@@ -1,21 +1,21 @@
 """Load on `xla-dynamo serve`: clients of mixed lengths, in streams, some of whom go away or err.
 
 `python -m bench.serve_load --clients 8 --seconds 30` starts a server of its own, by default of the
-tiny model, and checks each answer against `generate` alone. It serves once more with one request at
-a time, for the ratio. Run it alone on the machine.
+tiny model, and checks each answer against `generate` alone. It serves one request at a time first,
+for the ratio. `--end sigterm` and `--end sigkill` end the server in the middle of the load; behind
+SIGKILL it is started again. `--sweep 1 2 4 8` measures one number of clients after another, and
+`--picture FILE` draws them. Run it alone on the machine.
 """
 
 import argparse
 import asyncio
-import itertools
-import json
 import os
-import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,26 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
+from bench.serve_clients import (
+    Load,
+    percentile,
+    prompts_and_lengths,
+    quantile,
+    rate,
+    wrong,
+)
 from bench.timing import positive, set_threads
 
-PROMPTS = 12
-# Of a hundred requests: so many go away midway, are malformed, ask for a million tokens.
-LEAVES, ERRS, ASKS_TOO_MUCH = 6, 4, 2
+# Seconds until a server that was killed has to serve again.
+_AGAIN = 20
+_KINDS = ("streamed", "in one piece", "of a schema", "gone away", "malformed", "too much")
 
 
 class Server:
     """A server process, while it is loaded."""
 
     def __init__(self, folder: Path, arguments: list[str]) -> None:
-        """Start it, and wait until it is ready."""
+        """Start it, and wait until it is ready. The cache is in the folder."""
         cache = os.environ.get("XLA_DYNAMO_CACHE_DIR") or str(folder / "cache")
         command = [sys.executable, "-m", "xla_dynamo", "serve", "--port", "0", *arguments]
         environment = {**os.environ, "XLA_DYNAMO_CACHE_DIR": cache}
@@ -54,11 +62,17 @@ class Server:
         else:
             raise SystemExit(f"the server ended with status {self.process.wait()}")
         self.start_seconds = time.perf_counter() - start
-        self.memory = self.resident()
 
     def resident(self) -> int:
         """The memory that it has now, in bytes."""
         return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def compilations(self) -> float:
+        """How often it has compiled since it was ready."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
+            text = answer.read().decode()
+        families = {family.name: family for family in text_string_to_metric_families(text)}
+        return float(families["xla_dynamo:compilations_since_warm_up"].samples[0].value)
 
     def stop(self) -> int:
         """End it; returns the exit status."""
@@ -66,136 +80,143 @@ class Server:
         return self.process.wait(60)
 
 
-class Load:
-    """Clients of one server, and what they saw."""
+class Memory:
+    """What a server has, some time after a load has begun and at its end, in bytes."""
 
-    def __init__(self, port: int, prompts: list[str], lengths: list[int]) -> None:
-        """Take the prompts, and the lengths of the answers that are asked for."""
-        self.port, self.prompts, self.lengths = port, prompts, lengths
-        self.seen: Counter[str] = Counter()
-        self.answers: set[tuple[int, int, str]] = set()
-        self.tokens = 0
-        self.first: list[float] = []
-        self.between: list[float] = []
-        self.faults: list[str] = []
+    def __init__(self, server: Server, seconds: float) -> None:
+        """Take how long the load is: the first look is after a minute, or a fifth of it."""
+        self._server = server
+        self.after = min(60.0, seconds / 5)
+        self.early = self.late = self.compiled = 0.0
 
-    async def run(self, clients: int, seconds: float) -> float:
-        """Load the server for so long; returns how long it took."""
-        start = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            for number in range(clients):
-                group.create_task(self._client(random.Random(number), start + seconds))
-        return time.perf_counter() - start
-
-    async def _client(self, draw: random.Random, end: float) -> None:
-        while time.perf_counter() < end:
-            kind = draw.randrange(100)
-            number, tokens = draw.randrange(len(self.prompts)), draw.choice(self.lengths)
-            body: Any = {"prompt": self.prompts[number], "max_tokens": tokens, "temperature": 0}
-            if kind < ERRS:
-                body = draw.choice([b"{", b"[1]", b'{"prompt": 1}', b'{"prompt": "x", "n": -1}'])
-                await self._refused(body, "malformed")
-            elif kind < ERRS + ASKS_TOO_MUCH:
-                await self._refused({**body, "max_tokens": 10**6}, "too much")
-            else:
-                leaves = kind < ERRS + ASKS_TOO_MUCH + LEAVES
-                is_stream = leaves or draw.random() < 0.7
-                await self._answered({**body, "stream": is_stream}, number, tokens, leaves)
-
-    async def _send(self, body: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, int]:
-        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20)
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n"
-        kind = "Content-Type: application/json\r\nConnection: close\r\n\r\n"
-        writer.write((head + kind).encode() + raw)
-        status = int((await reader.readline()).split()[1])
-        await reader.readuntil(b"\r\n\r\n")
-        return reader, writer, status
-
-    async def _refused(self, body: Any, kind: str) -> None:
-        _, writer, status = await self._send(body)
-        writer.close()
-        self.seen[kind] += 1
-        if not 400 <= status < 500:
-            self.faults.append(f"{kind}: status {status}")
-
-    async def _answered(self, body: Any, number: int, tokens: int, leaves: bool) -> None:
-        asked = time.perf_counter()
-        reader, writer, status = await self._send(body)
-        if status != 200:
-            self.faults.append(f"status {status}: {(await reader.read()).decode()}")
-        elif leaves:
-            await reader.readline()
-            self.seen["gone away"] += 1
-        elif body["stream"]:
-            text, last = "", asked
-            async for line in reader:
-                if line.startswith(b"data: {"):
-                    now = time.perf_counter()
-                    (self.first if last == asked else self.between).append(now - last)
-                    last = now
-                    told = json.loads(line[6:])
-                    text += told["choices"][0]["text"]
-                    self.tokens += (told.get("usage") or {}).get("completion_tokens", 0)
-            self._done("streamed", number, tokens, text)
-        else:
-            told = json.loads((await reader.read()).partition(b"{")[2].join([b"{", b""]))
-            self.tokens += told["usage"]["completion_tokens"]
-            self._done("in one piece", number, tokens, told["choices"][0]["text"])
-        writer.close()
-
-    def _done(self, kind: str, number: int, tokens: int, text: str) -> None:
-        self.seen[kind] += 1
-        self.answers.add((number, tokens, text))
+    async def watch(self) -> None:
+        """Take the first look in time, and others until it is cancelled."""
+        await asyncio.sleep(self.after)
+        self.early = self._server.resident()
+        while True:
+            self.late = self._server.resident()
+            self.compiled = await asyncio.to_thread(self._server.compilations)
+            await asyncio.sleep(0.5)
 
 
-def percentile(samples: list[float], percent: int) -> str:
-    """In milliseconds, as text."""
-    ordered = sorted(samples)
-    return f"{1e3 * ordered[len(ordered) * percent // 100]:.1f}" if ordered else "-"
+async def loaded(server: Server, load: Load, options: argparse.Namespace) -> Memory:
+    """Load a server as the options say, to its end if that is wanted."""
+    memory = Memory(server, options.seconds)
+    watching = asyncio.create_task(memory.watch())
+    if options.end == "after":
+        await load.run(options.clients, options.seconds)
+    else:
+        number = signal.SIGTERM if options.end == "sigterm" else signal.SIGKILL
+
+        def end() -> None:
+            watching.cancel()
+            server.process.send_signal(number)
+
+        await load.run_until(options.clients, options.seconds, end)
+    watching.cancel()
+    return memory
 
 
-def compilations(port: int) -> float:
-    """How often the server has compiled since it was ready."""
-    import urllib.request
+def end_of(server: Server, load: Load, options: argparse.Namespace, again: Any) -> list[str]:
+    """End the server, or see how it has ended; prints what happened, and returns what is wrong."""
+    if options.end == "after":
+        status = server.stop()
+        print(f"ends with status {status}")
+        return [f"exit status {status}"] if status else []
+    status = server.process.wait(60)
+    assert load.ended is not None
+    seconds = time.perf_counter() - load.ended
+    if options.end == "sigterm":
+        print(f"SIGTERM under load: ends in {seconds:.1f} s with status {status}; of what was "
+              f"begun, {len(load.lost)} lost")  # fmt: skip
+        return [f"exit status {status}"] if status else []
+    load.lost.clear()  # with the process: what counts is how soon there is another
+    start = time.perf_counter()
+    server = again()
+    first = Load(server.port, load.prompts, load.lengths)
+    asyncio.run(first.run(1, 0.0001))
+    seconds = time.perf_counter() - start
+    print(f"SIGKILL under load: serves again in {seconds:.1f} s ({server.said})")
+    late = [f"served again in {seconds:.1f} s, not {_AGAIN}"] if seconds > _AGAIN else []
+    return late + first.lost + ([f"exit status {s}"] if (s := server.stop()) else [])
 
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        text = answer.read().decode()
-    families = {family.name: family for family in text_string_to_metric_families(text)}
-    return float(families["xla_dynamo:compilations_since_warm_up"].samples[0].value)
+
+def swept(server: Server, loads: dict[int, Load], seconds: float, picture: Path | None) -> None:
+    """Measure one number of clients after another, print a table, and draw it."""
+    table = Table(title=f"xla-dynamo serve by clients, {seconds:g} s each; milliseconds")
+    names = ("clients", "tokens a second", "first, p50", "p99", "between, p50", "p99")
+    for name in names:
+        table.add_column(name, justify="right")
+    for clients, load in loads.items():
+        asyncio.run(load.run(clients, seconds))
+        times = [percentile(s, p) for s in (load.first, load.between) for p in (50, 99)]
+        table.add_row(str(clients), f"{rate(load):.0f}", *times)
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
+    if picture is not None:
+        draw(loads, picture)
 
 
-def wrong(loads: list[Load], folder: Path) -> list[str]:
-    """The answers that are not those of `generate` alone."""
-    import torch
-    import transformers
+def draw(loads: dict[int, Load], picture: Path) -> None:
+    """Draw throughput and latency by the number of clients."""
+    import matplotlib
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    prompts, most = loads[0].prompts, max(loads[0].lengths)
-    longest: dict[int, list[int]] = {}
-    found = []
-    for number, tokens, text in sorted(set().union(*(load.answers for load in loads))):
-        if number not in longest:
-            ids = tokenizer(prompts[number], return_tensors="pt")
-            with torch.no_grad():
-                whole = model.generate(**ids, max_new_tokens=most, do_sample=False)
-            longest[number] = whole[0, ids["input_ids"].shape[1] :].tolist()
-        expected = tokenizer.decode(longest[number][:tokens], skip_special_tokens=True)
-        if text != expected:
-            found.append(f"prompt {number}, {tokens} tokens: {text!r}, not {expected!r}")
-    return found
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    clients = list(loads)
+    left.plot(clients, [rate(load) for load in loads.values()], "o-")
+    left.set(ylabel="tokens a second", ylim=(0, None), title="throughput")
+    for name, color in (("first", "C1"), ("between", "C2")):
+        label = "first token" if name == "first" else "between tokens"
+        for percent, style in ((50, "o-"), (99, "o--")):
+            times = [1e3 * quantile(getattr(load, name), percent) for load in loads.values()]
+            right.plot(clients, times, style, color=color, label=f"{label}, p{percent}")
+    right.set(ylabel="milliseconds", yscale="log", title="latency")
+    right.legend(fontsize="small")
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(clients, [str(n) for n in clients])
+        axes.set_xlabel("clients")
+        axes.grid(alpha=0.3)
+    figure.savefig(picture, metadata={"Date": None} if picture.suffix == ".svg" else None)
+
+
+def parsed() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--model", type=Path, help="a folder; without, the tiny model")
+    add("--clients", type=positive, default=8)
+    add("--seconds", type=float, default=30.0)
+    add("--longest", type=positive, default=256, help="tokens of a request")
+    add("--requests", type=positive, default=8, help="in a batch")
+    ends = ("after", "sigterm", "sigkill")
+    add("--end", choices=ends, default="after", help="of the server: after the load, or in it")
+    add("--sweep", type=positive, nargs="+", metavar="CLIENTS", help="instead: one after another")
+    add("--picture", type=Path, metavar="FILE", help="of the sweep, as .svg or .png")
+    return parser.parse_args()
+
+
+def report(load: Load, one: Load, options: argparse.Namespace, server: Server) -> None:
+    """Print what the clients saw."""
+    seconds = f"{options.seconds:g} s, starts in {server.start_seconds:.0f} s"
+    table = Table(title=f"xla-dynamo serve, {seconds}")
+    for column in ("", f"{options.clients} clients", "1 client"):
+        table.add_column(column, justify="right" if column else "left")
+    for kind in _KINDS:
+        table.add_row(f"requests {kind}", *(str(each.seen[kind]) for each in (load, one)))
+    table.add_row("tokens a second", *(f"{rate(each):.0f}" for each in (load, one)))
+    for name, text in (("first", "first token"), ("between", "between tokens")):
+        for percent in (50, 99):
+            times = [percentile(getattr(each, name), percent) for each in (load, one)]
+            table.add_row(f"{text}, p{percent}, ms", *times)
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
 
 
 def main() -> int:
     """Load a server, and print what came of it; returns 1 where something was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, help="a folder; without, the tiny model")
-    parser.add_argument("--clients", type=positive, default=8)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--longest", type=positive, default=256, help="tokens of a request")
-    parser.add_argument("--requests", type=positive, default=8, help="in a batch")
-    options = parser.parse_args()
+    options = parsed()
     with tempfile.TemporaryDirectory() as made:
         folder = options.model or Path(made) / "tiny"
         if not options.model:
@@ -203,49 +224,45 @@ def main() -> int:
 
             write_tiny_model(folder)
             set_threads(1)  # which is faster for a model so small
-        draw = random.Random(0)
-        letters = "abcdefghij klmnopqrst uvwxyz. "
-        half = options.longest // 2
-        sizes = itertools.islice(itertools.cycle([half // 16, half // 4, half - 1]), PROMPTS)
-        prompts = ["".join(draw.choices(letters, k=max(n, 2))) for n in sizes]
-        lengths = [1, half // 8, half // 2, half]
+        prompts, lengths = prompts_and_lengths(options.longest)
         common = ["--model", str(folder), "--longest", str(options.longest)]
         common += ["--requests", str(options.requests), "--batch-tokens", str(8 * options.requests)]
-        server = Server(Path(made), common)
-        load = Load(server.port, prompts, lengths)
-        seconds = asyncio.run(load.run(options.clients, options.seconds))
-        one = Load(server.port, prompts, lengths)
-        one_seconds = asyncio.run(one.run(1, options.seconds / 3))
-        compiled, memory = compilations(server.port), server.resident()
-        status = server.stop()
-        faults = load.faults + one.faults + wrong([load, one], folder)
-    table = Table(
-        title=f"xla-dynamo serve, {options.seconds:g} s, starts in {server.start_seconds:.0f} s"
-    )
-    for column in ("", f"{options.clients} clients", "1 client"):
-        table.add_column(column, justify="right" if column else "left")
-    pairs = [(load, seconds), (one, one_seconds)]
-    for kind in ("streamed", "in one piece", "gone away", "malformed", "too much"):
-        table.add_row(f"requests {kind}", *(str(each.seen[kind]) for each, _ in pairs))
-    table.add_row("tokens a second", *(f"{each.tokens / s:.0f}" for each, s in pairs))
-    for percent in (50, 99):
-        table.add_row(
-            f"first token, p{percent}, ms", *(percentile(each.first, percent) for each, _ in pairs)
+
+        def started() -> Server:
+            return Server(Path(made), common)
+
+        server = started()
+        if options.sweep:
+            loads = {n: Load(server.port, prompts, lengths) for n in options.sweep}
+            swept(server, loads, options.seconds, options.picture)
+            return judged(list(loads.values()), folder, [f"{s}" for s in [server.stop()] if s])
+        one, load = (Load(server.port, prompts, lengths) for _ in range(2))
+        asyncio.run(one.run(1, max(options.seconds / 10, 3)))
+        memory = asyncio.run(loaded(server, load, options))
+        report(load, one, options, server)
+        sizes = f"{memory.early / 1e6:.0f} MB after {memory.after:.0f} s, {memory.late / 1e6:.0f}"
+        print(
+            f"throughput: {rate(load) / rate(one):.2f} of one request at a time; memory: {sizes} "
+            f"at the end; compilations: {memory.compiled:.0f}"
         )
-    for percent in (50, 99):
-        table.add_row(
-            f"between tokens, p{percent}, ms",
-            *(percentile(each.between, percent) for each, _ in pairs),
-        )
-    rate = (load.tokens / seconds) / max(one.tokens / one_seconds, 1e-9)
-    grown = (memory - server.memory) / 1e6
-    Console(width=None if sys.stdout.isatty() else 100).print(table)
-    print(f"throughput: {rate:.2f} of one request at a time; memory: {grown:+.0f} MB of "
-          f"{server.memory / 1e6:.0f}; compilations: {compiled:.0f}; exit status: {status}; "
-          f"wrong: {len(faults)}")  # fmt: skip
+        others = end_of(server, load, options, started)
+        if memory.compiled:
+            others.append(f"{memory.compiled:.0f} compilations under load")
+        return judged([load, one], folder, others)
+
+
+def judged(loads: list[Load], folder: Path, others: list[str]) -> int:
+    """Print what was lost, truncated, mixed up or wrong; returns 1 if anything was."""
+    found = wrong(loads, folder)
+    lost = [text for load in loads for text in load.lost]
+    found["wrong"] += [text for load in loads for text in load.faults]
+    answers = sum(load.seen[kind] for load in loads for kind in _KINDS[:3])
+    counts = ", ".join(f"{kind}: {len(texts)}" for kind, texts in found.items())
+    print(f"of {answers} answers lost: {len(lost)}, {counts}")
+    faults = [*lost, *(text for texts in found.values() for text in texts), *others]
     for fault in faults[:10]:
         print(fault)
-    return 1 if faults or compiled or status else 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
