@@ -9,6 +9,8 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 
 from tests.compiling import compiled_anew
 from xla_dynamo.dynamo.paged_cache import trace_paged_caches
+from xla_dynamo.execution.precompile import precompile
+from xla_dynamo.variants.meanwhile import compiling_ahead
 
 pytestmark = [pytest.mark.usefixtures("others_may_warn")]
 
@@ -171,3 +173,23 @@ def test_inputs_that_change_do_so_before_an_effect_that_prints(capfd):
         assert torch.equal(run(x), torch.full((n,), 2.0))
         assert torch.equal(x, torch.ones(n))
     assert capfd.readouterr().out.count("done") == 2
+
+
+@pytest.mark.parametrize("buckets", ["auto", "exact"])
+def test_compiling_ahead_writes_no_rows(buckets):
+    def f(x, index, rows):
+        torch.ops.xla.write_rows(x, index, rows + 1)
+        return rows * 3
+
+    torch._dynamo.reset()
+    run = torch.compile(f, backend="openxla", dynamic=True, options={"buckets": buckets})
+    x = torch.ones(64, 2)
+    calls = [[x, torch.arange(n), torch.ones(n, 2)] for n in (3, 9)]
+    with torch.no_grad():
+        assert precompile(run, shapes=calls).executables > 0
+        x = torch.ones(64, 2)
+        with compiling_ahead():
+            assert torch.equal(run(x, *calls[0][1:]), torch.zeros(3, 2))
+        assert torch.equal(x, torch.ones(64, 2))
+        assert torch.equal(run(x, *calls[0][1:]), torch.full((3, 2), 3.0))
+        assert torch.equal(x[:4], torch.tensor([[2.0, 2]] * 3 + [[1, 1]]))

@@ -5,45 +5,14 @@ if it is a result of the graph; then torch calls the operator when the program i
 """
 
 import operator
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.calls.calls import BoxedGraph, Call, run_effects
 from xla_dynamo.graphs.nodes import is_plain_effect, with_effects, writes_input
 from xla_dynamo.programs.program import Effect, Output
 
 Node: TypeAlias = torch.fx.Node
-
-
-class EffectfulGraph(BoxedGraph):
-    """A graph as it was, by the one that `take_effects` left.
-
-    Attributes:
-        pure: the graph that was left.
-        effects: what was taken out of it.
-    """
-
-    def __init__(self, pure: BoxedGraph, effects: Sequence[Effect]) -> None:
-        super().__init__(_with_effects_behind(pure.call, effects), pure.chosen_strides)
-        self.pure, self.effects = pure, tuple(effects)
-
-
-def _with_effects_behind(call: Call, effects: Sequence[Effect]) -> Call:
-    """The call of a graph as it was, by the call of the one that `take_effects` left."""
-    given = [output for effect in effects for output in effect.outputs]
-    needed = {output.input for output in given if output.input is not None}
-    added = len({output.result for output in given if output.result is not None})
-
-    def run(args: list[Any]) -> list[Any]:
-        inputs = {index: args[index] for index in needed}
-        results = call(args)
-        run_effects(effects, results, inputs)
-        del results[len(results) - added :]
-        return results
-
-    return run
 
 
 def take_effects(gm: torch.fx.GraphModule) -> list[Effect]:

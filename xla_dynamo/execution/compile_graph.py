@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from xla_dynamo.calls.calls import BoxedGraph, Call
-from xla_dynamo.calls.effects import EffectfulGraph, take_effects
+from xla_dynamo.calls.effects import take_effects
 from xla_dynamo.events import CompilationRecord, log_event
 from xla_dynamo.execution.compiled_graph import CompiledGraph
+from xla_dynamo.execution.effectful_graph import EffectfulGraph
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.execution.split_graph import Part, SplitGraph
 from xla_dynamo.execution.traced_strides import taking_strides

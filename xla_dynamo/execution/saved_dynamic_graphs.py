@@ -11,10 +11,10 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from xla_dynamo.calls.calls import BoxedGraph, Call
-from xla_dynamo.calls.effects import EffectfulGraph
 from xla_dynamo.errors import StorageError
 from xla_dynamo.events import CompilationRecord, log_event
 from xla_dynamo.execution.compiled_graph import CompiledGraph
+from xla_dynamo.execution.effectful_graph import EffectfulGraph
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.graphs.dynamic_sizes import NotBounded
 from xla_dynamo.graphs.request import Request

@@ -19,10 +19,11 @@ T = TypeVar("T")
 
 
 class _Ahead(threading.local):
-    """Whether the calls of a thread only begin to compile, and what they have begun."""
+    """Whether the calls of a thread only begin to compile; what they have begun, and need not make."""
 
     begun: list[Future] | None = None
     only_looks = False
+    unread = 0
 
 
 _ahead = _Ahead()
@@ -49,6 +50,16 @@ def is_ahead() -> bool:
     return _ahead.begun is not None
 
 
+@contextlib.contextmanager
+def nobody_reads_the_last(results: int) -> Iterator[None]:
+    """Calls in this thread that only begin to compile need not make so many of their results."""
+    before, _ahead.unread = _ahead.unread, results
+    try:
+        yield
+    finally:
+        _ahead.unread = before
+
+
 def only_looks() -> bool:
     """Whether calls in this thread only show which sizes are to come."""
     return _ahead.only_looks
@@ -69,7 +80,9 @@ class Meanwhile:
     @functools.cached_property
     def _placeholders(self) -> Call | None:
         # Where torch has no memory to run a graph in, it has none for placeholders either.
-        return None if self._eager is None else placeholder_call(self._source.gm)
+        if self._eager is None:
+            return None
+        return placeholder_call(self._source.gm, lambda: _ahead.unread)
 
     def ahead(self) -> Call | None:
         """The call that computes nothing, if calls in this thread only begin to compile."""

@@ -1,6 +1,6 @@
 """Zeros of the sizes of a graph's results, for calls that only compile."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -10,12 +10,17 @@ from xla_dynamo.calls.calls import Call
 from xla_dynamo.graphs.sizes import values_at
 
 
-def placeholder_call(gm: torch.fx.GraphModule) -> Call:
-    """A call that computes nothing: its results are zeros, or inputs where they are inputs."""
+def placeholder_call(gm: torch.fx.GraphModule, unread: Callable[[], int] = lambda: 0) -> Call:
+    """A call that computes nothing: its results are zeros, or inputs where they are inputs.
+
+    `unread` says how many of the last results nobody reads, which are None.
+    """
     placeholders = gm.graph.find_nodes(op="placeholder")
-    results: Any = gm.graph.output_node().args[0]
+    all_results: Any = gm.graph.output_node().args[0]
 
     def call(args: list[Any]) -> list[Any]:
+        none = [None] * unread()
+        results = all_results[: len(all_results) - len(none)]
         given = dict(zip(placeholders, args, strict=True))
         fakes = {node: node.meta.get("val") for node in results if isinstance(node, torch.fx.Node)}
         symbols = _symbols([node.meta.get("val") for node in placeholders], args)
@@ -25,7 +30,7 @@ def placeholder_call(gm: torch.fx.GraphModule) -> Call:
             values = values_at(gm, args)
             made = {node: _zeros(values[node], {}) for node in fakes}
         args.clear()
-        return [given.get(node, made.get(node, node)) for node in results]
+        return [*(given.get(node, made.get(node, node)) for node in results), *none]
 
     return call
 
