@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class _Ahead(threading.local):
-    """Whether the calls of a thread only begin to compile; what they have begun, and need not make."""
+    """What the calls of a thread that only begin to compile have begun, and need not make."""
 
     begun: list[Future] | None = None
     only_looks = False
