@@ -209,3 +209,44 @@ def test_bias_and_penalties(served, alone):
     letter = alone.tokenizer.convert_tokens_to_ids("q")
     how = {"logit_bias": {str(letter): 100}, "max_tokens": 5}
     assert answered(served, PATHS[1], **how)[0] == "qqqqq"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_several_choices(served, path):
+    """Each is what its seed alone gives, in one piece and in streams, of which one is cut."""
+    asked = {"messages": MESSAGES} if "chat" in path else {"prompt": "once"}
+    how = {**asked, "temperature": 1.5, "max_tokens": 15, "stop": "a"}
+    alone = [answered(served, path, **how, seed=7 + n) for n in range(3)]
+    assert len({text for text, _ in alone}) == 3
+    status, found = served.ask(path, {**how, "seed": 7, "n": 3})
+    assert status == 200, found
+    texts = [c["message"]["content"] if "chat" in path else c["text"] for c in found["choices"]]
+    assert texts == [text for text, _ in alone]
+    assert [choice["index"] for choice in found["choices"]] == [0, 1, 2]
+    ends = [choice["finish_reason"] for choice in found["choices"]]
+    assert ends == [last["finish_reason"] for _, last in alone]
+    used = sum(last["usage"]["completion_tokens"] for _, last in alone)
+    assert found["usage"]["completion_tokens"] == used
+    *pieces, end = events(served.send(path, {**how, "seed": 7, "n": 3, "stream": True})[1])
+    assert end == "[DONE]"
+    assert len({piece["id"] for piece in pieces}) == 1
+    texts = [""] * 3
+    for piece in pieces:
+        (choice,) = piece["choices"]
+        text = choice["delta"].get("content") if "chat" in path else choice["text"]
+        texts[choice["index"]] += text or ""
+    assert texts == [text for text, _ in alone]
+
+
+def test_all_choices_end_with_their_client(served):
+    before = served.metrics()
+    connection, response = served.send(
+        PATHS[0], {"prompt": "leave", "max_tokens": 120, "n": 3, "stream": True, "temperature": 0}
+    )
+    response.readline()
+    connection.sock.close()
+    connection.close()
+    response.close()
+    aborted = "vllm:request_success_total{abort}"
+    served.until(lambda: served.metrics()[aborted] == before[aborted] + 3)
+    served.until(lambda: served.metrics()["vllm:num_requests_running"] == 0)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformers.cli.serving.utils import CBWorkerDeadError
@@ -39,6 +39,7 @@ class Engine:
         self._work: dict[str, _Work] = {}
         self._held: dict[str, dict[str, Any]] = {}
         self.asked: dict[str, Choosing] = {}
+        self._choices: dict[str, list[str]] = {}
         self._manager.runner.watchers.append(measurements.tokens_came)
         self._watch_lookups()
         watch = measurements.watch
@@ -90,6 +91,10 @@ class Engine:
         is_well = self.background_thread_status.can_accept_new_requests() is None
         return is_well and self._manager.is_running()
 
+    def begin_choices(self, request_id: str, names: Sequence[str]) -> None:
+        """Say which requests here are one of HTTP, so that they are cancelled with it."""
+        self._choices[request_id] = list(names)
+
     def add_request(
         self,
         input_ids: list[int],
@@ -137,6 +142,9 @@ class Engine:
 
     def cancel_request(self, request_id: str) -> None:
         """Stop the work on a request that has not ended; nobody gets its results."""
+        for name in self._choices.pop(request_id, ()):
+            if name != request_id:
+                self.cancel_request(name)
         self.asked.pop(request_id, None)
         router = self._manager.output_router
         with router._lock:

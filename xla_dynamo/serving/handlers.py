@@ -20,6 +20,7 @@ from transformers.cli.serving.utils import (
 )
 
 from xla_dynamo.serving import logprobs
+from xla_dynamo.serving.choices import events_of, merged_bodies, merged_streams
 from xla_dynamo.serving.engine import Engine
 from xla_dynamo.serving.grammars import Grammars, SchemaError
 from xla_dynamo.serving.request_forms import (
@@ -186,19 +187,42 @@ class _Checked(BaseHandler):
             RequestError: it asks for something that is wrong, or too much.
         """
         form = checked(self.form, body, self._bounds)
+        number = form.n or 1
+        names = [f"{request_id}-{i}" for i in range(number)] if number > 1 else [request_id]
+        self._engine.begin_choices(request_id, names)
+        tasks = [
+            asyncio.ensure_future(self._choice(form, name, number))
+            for number, name in enumerate(names)
+        ]
+        try:
+            responses = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:  # those that one which has failed has left
+                task.cancel()
+        if isinstance(responses[0], StreamingResponse):
+            streams = [response.body_iterator for response in responses]
+            parts = streams[0] if len(streams) == 1 else merged_streams(streams, request_id)
+            return StreamingResponse(_with_end(parts), media_type="text/event-stream")
+        if len(responses) == 1:
+            return responses[0]
+        return JSONResponse(merged_bodies([json.loads(r.body) for r in responses], request_id))
+
+    async def _choice(self, form: Form, request_id: str, number: int) -> Any:
+        """The answer with one choice."""
         choosing = await self._choosing(form)
         self._engine.asked[request_id] = choosing
         plain = form.model_dump(exclude_none=True, include=set(_OF_TRANSFORMERS))
         plain["max_tokens"] = form.asked_tokens()
+        if form.seed is not None:
+            plain["seed"] = form.seed_of(number)
         try:
             response = await super().handle_request(plain, request_id)  # type: ignore[misc]
         except (jinja2.TemplateError, ValueError, KeyError, TypeError) as error:
             # A chat template raises what it likes, and does not know all roles and contents.
             message = f"the messages do not fit the model's chat template: {error}"
             raise RequestError(400, message, "messages") from error
-        if isinstance(response, StreamingResponse):
-            response.body_iterator = _with_end(response.body_iterator)
-        elif choosing.stops is not None or choosing.top is not None:
+        is_whole = not isinstance(response, StreamingResponse)
+        if is_whole and (choosing.stops is not None or choosing.top is not None):
             told = json.loads(response.body)
             self._complete(told["choices"][0], choosing)
             return JSONResponse(told)
@@ -263,8 +287,8 @@ class _Checked(BaseHandler):
 
 async def _with_end(parts: Any) -> AsyncIterator[Any]:
     """The events of a stream, and the one that says to OpenAI's clients that it is over."""
-    async with contextlib.aclosing(parts):
-        async for part in parts:
+    async with contextlib.aclosing(events_of(parts)) as events:
+        async for part in events:
             if part.startswith(_ERROR):  # a text that is not quoted as JSON has it
                 message = part.removeprefix(_ERROR).rstrip().removesuffix('"}')
                 yield f"data: {json.dumps(error_body(500, message))}\n\n"

@@ -9,6 +9,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 _SEEDS = 1 << 63
+_MOST_CHOICES = 8
 
 
 class RequestError(Exception):
@@ -92,7 +93,6 @@ class Form(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
     # What is asked for as if it were not: accepted where it changes nothing.
     neutral: ClassVar[Mapping[str, Any]] = {
-        "n": 1,
         "best_of": 1,
         "logprobs": False,
         "top_logprobs": 0,
@@ -108,6 +108,7 @@ class Form(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     seed: Annotated[int, Field(ge=-_SEEDS, lt=_SEEDS)] | None = None
+    n: Annotated[int, Field(ge=1, le=_MOST_CHOICES)] | None = None
     stream: bool | None = None
     stream_options: dict[str, bool] | None = None
     stop: _Stop | Annotated[list[_Stop], Field(max_length=4)] | None = None
@@ -130,6 +131,12 @@ class Form(BaseModel):
             case _OfSchema(json_schema=named):
                 return named.wanted
         return None
+
+    def seed_of(self, number: int) -> int | None:
+        """The seed of a choice, by its number; that of the first is the request's."""
+        if self.seed is None or number == 0:
+            return self.seed
+        return (self.seed + number) % _SEEDS
 
     def likeliest(self) -> int | None:
         """How many of the likeliest tokens are to be told for each; None to tell nothing."""
