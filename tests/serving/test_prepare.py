@@ -59,6 +59,23 @@ def test_sliding_windows_and_full_attention_in_one_model():
     assert prepared.compilations() == 0
 
 
+def test_one_size_of_batches(tmp_path):
+    """Nothing is dynamic then, and what comes is padded to that size."""
+    alone = Alone(tmp_path)
+    prepared = prepare(alone.model, Sizes(30, 2, 4, 32, page=16))
+    assert prepared.executables == 1
+    prepared.manager.start()
+    prompts = [alone.tokenizer(text)["input_ids"] for text in ("a", "some longer one")]
+    try:
+        found = generated(prepared, prompts, 10)
+    finally:
+        prepared.manager.stop()
+    texts = [alone.tokenizer.decode(tokens) for tokens in found]
+    like = Alone(tmp_path)
+    assert texts == [like.completed(text, 10) for text in ("a", "some longer one")]
+    assert prepared.compilations() == 0
+
+
 def test_bounds():
     sizes = Sizes.of(transformers.LlamaConfig(max_position_embeddings=512))
     assert sizes == Sizes(512, 16, 256, 2048)
@@ -74,6 +91,7 @@ def test_bounds():
         ((64, 1, 16, 64), "requests must be at least 2"),
         ((64, 16, 16, 64), "batch_tokens must be more than requests"),
         ((64, 4, 16, 63), "cache_tokens must be at least longest"),
+        ((32, 4, 16, 32), "cache_tokens must be more than page"),
     ],
 )
 def test_sizes_that_do_not_go_together(sizes, said):

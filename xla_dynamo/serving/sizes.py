@@ -52,6 +52,12 @@ class Sizes:
                 f"{self.cache_tokens} is less than {self.longest}"
             )
 
+        if self.cache_tokens <= self.page:
+            raise OptionError(
+                f"cache_tokens must be more than page, since a request that begins a page holds "
+                f"another one: {self.cache_tokens} is not more than {self.page}"
+            )
+
     @classmethod
     def of(
         cls,
