@@ -43,7 +43,11 @@ _NAMED = torch.dtype | torch.layout | torch.memory_format | torch.device
 # Operators whose decompositions are torch's or ours.
 _OF_TORCH = ("aten", "prims")
 # Operators of ours whose arguments say all that they do; what they run is in `sources`.
-_OF_OURS = ("xla.write_rows", "xla.write_rows.default")
+_OF_OURS = tuple(
+    f"xla.{name}{overload}"
+    for name in ("paged_attention", "write_rows")
+    for overload in ("", ".default")
+)
 # Those that a function of torch's may be traced to.
 _REACHED = (*_OF_TORCH, "prim", "rngprims", "mkldnn", "mkl", "onednn", "quantized", "higher_order")
 
