@@ -24,6 +24,7 @@ from bench.decode import bytes_read, read_bandwidth
 from bench.models import build
 from bench.timing import add_settings, positive, set_threads
 
+MODELS = ("gpt2", "llama", "qwen3")
 _SHORT = 4  # tokens of the shorter run
 Run = Callable[..., torch.Tensor]
 
@@ -103,7 +104,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     every = ["eager", "inductor", "openxla"]
-    parser.add_argument("--models", nargs="+", default=["gpt2", "llama", "qwen3"])
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--backends", nargs="+", default=every, choices=every)
     parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8])
     parser.add_argument("--prompts", nargs="+", type=positive, default=[32, 512])

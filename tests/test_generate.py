@@ -178,8 +178,8 @@ def test_options_are_the_backends():
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {"assistant_model": "a model"},
-        {"prompt_lookup_num_tokens": 3},
+        {"assistant_early_exit": 1},
+        {"use_mtp": True},
         {"cache_implementation": "dynamic"},
         {"use_cache": False},
         {"past_key_values": "a cache"},
