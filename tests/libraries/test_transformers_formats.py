@@ -124,3 +124,8 @@ def test_torchao_packs_what_was_dequantized(name, tmp_path):
     (main,) = re.findall(r"func.func public @main\((.*?)\) ->", executable.stablehlo, re.DOTALL)
     layers = sum(isinstance(layer, torch.nn.Linear) for layer in model.modules())
     assert len(re.findall(r"tensor<\d+x\d+xu?i8>", main)) == layers
+
+
+def test_other_models_and_kinds_have_no_gguf_file(tmp_path):
+    with pytest.raises(ValueError, match="no GGUF file of a llama in int2: take one of llama"):
+        gguf_file.write(llama(), tmp_path / "model.gguf", "int2")
