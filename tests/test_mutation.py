@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tests.compiling import assert_matches_eager, compiled, compiled_anew
-from xla_dynamo.memory import donated_inputs
+from xla_dynamo.memory import donated_inputs, overlaps
+from xla_dynamo.memory.overlaps import Apartness
 from xla_dynamo.runtime.buffers import donates_in_place
 from xla_dynamo.runtime.clients import placement_at
 
@@ -115,9 +116,7 @@ def test_lazy_conjugates():
 
 def test_overlap_is_seen():
     def apart(donated, read):
-        spans = donated_inputs.DonatedInputs.__new__(donated_inputs.DonatedInputs)
-        spans._apart, spans._read, spans._constants = [], range(len(read)), []
-        return spans._are_apart(donated, read)
+        return Apartness(gaps_count=True).holds(donated, read)
 
     x = torch.zeros(100)
     assert apart([x[:50]], [x[50:]])
@@ -127,6 +126,28 @@ def test_overlap_is_seen():
     assert not apart([x], [x[10:20]])
     assert not apart([x, x[3:5]], [])
     assert apart([x[3:3]], [x])
+
+
+def test_only_what_has_moved_is_looked_at(monkeypatch):
+    """Before, between, behind and inside of what is changed, as sorted by where it ends."""
+    x, looked = torch.zeros(100), []
+    monkeypatch.setattr(overlaps, "are_apart", lambda *_, **__: looked.append(1) or False)
+    whole, apart = overlaps.are_apart, Apartness()
+    monkeypatch.undo()
+    changed = [x[20:40], x[60:80], x[22:30:3]]
+    assert not Apartness().holds(changed, [x[:5]])  # the last one is inside of the first
+    changed.pop()
+    assert apart.holds(changed, [x[:5], x[5:8]])
+    monkeypatch.setattr(overlaps, "are_apart", whole)
+    for first in (0, 10, 15, 40, 55, 80, 95):
+        assert apart.holds(changed, [x[first : first + 5], x[5:8]])
+        assert apart.holds(changed, [x[first : first + 5], x[80:80]])
+    assert not looked
+    for first in (16, 20, 30, 39, 56, 60, 79):
+        assert not apart.holds(changed, [x[first : first + 5], x[5:8]])
+    assert len(looked) == 7
+    assert not apart.holds([x[21:40], x[60:80]], [x[:5], x[5:8]])
+    assert len(looked) == 8
 
 
 def test_the_same_tensor_twice():

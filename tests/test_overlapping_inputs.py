@@ -6,9 +6,11 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import xla_dynamo
 from tests.compiling import compiled, compiled_anew, leaf
+from xla_dynamo.memory import overlaps
 from xla_dynamo.memory.overlaps import are_apart
 from xla_dynamo.runtime import metrics
 
@@ -225,3 +227,31 @@ def test_inputs_of_the_first_call_are_not_held(with_gradient, dynamic):
         result.sum().backward()
     gc.collect()
     assert [a() for a in alive] == [None, None]
+
+
+def test_beside_wrappers_only_what_has_moved_is_looked_at(monkeypatch):
+    """A step of decoding: a cache that changes, quantized weights, and a new position each time."""
+    looked, real = [], overlaps.are_apart
+
+    def counted(changed, others, **how):
+        looked.append(len(changed))
+        return real(changed, others, **how)
+
+    def step(cache, weight, x):
+        cache.add_(x)
+        return weight + cache
+
+    monkeypatch.setattr(overlaps, "are_apart", counted)
+    weight = TwoTensor(torch.ones(64), torch.zeros(64))
+    cache, run, places = torch.zeros(64), compiled_anew(step), torch.arange(640.0).view(10, 64)
+    with torch.no_grad():
+        for place in places:
+            run(cache, weight, place)
+        assert torch.equal(cache, places.sum(0))
+        assert looked == [1, 1]  # the graph's call, and the program's
+        before = metrics.counter_value("EagerOverlappingInputs") or 0
+        result = run(cache, weight, cache[:])
+        assert torch.equal(cache, 2 * places.sum(0))
+        assert torch.equal(result.a, 1 + cache)
+        run(cache, TwoTensor(cache, torch.zeros(64)), places[0])
+    assert metrics.counter_value("EagerOverlappingInputs") == before + 2

@@ -50,6 +50,7 @@ from xla_dynamo.execution.overlapping_calls import in_eager_if_overlapping
 from xla_dynamo.execution.saved_programs import SavedPrograms, write_entry
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import offset_inputs
+from xla_dynamo.graphs.wrappers import plain_tensors
 from xla_dynamo.lowerings.passes import manager
 from xla_dynamo.options import Options
 from xla_dynamo.programs.program import Program
@@ -220,13 +221,14 @@ def compile_torch_graph(
         )
 
     changed: set[int] = set()
-    count = len(example_inputs)  # what lives on must not hold the inputs themselves
+    # What lives on must not hold the inputs themselves.
+    counts = [len(plain_tensors(x)) if isinstance(x, torch.Tensor) else 1 for x in example_inputs]
     apart = with_own_memory(gm, example_inputs)
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_aten(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             if kind != "backward":
-                changed.update(changed_inputs(gm, count))
+                changed.update(changed_inputs(gm, counts))
             is_plain = kind == "inference" and adds_nothing() and not offset_inputs(gm)
             is_plain &= saved is not None or not tokens()  # which entries of static sizes lack
             request = request_of(kind, gm, inputs)

@@ -27,19 +27,28 @@ def static_input_indices() -> frozenset[int]:
     return frozenset(getattr(_metadata(), "static_input_indices", None) or ())
 
 
-def changed_inputs(gm: torch.fx.GraphModule, count: int) -> frozenset[int]:
+def changed_inputs(gm: torch.fx.GraphModule, counts: Sequence[int]) -> frozenset[int]:
     """Which inputs of Dynamo's graph the graph that AOTAutograd is compiling of it changes.
 
-    All of the `count` inputs, if it changes one and AOTAutograd has others: wrappers are taken
-    apart, and inputs that overlap have become one.
+    All, if it changes one and AOTAutograd has others: inputs that overlap have become one, or
+    wrappers have brought sizes.
+
+    Args:
+        gm: AOTAutograd's graph, to which wrappers come taken apart.
+        counts: how many inputs there each input of Dynamo's is.
     """
     inputs = gm.graph.find_nodes(op="placeholder")
+    owners = [i for i, count in enumerate(counts) for _ in range(count)]
     written = {n.args[0] for n in gm.graph.nodes if writes_input(n)}
     metadata = _metadata()
     outside = getattr(metadata, "mutated_inp_runtime_indices", ())
-    changed = {i for i in outside if metadata.input_info[i].mutates_data}
-    changed |= {i for i, node in enumerate(inputs) if node in written}
-    return frozenset(range(count) if changed and len(inputs) != count else changed)
+    behind = {i for i in outside if metadata.input_info[i].mutates_data}
+    within = {i for i, node in enumerate(inputs) if node in written}
+    if not behind and not within:
+        return frozenset()
+    if len(inputs) != len(owners) or (behind and len(owners) != len(counts)):
+        return frozenset(range(len(counts)))
+    return frozenset(owners[i] for i in within | behind)
 
 
 def adds_nothing() -> bool:

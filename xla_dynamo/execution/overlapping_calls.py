@@ -14,13 +14,12 @@ from typing import Any
 import torch
 
 from xla_dynamo.graphs.wrappers import InnerTensors, plain_tensors
-from xla_dynamo.memory.overlaps import are_apart, geometry_of, start_of
+from xla_dynamo.memory.overlaps import Apartness, are_apart, geometry_of, start_of
 from xla_dynamo.runtime import metrics
 from xla_dynamo.torch_private import is_traceable_wrapper_subclass, leave_to_python
 from xla_dynamo.variants.meanwhile import is_ahead
 
 log = logging.getLogger("xla_dynamo")
-_address_of = torch.Tensor.data_ptr
 
 
 def in_eager_if_overlapping(
@@ -40,36 +39,67 @@ def in_eager_if_overlapping(
     indices = [i for i, example in enumerate(examples) if isinstance(example, torch.Tensor)]
     if not changed or len(indices) < 2:
         return compiled
-    wrapped = any(is_traceable_wrapper_subclass(examples[i]) for i in indices)
-    inner = [InnerTensors() for _ in indices]
-    elsewhere = any(examples[i].device.type == "xla" for i in indices)
     inside = [tensor for i in indices for tensor in (examples[i], *plain_tensors(examples[i]))]
     fixed = all(type(n) is int for tensor in inside for n in geometry_of(tensor))
-    pick = operator.itemgetter(*indices)
-    known: list[Any] = []
+    if fixed and all(examples[i].device.type != "xla" for i in indices):
+        is_apart = _of_known_sizes(changed, examples, indices)
+    else:
+        is_apart = _of_any_sizes(changed, indices)
 
     def call(*args: Any) -> Any:
-        nonlocal known
-        tensors = pick(args)
-        if wrapped:
-            pairs = zip(inner, tensors, strict=True)
-            tensors = [tensor for of_one, x in pairs for tensor in of_one.of(x)]
-        if elsewhere or not fixed:
-            key = [(start_of(t), *geometry_of(t)) for t in tensors]
-        else:
-            key = list(map(_address_of, tensors))
-        if key != known:
-            if not is_ahead() and not _are_apart(args, changed, indices):
-                metrics.increment("EagerOverlappingInputs")
-                log.info(
-                    "a call runs in eager torch: inputs share memory, and the graph changes one"
-                )
-                return eager(*args)
-            known = [] if is_ahead() else key
-        return compiled(*args)
+        if is_ahead() or is_apart(args):
+            return compiled(*args)
+        metrics.increment("EagerOverlappingInputs")
+        log.info("a call runs in eager torch: inputs share memory, and the graph changes one")
+        return eager(*args)
 
     leave_to_python(call)
     return call
+
+
+def _of_known_sizes(
+    changed: Collection[int], examples: Sequence[Any], indices: Sequence[int]
+) -> Callable[[Sequence[Any]], bool]:
+    """What tells whether what a call changes is apart, for tensors of the sizes of the examples."""
+    written = _tensors([i for i in indices if i in changed], examples)
+    read = _tensors([i for i in indices if i not in changed], examples)
+    apartness = Apartness()
+    return lambda args: apartness.holds(written(args), read(args))
+
+
+def _tensors(
+    indices: Sequence[int], examples: Sequence[Any]
+) -> Callable[[Sequence[Any]], Sequence[torch.Tensor]]:
+    """What gives the plain tensors of some arguments."""
+    if not indices:
+        return lambda args: ()
+    # With two indices or more, itemgetter returns a tuple.
+    pick = operator.itemgetter(*indices, indices[-1])
+    if not any(is_traceable_wrapper_subclass(examples[i]) for i in indices):
+        return lambda args: pick(args)[:-1]
+    inner = [InnerTensors() for _ in indices]
+    return lambda args: [
+        tensor for of_one, x in zip(inner, pick(args), strict=False) for tensor in of_one.of(x)
+    ]
+
+
+def _of_any_sizes(
+    changed: Collection[int], indices: Sequence[int]
+) -> Callable[[Sequence[Any]], bool]:
+    """The same for tensors whose sizes change, or that have no addresses of torch's."""
+    known: list[Any] = []
+
+    def is_apart(args: Sequence[Any]) -> bool:
+        nonlocal known
+        tensors = [tensor for i in indices for tensor in plain_tensors(args[i])]
+        key = [(start_of(t), *geometry_of(t)) for t in tensors]
+        if key != known:
+            if not _are_apart(args, changed, indices):
+                return False
+            known = key
+        return True
+
+    return is_apart
 
 
 def _are_apart(args: Sequence[Any], changed: Collection[int], indices: Sequence[int]) -> bool:

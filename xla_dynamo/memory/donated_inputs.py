@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from xla_dynamo.memory.known_buffers import ready
-from xla_dynamo.memory.overlaps import are_apart
+from xla_dynamo.memory.overlaps import Apartness
 from xla_dynamo.memory.restriding import preparation
 from xla_dynamo.programs.program import Donated
 from xla_dynamo.runtime.buffers import import_donated, import_undonated
@@ -75,7 +75,7 @@ class DonatedInputs:
         self._placement, self._constants, self._given_back = placement, constants, given_back
         self._slots = [(one.index, preparation(one.layout), one.as_bits) for one in donations]
         self._read = list(read)
-        self._apart: list[int] = []
+        self._apartness = Apartness(gaps_count=True)
 
     def buffers(self, args: Sequence[Any], stream: int | None) -> list[Buffer]:
         """The buffers of the tensors that a call will change."""
@@ -101,13 +101,7 @@ class DonatedInputs:
         Dynamo's graphs from it; others, and the constants of a graph, meet it here alone.
         """
         others = [*(args[index] for index in self._read), *self._constants]
-        addresses = list(map(_address_of, (*donated, *others)))
-        if addresses == self._apart:
-            return True
-        if not are_apart(donated, others, gaps_count=True):
-            return False
-        self._apart = addresses
-        return True
+        return self._apartness.holds(donated, others)
 
 
 def write_back(

@@ -1,8 +1,10 @@
 """Find out whether tensors that a call changes share memory with others of the call."""
 
+import bisect
+import itertools
 import operator
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -41,6 +43,63 @@ def are_apart(
                     return False
         active[is_changed].append(span)
     return True
+
+
+class _Known(NamedTuple):
+    """What was apart in a call.
+
+    Attributes:
+        changed: the addresses of what it changed.
+        others: those of its other tensors.
+        starts: where the memory that it changed begins, in order.
+        ends: for each of these, where what begins there or before ends, the last of them.
+    """
+
+    changed: list[int]
+    others: list[int]
+    starts: list[int]
+    ends: list[int]
+
+
+class Apartness:
+    """Whether what calls change is apart from their other tensors, most of which come again.
+
+    A call of a step of decoding brings a new position beside parameters and caches that it has
+    always had. So only what lies elsewhere than in the call before is looked at.
+    """
+
+    def __init__(self, *, gaps_count: bool = False) -> None:
+        """Take whether what lies in another's gaps is not apart from it."""
+        self._gaps_count = gaps_count
+        self._known: _Known | None = None
+
+    def holds(self, changed: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+        """`are_apart`, for tensors whose sizes and strides are the same in each call.
+
+        All have addresses of torch's.
+        """
+        known = self._known  # other threads may put another one there
+        places = list(map(_address_of, changed)), list(map(_address_of, others))
+        if known is not None and places[0] == known.changed:
+            if places[1] == known.others:
+                return True
+            pairs = zip(others, places[1], known.others, strict=True)
+            if all(_is_beside(tensor, known) for tensor, now, then in pairs if now != then):
+                self._known = known._replace(others=places[1])
+                return True
+        if not are_apart(changed, others, gaps_count=self._gaps_count):
+            return False
+        spans = sorted(span for span in map(_span, changed) if span[0] != span[1])
+        ends = itertools.accumulate((end for _, end in spans), max)
+        self._known = _Known(*places, [start for start, _ in spans], list(ends))
+        return True
+
+
+def _is_beside(tensor: Tensor, known: _Known) -> bool:
+    """Whether a tensor's span has nothing of those that are changed."""
+    start, end = _span(tensor)
+    before = bisect.bisect_left(known.starts, end)
+    return start == end or not before or known.ends[before - 1] <= start
 
 
 def _span(tensor: Tensor) -> tuple[int, int]:
