@@ -12,7 +12,6 @@ from llvmlite import ir
 from xla_dynamo.runtime.cpu.llvm_functions import ADDRESS, BYTE, NUMBER, WORD, Function
 
 NAME = "integer_product"
-MOST_ROWS = 8
 _SUMS = 16  # of a vector
 _BYTES = 4 * _SUMS
 # Rows of x, and of the matrix, which are multiplied side by side.
@@ -21,21 +20,21 @@ _VECTOR, _INTEGERS = ir.VectorType(BYTE, _BYTES), ir.VectorType(NUMBER, _SUMS)
 _FLIPPED, _ONES = (ir.Constant(_VECTOR, [value] * _BYTES) for value in (0x80, 1))
 
 
-def written() -> str:
-    """The text of a module with the function of `integer_products`."""
+def written(most_rows: int) -> str:
+    """The text of a module with the function of `integer_products`, for so many rows at most."""
     module = ir.Module(NAME)
     body = Function(module, NAME, NUMBER, [*[ADDRESS] * 3, *[WORD] * 3], exported=True)
-    _Writer(body).write()
+    _Writer(body, most_rows).write()
     return str(module)
 
 
 class _Writer:
-    def __init__(self, body: Function) -> None:
+    def __init__(self, body: Function, most_rows: int) -> None:
         self._body, self._build = body, body.build
         self._x, self._matrix, self._result, self._rows, self._inner, self._columns = body.arguments
         self._whole = body.build.udiv(self._inner, WORD(_BYTES))
         self._done = body.build.mul(self._whole, WORD(_BYTES))
-        self._sums = body.variable(NUMBER, MOST_ROWS)
+        self._sums = body.variable(NUMBER, most_rows)
 
     def write(self) -> None:
         """The sums of x, and then all products."""

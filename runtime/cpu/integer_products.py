@@ -6,6 +6,7 @@ from typing import Any
 
 from xla_dynamo.runtime.cpu import features, native_code
 
+# Rows up to which the matrix is read as fast as memory is, and no faster by a library.
 MOST_ROWS = 8
 
 
@@ -30,7 +31,7 @@ def function() -> Any:
         from xla_dynamo.runtime.cpu import integer_functions
     except ImportError as error:
         raise native_code.NativeCodeError(f"llvmlite cannot be imported: {error}") from error
-    address = native_code.load(integer_functions.written(), {})[integer_functions.NAME]
+    address = native_code.load(integer_functions.written(MOST_ROWS), {})[integer_functions.NAME]
     found: Any = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 6)(address)
     found.__name__ = "a product of few rows in int8"
     return found
