@@ -27,6 +27,8 @@ class Kernel(Specification):
         target: the target of its custom calls, if it shares that with no other kernel.
         takes_images: whether its operands are images with the channels innermost in memory, for
             `put_channels_last`.
+        is_bounded: whether programs have calls of it before their sizes are bounded: it has a rule
+            in `lowerings.bounded.kernel_calls`.
     """
 
     name: ClassVar[str]
@@ -34,6 +36,7 @@ class Kernel(Specification):
     libraries: ClassVar[Mapping[torch.dtype, frozenset[str]]] = {}
     target: ClassVar[str] = ""
     takes_images: ClassVar[bool] = False
+    is_bounded: ClassVar[bool] = False
 
     @classmethod
     def accept(cls, ctx: Context, *operands: Any, **settings: Any) -> Self | None:
@@ -133,8 +136,10 @@ def call(ctx: Context, name: str, *operands: Any, **settings: Any) -> Any:
     kernel = KERNELS.get(name)
     if kernel is None or ctx.platform not in kernel.platforms:
         return None
-    needed = kernel.libraries.get(dtype_of(operands[0]))
-    if needed is None or not needed <= ctx.libraries:
+    needed, known = kernel.libraries.get(dtype_of(operands[0])), ctx.libraries
+    if kernel.is_bounded and ctx.target.bounded and ctx.target.partitions == 1:
+        known |= ctx.target.called_later
+    if needed is None or not needed <= known:
         return None
     specification = kernel.accept(ctx, *operands, **settings)
     return None if specification is None else specification.emit(ctx, *operands)

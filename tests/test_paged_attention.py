@@ -191,9 +191,10 @@ def test_a_mask_that_says_where(cold):
 
 
 @pytest.mark.every(2)
+@pytest.mark.parametrize("buckets", ["exact", "auto"])
 @pytest.mark.parametrize("kwargs", [{}, {"sliding_window": 8}], ids=["full", "sliding"])
-def test_continuous_batching_calls_it(cold, monkeypatch, kwargs):
-    """With executables of exact sizes, as a server has them; bounded programs leave it to XLA."""
+def test_continuous_batching_calls_it(cold, monkeypatch, kwargs, buckets):
+    """In executables of exact sizes, as a server has them, and in bounded ones."""
     if kwargs:
         kwargs |= {"use_sliding_window": True}
         kwargs |= {"layer_types": ["full_attention", "sliding_attention"]}
@@ -202,7 +203,9 @@ def test_continuous_batching_calls_it(cold, monkeypatch, kwargs):
     config = transformers.Qwen2Config(**sizes, **kwargs)
     config._attn_implementation = "sdpa"
     model = transformers.Qwen2ForCausalLM(config).eval()
-    expected = generated(model, (5, 14), tokens=3)
+    lengths = (5, 14) if buckets == "exact" else (5, 14, 3, 30)
+    tokens = 3 if buckets == "exact" else 12
+    expected = generated(model, lengths, tokens=tokens)
     planned, packed = [], PlannedPagedAttention.packed
 
     def counted(self, *weights):
@@ -210,9 +213,22 @@ def test_continuous_batching_calls_it(cold, monkeypatch, kwargs):
         return packed(self, *weights)
 
     monkeypatch.setattr(PlannedPagedAttention, "packed", counted)
-    model.compile(backend="openxla", dynamic=True, options={"buckets": "exact"})
-    assert generated(model, (5, 14), tokens=3) == expected
+    model.compile(backend="openxla", dynamic=True, options={"buckets": buckets})
+    for _ in range(2):
+        assert generated(model, lengths, tokens=tokens) == expected
     assert planned
+
+
+def test_requests_that_are_not_there(cold):
+    """A bounded program has room for more of them: whatever lies there, nobody reads it."""
+    run, built = watched(lambda *args: ATTENTION(*args), fullgraph=True, dynamic=True)
+    for requests in ("mixed", "decoding", "whole vectors", "mixed"):
+        batch = Batch(REQUESTS[requests], torch.float32)
+        made = run(*batch.arguments())[0].transpose(0, 1)
+        assert_near(made, batch.expected())
+    assert any(isinstance(size, str) for one in built for size in one.sizes.values())  # "2 to 32"
+    names = [call.form.name for one in built for call in packed_calls(one.program)]
+    assert names == ["planned_paged_attention"] * len(built)
 
 
 def test_a_bad_specification_is_refused():

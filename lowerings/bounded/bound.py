@@ -6,7 +6,7 @@ from typing import Any
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
 
-from xla_dynamo.lowerings.bounded import contractions, elements, scatters
+from xla_dynamo.lowerings.bounded import contractions, elements, kernel_calls, scatters
 from xla_dynamo.lowerings.bounded.alignment import Alignment, Row, inline_calls
 from xla_dynamo.lowerings.bounded.context import RULES, BoundedContext, all_static
 from xla_dynamo.lowerings.bounded.dimensions import (
@@ -29,7 +29,7 @@ from xla_dynamo.lowerings.bounded.extents import (
 from xla_dynamo.lowerings.builders import build
 from xla_dynamo.lowerings.builders.functions import has_uses
 
-_RULES = contractions, elements, scatters  # they register themselves
+_RULES = contractions, elements, kernel_calls, scatters  # they register themselves
 
 
 def bound_sizes(

@@ -54,6 +54,7 @@ class PagedAttention(PythonKernel):
     libraries: ClassVar = {
         dtype: frozenset({TORCH_PLANS}) for dtype in (torch.float32, torch.bfloat16)
     }
+    is_bounded: ClassVar[bool] = True
 
     dtype: torch.dtype
     tokens: int
@@ -82,18 +83,14 @@ class PagedAttention(PythonKernel):
         fits = heads % kv_heads == 0 and size % paged_attention.LANES == 0
         alike = {dtype_of(x) for x in (query, keys, values, rows)} == {dtype_of(query)}
         added = dtype_of(mask).is_floating_point and shape_of(mask) == (1, 1, tokens, count)
-        if not (
-            fits
-            and alike
-            and added
-            and 0 < tokens <= MOST_TOKENS
-            and count
-            and can_execute_packed()
-        ):
-            return None
+        # What is bounded must be the same operations at all sizes.
+        few = tokens > 0 and (tokens <= MOST_TOKENS or ctx.target.bounded)
         requests = shape_of(starts)[0] - 1
+        pays = few and count > 0 and requests > 0 and can_execute_packed()
+        if not (fits and alike and added and pays):
+            return None
         sizes = tokens, requests, count, heads, kv_heads, size
-        return cls(dtype_of(query), *sizes, **settings) if requests > 0 else None
+        return cls(dtype_of(query), *sizes, **settings)
 
     def emit(self, ctx: Context, *operands: Any) -> Value:
         query, keys, values, rows, read, starts_q, starts_k, mask = operands
