@@ -14,6 +14,7 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.kernels.libraries import can_execute_packed
 from xla_dynamo.kernels.library_calls import PythonKernel, ScriptKernel, python_kernel
+from xla_dynamo.kernels.onednn_product import MOST_ROWS as FEW_ROWS
 from xla_dynamo.lowerings.builders.build import cast
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
@@ -209,4 +210,4 @@ class _Multiplying:
             script = Script()
             script.call(function, *addresses, *map(number, sizes))
             parts.append((script, None))
-        self.plan = Plan(parts, threads() - 1, stays=True)
+        self.plan = Plan(parts, threads() - 1, stays=call.rows <= FEW_ROWS)

@@ -15,6 +15,7 @@ from jax.extend.mlir import ir
 
 from xla_dynamo.kernels.libraries import can_execute_packed
 from xla_dynamo.kernels.library_calls import PythonKernel, ScriptKernel, python_kernel
+from xla_dynamo.kernels.onednn_product import MOST_ROWS as FEW_ROWS
 from xla_dynamo.lowerings.builders.build import cast
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.shapes import reshape
@@ -185,4 +186,5 @@ class _Attending:
             addresses = [slot(1 + i, offset) for i, offset in enumerate(call.offsets())]
             script.call(call.function(), *addresses, *map(number, call.sizes(*share)))
             parts.append((script, None))
-        self.plan = Plan(parts, threads() - 1, stays=True)
+        # Between calls with more tokens XLA's own threads have work to do.
+        self.plan = Plan(parts, threads() - 1, stays=call.tokens <= FEW_ROWS)
