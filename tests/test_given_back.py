@@ -90,3 +90,12 @@ def test_a_failed_call_loses_nothing(monkeypatch):
             run(x)
     run(x)
     assert torch.equal(x, torch.full((64,), 4.0))
+
+
+def test_a_buffer_is_given_once():
+    """The next call imports the memory anew, as one in another thread does meanwhile."""
+    x, given_back, buffer = torch.zeros(64), donated_inputs.GivenBack(), object()
+    for _ in range(2):
+        given_back.put(0, x, x.data_ptr(), buffer)
+    assert given_back.take(0, x, x.data_ptr()) is buffer
+    assert given_back.take(0, x, x.data_ptr()) is None

@@ -44,9 +44,12 @@ class GivenBack:
     def take(self, index: int, tensor: torch.Tensor, address: int) -> Buffer | None:
         """The buffer of the input of an index, which a call is about to donate, if there is one."""
         kept = self._table.values.get((index, address))
-        if not kept or _is_conj(tensor) or _is_neg(tensor):
+        if kept is None or _is_conj(tensor) or _is_neg(tensor):
             return None
-        return kept.pop()
+        try:
+            return kept.pop()
+        except IndexError:  # a call in another thread has it, or one that has failed
+            return None
 
     def put(self, index: int, tensor: torch.Tensor, address: int, buffer: Buffer) -> None:
         """Keep a buffer, if the memory comes for the second time in a row."""
