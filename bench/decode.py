@@ -32,16 +32,20 @@ class Decoder:
         self.model = model if backend == "eager" else torch.compile(model, backend=backend)
         self.cache = transformers.StaticCache(config=model.config, max_cache_len=length)
 
-    def next_token(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """The likeliest token behind `token`, [1, 1], at `position`, [1]."""
-        logits = self.model(
+    def logits(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """Those of what follows `token`, [1, 1], at `position`, [1]: [1, 1, vocabulary]."""
+        found: torch.Tensor = self.model(
             input_ids=token,
             position_ids=position[None],
             cache_position=position,
             past_key_values=self.cache,
             use_cache=True,
         ).logits
-        return logits[:, -1:].argmax(-1)
+        return found[:, -1:]
+
+    def next_token(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """The likeliest token behind `token`, at `position`."""
+        return self.logits(token, position).argmax(-1)
 
     def decode(self, prompt: torch.Tensor, tokens: int) -> list[int]:
         """The tokens that follow a prompt, [length], each the likeliest one."""

@@ -29,7 +29,7 @@ def let_plan(monkeypatch):
     monkeypatch.setattr(product_choices, "shipped", _always)
     monkeypatch.setattr(attention, "are_measured", lambda: True)
     monkeypatch.setattr(attention, "FEWEST_IN_PLAN", 1)
-    monkeypatch.setattr(attention, "FEWEST_OF_ONE_QUERY", 1)
+    monkeypatch.setattr(attention, "FEWEST_OF_FEW_QUERIES", 1)
     monkeypatch.setattr(attention, "MOST_KEYS_BESIDE_PLAN", 0)
     monkeypatch.setattr(onednn_product, "are_measured", lambda: True)
     monkeypatch.setattr(onednn_product, "FEWEST_BY_ROWS", 1 << 62)

@@ -43,13 +43,13 @@ def function(
         NativeCodeError: it cannot be compiled here.
     """
     try:
-        from xla_dynamo.runtime.cpu import paged_functions
+        from xla_dynamo.runtime.cpu import attention_functions, paged_functions
     except ImportError as error:
         raise native_code.NativeCodeError(f"llvmlite cannot be imported: {error}") from error
     of = paged_functions.Attention(dtype, heads, kv_heads, size, between, scale)
     text = paged_functions.written(of, LANES if "avx512" in features.family() else LANES // 2)
     c = ctypes.CDLL(None)
-    known = {n: ctypes.cast(getattr(c, n), ctypes.c_void_p) for n in paged_functions.EXTERNALS}
+    known = {n: ctypes.cast(getattr(c, n), ctypes.c_void_p) for n in attention_functions.EXTERNALS}
     addresses = native_code.load(text, {name: at.value or 0 for name, at in known.items()})
     found: Any = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 14)(
         addresses[paged_functions.NAME]

@@ -217,7 +217,7 @@ def _in_work(served):
 def _ended(served):
     """How many requests have ended, by the reason."""
     told = served.metrics()
-    return {r: told["vllm:request_success_total{%s}" % r] for r in ("stop", "length", "abort")}
+    return {r: told[f"vllm:request_success_total{{{r}}}"] for r in ("stop", "length", "abort")}
 
 
 def test_metrics(served):

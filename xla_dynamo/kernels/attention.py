@@ -22,6 +22,7 @@ from xla_dynamo.lowerings.builders.values import (
 )
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import ONEDNN_BFLOAT16, TORCH
+from xla_dynamo.runtime.cpu import native_code, paged_attention
 from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.runtime.cpu.torch_shares import alone, slices, tensor_at
 
@@ -31,15 +32,24 @@ FEWEST_IN_ATTENTION = 1 << 23
 # Keys up to which XLA's products and softmax cost less in bfloat16: torch's kernel packs blocks of
 # keys.
 MOST_KEYS_IN_BFLOAT16 = 256
-# The same where calls and products are plans: multiplications, and keys in training. For one query,
-# as in decoding, XLA converts all keys and values of bfloat16, and repeats those of few heads:
-# `python -m bench.decode`.
+# The same where calls and products are plans: multiplications, and keys in training.
 FEWEST_IN_PLAN, MOST_KEYS_BESIDE_PLAN = 1 << 20, 256
-FEWEST_OF_ONE_QUERY = 1 << 16
+# Queries up to which our own function attends, as in decoding. XLA converts all keys and values of
+# bfloat16, repeats those of few heads, and reads what is masked (`python -m bench.decode`).
+MOST_QUERIES, FEWEST_OF_FEW_QUERIES = 8, 1 << 16
 # Heads behind the lengths, as a linear layer leaves them, and sums likewise.
 HEADS_LAST, SUMS = (0, 2, 1, 3), (0, 2, 1)
 
 aten = torch.ops.aten
+
+
+def is_of_few(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], mask: Sequence[int] | None
+) -> bool:
+    """Whether our own function can attend, and is to, by the shapes; the mask's is compact."""
+    few, whole = 0 < query[2] <= MOST_QUERIES, query[3] % paged_attention.LANES == 0
+    fits = query[3] == value[3] and (mask is None or mask[3] == key[2])
+    return few and whole and fits and 0 not in (*query, *key) and native_code.can_compile()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,17 +107,17 @@ class AttentionCall(PythonKernel):
         if others or (mask is not None and dtype_of(mask) not in (dtype, torch.float32)):
             return None
         query, key, value = map(shape_of, inputs[:3])
+        compact = None if mask is None else _compact(mask)[1]
         fewest, most = FEWEST_IN_ATTENTION, 0 if ctx.trains else MOST_KEYS_IN_BFLOAT16
         if may_plan(ctx) and are_measured():
             fewest, most = FEWEST_IN_PLAN, MOST_KEYS_BESIDE_PLAN if ctx.trains else 0
-            if query[2] == 1 and (dtype is torch.bfloat16 or key[1] < query[1]):
-                fewest = FEWEST_OF_ONE_QUERY
+            if not ctx.trains and is_of_few(query, key, value, compact):
+                fewest = FEWEST_OF_FEW_QUERIES
         is_short = dtype is torch.bfloat16 and key[2] <= most
         if is_short and ONEDNN_BFLOAT16 in ctx.libraries:
             return None
         if numel_of(inputs[0]) * key[2] < fewest:
             return None
-        compact = None if mask is None else _compact(mask)[1]
         mask_dtype = dtype if mask is None else dtype_of(mask)
         factor = None if scale is None else float(scale)
         return cls(query, key, value, compact, dtype, mask_dtype, is_causal, factor)
@@ -125,6 +135,11 @@ class AttentionCall(PythonKernel):
         lasts = [HEADS_LAST if rank_of(x) == 4 else SUMS for x in values]
         given = [*lasts, *(range(4) for _ in masks)]
         return self.call(ctx, [*values, *masks], given, types, orders)
+
+    @property
+    def is_of_few(self) -> bool:
+        """Whether our own function attends, where calls are plans."""
+        return is_of_few(self.query, self.key, self.value, self.mask)
 
     @property
     def sums(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ gradients are written where the gradient of that product's result is wanted.
 
 import ctypes
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -23,13 +24,15 @@ from xla_dynamo.lowerings.builders.strided_views import joined_results, viewed
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import PackedKernel, register
 from xla_dynamo.lowerings.target import TORCH_PLANS
-from xla_dynamo.runtime.cpu import call_scripts, onednn, torch_functions
+from xla_dynamo.runtime.cpu import call_scripts, masked_attention, onednn, torch_functions
 from xla_dynamo.runtime.cpu.call_scripts import NULL, Plan, Script, number, slot
 from xla_dynamo.runtime.cpu.shares import threads
 from xla_dynamo.runtime.cpu.torch_tensors import delete_tensors, held_array, make_tensor
 from xla_dynamo.torch_private import invert_perm
 
 _ROW_MAJOR = (0, 1, 2, 3)
+# Multiplications below which to call other threads costs more than they do.
+_FEWEST_DIVIDED = 1 << 18
 
 
 class _Array(NamedTuple):
@@ -149,7 +152,7 @@ class _PlannedCall(ScriptKernel):
         op.erase()
         return [(new, dataclasses.replace(self, given=tuple(given), made=made))]
 
-    def packed(self, *weights: torch.Tensor) -> "_Attending":
+    def packed(self, *weights: torch.Tensor) -> "_Attending | _AttendingFew":
         """The plan of a call."""
         return _Attending(self)
 
@@ -183,6 +186,10 @@ class PlannedAttention(_PlannedCall):
     function = "_scaled_dot_product_flash_attention_for_cpu"
 
     call: Attention
+
+    def packed(self, *weights: torch.Tensor) -> "_Attending | _AttendingFew":
+        """The plan of a call: by our own function for a few queries."""
+        return _AttendingFew(self) if self.call.is_of_few else _Attending(self)
 
     @staticmethod
     def operands_of(call: Attention) -> list[_Array]:
@@ -219,6 +226,62 @@ class PlannedAttentionGradients(_PlannedCall):
     def results_of(call: AttentionGradients) -> list[_Array]:
         """The three gradients."""
         return PlannedAttentionGradients.operands_of(call)[1:4]
+
+
+class _AttendingFew:
+    """The plan of a call with a few queries.
+
+    Attributes:
+        plan: each of its scripts calls one function for a part.
+    """
+
+    def __init__(self, form: PlannedAttention) -> None:
+        """Write the scripts.
+
+        Raises:
+            NativeCodeError: the function cannot be compiled here, or nothing can execute scripts.
+        """
+        call_scripts.register(onednn.threads())
+        one = form.call
+        count = len({lying.memory for lying in form.given})
+        mask_strides, mask = (0, 0, 0), NULL
+        if one.mask is not None:
+            # The mask is row-major. Where it is the same for all it does not move.
+            whole = torch.empty(one.mask, device="meta").stride()
+            steps = zip(whole[:3], one.mask, strict=False)
+            mask_strides = tuple(0 if n == 1 else step for step, n in steps)
+            mask = slot(1 + count)  # behind the array of plans
+        first = 1 + count + (one.mask is not None)
+        query, key, value = form.given
+        output, sums = form.made
+        function = masked_attention.function(
+            one.dtype,
+            None if one.mask is None else one.mask_dtype,
+            (*one.query[:2], one.key[1], one.query[2], one.key[2], one.query[3]),
+            one.query[3] ** -0.5 if one.scale is None else one.scale,
+            one.causal,
+            (
+                *(lying.strides[:3] for lying in form.given),
+                mask_strides,
+                output.strides[:3],
+                sums.strides,
+            ),
+        )
+        size = one.dtype.itemsize
+        addresses = [
+            *(slot(1 + lying.memory, lying.offset * size) for lying in (query, key, value)),
+            mask,
+            slot(first + output.memory, output.offset * size),
+            slot(first + sums.memory, sums.offset * torch.float32.itemsize),
+        ]
+        is_small = math.prod(one.query) * one.key[2] < _FEWEST_DIVIDED
+        total = 1 if is_small else 2 * threads()  # some begin later than others
+        parts = []
+        for part in range(total):
+            script = Script()
+            script.call(function, *addresses, number(part), number(total))
+            parts.append((script, None))
+        self.plan = Plan(parts, threads() - 1, stays=True)
 
 
 class _Attending:
