@@ -13,7 +13,12 @@ from typing import Any, ClassVar, Self
 import torch
 from jax.extend.mlir import ir
 
-from xla_dynamo.kernels.library_calls import PythonKernel, ScriptKernel, python_kernel
+from xla_dynamo.kernels.library_calls import (
+    FunctionPlan,
+    PythonKernel,
+    ScriptKernel,
+    python_kernel,
+)
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of, source_of
 from xla_dynamo.lowerings.kernels import register
@@ -107,33 +112,19 @@ class PlannedIntegerProduct(ScriptKernel):
         known = torch_functions.has(_FUNCTION)
         return cls(IntegerProduct.of_call(op)) if known else None
 
-    def packed(self, *weights: torch.Tensor) -> "_OfFewRows | _ByTorch":
+    def packed(self, *weights: torch.Tensor) -> "FunctionPlan | _ByTorch":
         """The plan of a call."""
         few = self.call.rows <= integer_products.MOST_ROWS and integer_products.can_multiply()
-        return _OfFewRows(self.call) if few else _ByTorch(self.call)
+        return _of_few_rows(self.call) if few else _ByTorch(self.call)
 
 
-class _OfFewRows:
-    """The plan of a call that takes as long as the weight is read.
-
-    Attributes:
-        plan: its scripts call our own function.
-    """
-
-    def __init__(self, call: IntegerProduct) -> None:
-        """Write the scripts.
-
-        Raises:
-            NativeCodeError: the function cannot be compiled here, or nothing can execute scripts.
-        """
-        call_scripts.register(onednn.threads())
-        parts = []
-        for part in call.shares(2 * threads()):  # some begin later than others
-            script, count = Script(), part.stop - part.start
-            sizes = call.rows, call.inner, count
-            script.call(integer_products.function(), *_places(call, part), *map(number, sizes))
-            parts.append((script, None))
-        self.plan = Plan(parts, threads() - 1, stays=True)
+def _of_few_rows(call: IntegerProduct) -> FunctionPlan:
+    """The plan of a call that takes as long as the weight is read, by our own function."""
+    function, arguments = integer_products.function(), []
+    for part in call.shares(2 * threads()):  # some begin later than others
+        sizes = call.rows, call.inner, part.stop - part.start
+        arguments.append([*_places(call, part), *map(number, sizes)])
+    return FunctionPlan(function, arguments, stays=True)
 
 
 class _ByTorch:

@@ -14,8 +14,10 @@ from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import Kernel, PackedKernel, register
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import ONEDNN, ONEDNN_BFLOAT16, ONEDNN_PLANS
-from xla_dynamo.runtime.cpu import foreign_calls, script_layout
+from xla_dynamo.runtime.cpu import call_scripts, foreign_calls, onednn, script_layout
+from xla_dynamo.runtime.cpu.call_scripts import Argument, Plan, Script
 from xla_dynamo.runtime.cpu.script_layout import MOST_ADDRESSES
+from xla_dynamo.runtime.cpu.shares import threads
 from xla_dynamo.torch_private import invert_perm
 
 LARGEST_IN_ONEDNN = 2**31 - 1  # elements: oneDNN counts in 32 bits
@@ -144,6 +146,31 @@ class ScriptKernel(PackedKernel):
     ) -> Sequence[Value]:
         """Write the call of a plan."""
         return script_calls(number, operands, types)
+
+
+class FunctionPlan:
+    """The plan of calls of one function, which threads make side by side.
+
+    Attributes:
+        plan: each of its scripts is a call.
+    """
+
+    def __init__(self, function: Any, parts: Sequence[Sequence[Argument]], *, stays: bool) -> None:
+        """Write the scripts.
+
+        Args:
+            function: of ctypes, with a name for messages.
+            parts: the arguments of each call.
+            stays: whether the threads stay for a while, since another such call follows soon.
+
+        Raises:
+            NativeCodeError: nothing can execute scripts here.
+        """
+        call_scripts.register(onednn.threads())
+        scripts = [(Script(), None) for _ in parts]
+        for (script, _), arguments in zip(scripts, parts, strict=True):
+            script.call(function, *arguments)
+        self.plan = Plan(scripts, threads() - 1, stays=stays)
 
 
 def _by_ffi() -> dict[str, ir.Attribute]:

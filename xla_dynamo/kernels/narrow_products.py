@@ -13,7 +13,12 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.kernels.libraries import can_execute_packed
-from xla_dynamo.kernels.library_calls import PythonKernel, ScriptKernel, python_kernel
+from xla_dynamo.kernels.library_calls import (
+    FunctionPlan,
+    PythonKernel,
+    ScriptKernel,
+    python_kernel,
+)
 from xla_dynamo.kernels.onednn_product import MOST_ROWS as FEW_ROWS
 from xla_dynamo.lowerings.builders.build import cast
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
@@ -21,8 +26,8 @@ from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
 from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import TORCH_PLANS
-from xla_dynamo.runtime.cpu import call_scripts, onednn, row_products
-from xla_dynamo.runtime.cpu.call_scripts import NULL, Plan, Script, number, slot
+from xla_dynamo.runtime.cpu import row_products
+from xla_dynamo.runtime.cpu.call_scripts import NULL, number, slot
 from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.runtime.cpu.shares import ranges, threads
 
@@ -171,9 +176,15 @@ class PlannedNarrowCall(ScriptKernel):
         """The specification of a call in Python."""
         return cls(cls.kernel.of_call(op))
 
-    def packed(self, *weights: torch.Tensor) -> "_Multiplying":
+    def packed(self, *weights: torch.Tensor) -> FunctionPlan:
         """The plan of a call."""
-        return _Multiplying(self.call)
+        function, arguments = self.call.function(), []
+        for share in self.call.shares(2 * threads()):  # some begin later than others
+            places, sizes = self.call.arguments(share)
+            # The array of plans comes first.
+            addresses = [slot(1 + p[0], p[1]) if p else NULL for p in places]
+            arguments.append([*addresses, *map(number, sizes)])
+        return FunctionPlan(function, arguments, stays=self.call.rows <= FEW_ROWS)
 
 
 @register
@@ -186,28 +197,3 @@ class PlannedNarrowProduct(PlannedNarrowCall):
     kernel = NarrowProduct
 
     call: NarrowProduct
-
-
-class _Multiplying:
-    """The plan of a call.
-
-    Attributes:
-        plan: its scripts call one function.
-    """
-
-    def __init__(self, call: NarrowCall) -> None:
-        """Write the scripts.
-
-        Raises:
-            NativeCodeError: the function cannot be compiled here, or nothing can execute scripts.
-        """
-        call_scripts.register(onednn.threads())
-        function, parts = call.function(), []
-        for share in call.shares(2 * threads()):  # some begin later than others
-            places, sizes = call.arguments(share)
-            # The array of plans comes first.
-            addresses = [slot(1 + p[0], p[1]) if p else NULL for p in places]
-            script = Script()
-            script.call(function, *addresses, *map(number, sizes))
-            parts.append((script, None))
-        self.plan = Plan(parts, threads() - 1, stays=call.rows <= FEW_ROWS)

@@ -14,7 +14,12 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.kernels.libraries import can_execute_packed
-from xla_dynamo.kernels.library_calls import PythonKernel, ScriptKernel, python_kernel
+from xla_dynamo.kernels.library_calls import (
+    FunctionPlan,
+    PythonKernel,
+    ScriptKernel,
+    python_kernel,
+)
 from xla_dynamo.kernels.onednn_product import MOST_ROWS as FEW_ROWS
 from xla_dynamo.lowerings.builders.build import cast
 from xla_dynamo.lowerings.builders.dtypes import tensor_type
@@ -23,8 +28,8 @@ from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
 from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.table import Context
 from xla_dynamo.lowerings.target import TORCH_PLANS
-from xla_dynamo.runtime.cpu import call_scripts, onednn, paged_attention
-from xla_dynamo.runtime.cpu.call_scripts import Plan, Script, number, slot
+from xla_dynamo.runtime.cpu import paged_attention
+from xla_dynamo.runtime.cpu.call_scripts import number, slot
 from xla_dynamo.runtime.cpu.foreign_calls import Memory
 from xla_dynamo.runtime.cpu.shares import threads
 
@@ -160,31 +165,12 @@ class PlannedPagedAttention(ScriptKernel):
         """The specification of a call in Python."""
         return cls(PagedAttention.of_call(op))
 
-    def packed(self, *weights: torch.Tensor) -> "_Attending":
+    def packed(self, *weights: torch.Tensor) -> FunctionPlan:
         """The plan of a call."""
-        return _Attending(self.call)
-
-
-class _Attending:
-    """The plan of a call.
-
-    Attributes:
-        plan: each of its scripts calls the function for a part.
-    """
-
-    def __init__(self, call: PagedAttention) -> None:
-        """Write the scripts.
-
-        Raises:
-            NativeCodeError: the function cannot be compiled here, or nothing can execute scripts.
-        """
-        call_scripts.register(onednn.threads())
-        parts = []
-        for share in call.shares(2 * threads()):
-            script = Script()
-            # The array of plans comes first.
-            addresses = [slot(1 + i, offset) for i, offset in enumerate(call.offsets())]
-            script.call(call.function(), *addresses, *map(number, call.sizes(*share)))
-            parts.append((script, None))
+        # The array of plans comes first.
+        addresses = [slot(1 + i, offset) for i, offset in enumerate(self.call.offsets())]
+        shares = self.call.shares(2 * threads())  # some begin later than others
+        arguments = [[*addresses, *map(number, self.call.sizes(*share))] for share in shares]
         # Between calls with more tokens XLA's own threads have work to do.
-        self.plan = Plan(parts, threads() - 1, stays=call.tokens <= FEW_ROWS)
+        stays = self.call.tokens <= FEW_ROWS
+        return FunctionPlan(self.call.function(), arguments, stays=stays)

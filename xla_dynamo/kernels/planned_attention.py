@@ -18,7 +18,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 
 from xla_dynamo.kernels.attention import HEADS_LAST, SUMS, Attention, AttentionCall
 from xla_dynamo.kernels.attention_gradients import AttentionGradients
-from xla_dynamo.kernels.library_calls import ScriptKernel
+from xla_dynamo.kernels.library_calls import FunctionPlan, ScriptKernel
 from xla_dynamo.lowerings.builders.specifications import Specification
 from xla_dynamo.lowerings.builders.strided_views import joined_results, viewed
 from xla_dynamo.lowerings.builders.values import Value
@@ -152,7 +152,7 @@ class _PlannedCall(ScriptKernel):
         op.erase()
         return [(new, dataclasses.replace(self, given=tuple(given), made=made))]
 
-    def packed(self, *weights: torch.Tensor) -> "_Attending | _AttendingFew":
+    def packed(self, *weights: torch.Tensor) -> "FunctionPlan | _Attending":
         """The plan of a call."""
         return _Attending(self)
 
@@ -187,9 +187,9 @@ class PlannedAttention(_PlannedCall):
 
     call: Attention
 
-    def packed(self, *weights: torch.Tensor) -> "_Attending | _AttendingFew":
+    def packed(self, *weights: torch.Tensor) -> "FunctionPlan | _Attending":
         """The plan of a call: by our own function for a few queries."""
-        return _AttendingFew(self) if self.call.is_of_few else _Attending(self)
+        return _of_few(self) if self.call.is_of_few else _Attending(self)
 
     @staticmethod
     def operands_of(call: Attention) -> list[_Array]:
@@ -228,60 +228,42 @@ class PlannedAttentionGradients(_PlannedCall):
         return PlannedAttentionGradients.operands_of(call)[1:4]
 
 
-class _AttendingFew:
-    """The plan of a call with a few queries.
-
-    Attributes:
-        plan: each of its scripts calls one function for a part.
-    """
-
-    def __init__(self, form: PlannedAttention) -> None:
-        """Write the scripts.
-
-        Raises:
-            NativeCodeError: the function cannot be compiled here, or nothing can execute scripts.
-        """
-        call_scripts.register(onednn.threads())
-        one = form.call
-        count = len({lying.memory for lying in form.given})
-        mask_strides, mask = (0, 0, 0), NULL
-        if one.mask is not None:
-            # The mask is row-major. Where it is the same for all it does not move.
-            whole = torch.empty(one.mask, device="meta").stride()
-            steps = zip(whole[:3], one.mask, strict=False)
-            mask_strides = tuple(0 if n == 1 else step for step, n in steps)
-            mask = slot(1 + count)  # behind the array of plans
-        first = 1 + count + (one.mask is not None)
-        query, key, value = form.given
-        output, sums = form.made
-        function = masked_attention.function(
-            one.dtype,
-            None if one.mask is None else one.mask_dtype,
-            (*one.query[:2], one.key[1], one.query[2], one.key[2], one.query[3]),
-            one.query[3] ** -0.5 if one.scale is None else one.scale,
-            one.causal,
-            (
-                *(lying.strides[:3] for lying in form.given),
-                mask_strides,
-                output.strides[:3],
-                sums.strides,
-            ),
-        )
-        size = one.dtype.itemsize
-        addresses = [
-            *(slot(1 + lying.memory, lying.offset * size) for lying in (query, key, value)),
-            mask,
-            slot(first + output.memory, output.offset * size),
-            slot(first + sums.memory, sums.offset * torch.float32.itemsize),
-        ]
-        is_small = math.prod(one.query) * one.key[2] < _FEWEST_DIVIDED
-        total = 1 if is_small else 2 * threads()  # some begin later than others
-        parts = []
-        for part in range(total):
-            script = Script()
-            script.call(function, *addresses, number(part), number(total))
-            parts.append((script, None))
-        self.plan = Plan(parts, threads() - 1, stays=True)
+def _of_few(form: PlannedAttention) -> FunctionPlan:
+    """The plan of a call with a few queries, by our own function."""
+    one, size = form.call, form.call.dtype.itemsize
+    count = len({lying.memory for lying in form.given})
+    mask_strides, mask = (0, 0, 0), NULL
+    if one.mask is not None:
+        # The mask is row-major. Where it is the same for all it does not move.
+        steps = torch.empty(one.mask, device="meta").stride()
+        pairs = zip(one.mask[:3], steps[:3], strict=True)
+        mask_strides = tuple(0 if n == 1 else step for n, step in pairs)
+        mask = slot(1 + count)  # behind the array of plans
+    first = 1 + count + (one.mask is not None)
+    output, sums = form.made
+    function = masked_attention.function(
+        one.dtype,
+        None if one.mask is None else one.mask_dtype,
+        (*one.query[:2], one.key[1], one.query[2], one.key[2], one.query[3]),
+        one.query[3] ** -0.5 if one.scale is None else one.scale,
+        one.causal,
+        (
+            *(lying.strides[:3] for lying in form.given),
+            mask_strides,
+            output.strides[:3],
+            sums.strides,
+        ),
+    )
+    addresses = [
+        *(slot(1 + lying.memory, lying.offset * size) for lying in form.given),
+        mask,
+        slot(first + output.memory, output.offset * size),
+        slot(first + sums.memory, sums.offset * torch.float32.itemsize),
+    ]
+    is_small = math.prod(one.query) * one.key[2] < _FEWEST_DIVIDED
+    parts = 1 if is_small else 2 * threads()  # some begin later than others
+    arguments = [[*addresses, number(part), number(parts)] for part in range(parts)]
+    return FunctionPlan(function, arguments, stays=True)
 
 
 class _Attending:

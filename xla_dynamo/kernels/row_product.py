@@ -9,14 +9,14 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.errors import LoweringError
-from xla_dynamo.kernels.library_calls import ScriptKernel
+from xla_dynamo.kernels.library_calls import FunctionPlan, ScriptKernel
 from xla_dynamo.kernels.onednn_product import OneDNNProduct, is_by_rows
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.lowerings.kernels import register
 from xla_dynamo.lowerings.passes.epilogues import sum_of
 from xla_dynamo.lowerings.target import ONEDNN_PLANS
-from xla_dynamo.runtime.cpu import call_scripts, onednn, row_products
-from xla_dynamo.runtime.cpu.call_scripts import NULL, Plan, Script, number, slot
+from xla_dynamo.runtime.cpu import row_products
+from xla_dynamo.runtime.cpu.call_scripts import NULL, Argument, number, slot
 from xla_dynamo.runtime.cpu.shares import ranges, threads
 
 # Bytes of a matrix that a part reads at least.
@@ -66,50 +66,33 @@ class RowProduct(ScriptKernel):
             return result, (), self
         return found.result, found.operands, dataclasses.replace(self, adds=True)
 
-    def packed(self, *_: torch.Tensor) -> "RowPlan":
+    def packed(self, *_: torch.Tensor) -> FunctionPlan:
         """The plan, which reads all operands at each call."""
-        return RowPlan(self)
+        return _plan(self)
 
 
-class RowPlan:
-    """The plan of a product of a few rows.
+def _plan(form: RowProduct) -> FunctionPlan:
+    """The plan, whose parts compute ranges of the columns."""
+    one = form.product
+    given, made = one.dtypes
+    function = row_products.function(one.transpose_y, given, given, made)
+    most = max(one.inner * one.columns * given.itemsize // _BYTES, 1)
+    if one.transpose_y:
+        # Who has time takes the next part: a thread that is late has one, the others more.
+        parts = min(most, 2 * threads())
+    else:
+        parts = min(most, max(one.columns // _COLUMNS, 1), threads())
+    arguments = [_arguments(form, share) for share in ranges(one.columns, parts)]
+    return FunctionPlan(function, arguments, stays=True)
 
-    Attributes:
-        plan: its parts compute ranges of the columns.
-    """
 
-    def __init__(self, form: RowProduct) -> None:
-        """Take what it computes.
-
-        Raises:
-            NativeCodeError: nothing can execute it here.
-        """
-        call_scripts.register(onednn.threads())
-        one = form.product
-        self._form, (given, made) = form, one.dtypes
-        self._function = row_products.function(one.transpose_y, given, given, made)
-        most = max(one.inner * one.columns * given.itemsize // _BYTES, 1)
-        if one.transpose_y:
-            # Who has time takes the next part: a thread that is late has one, the others more.
-            parts = min(most, 2 * threads())
-        else:
-            parts = min(most, max(one.columns // _COLUMNS, 1), threads())
-        shares = ranges(one.columns, parts)
-        self.plan = Plan(
-            [(self._script(share), None) for share in shares], threads() - 1, stays=True
-        )
-
-    def _script(self, share: range) -> Script:
-        """What computes some columns."""
-        one, first = self._form.product, share.start
-        given, made = (dtype.itemsize * first for dtype in one.dtypes)
-        bias = slot(3, given) if one.bias else NULL
-        result = 3 + one.bias + self._form.adds
-        added = slot(result - 1, made) if self._form.adds else NULL
-        matrix = slot(2, given * one.inner if one.transpose_y else given)
-        sizes = one.rows, one.inner, len(share), one.columns
-        script = Script()
-        script.call(
-            self._function, slot(1), matrix, bias, added, slot(result, made), *map(number, sizes)
-        )
-        return script
+def _arguments(form: RowProduct, share: range) -> list[Argument]:
+    """Those of the function for some columns."""
+    one, first = form.product, share.start
+    given, made = (dtype.itemsize * first for dtype in one.dtypes)
+    bias = slot(3, given) if one.bias else NULL
+    result = 3 + one.bias + form.adds
+    added = slot(result - 1, made) if form.adds else NULL
+    matrix = slot(2, given * one.inner if one.transpose_y else given)
+    sizes = one.rows, one.inner, len(share), one.columns
+    return [slot(1), matrix, bias, added, slot(result, made), *map(number, sizes)]
