@@ -184,18 +184,21 @@ def compiled(threads: tuple[Any, Any], **others: Any) -> dict[str, int]:
 
     `others` are functions, by name, in place of those that the handler calls.
     """
+    c = ctypes.CDLL(None)
     try:
         from xla_dynamo.runtime.cpu import script_runner
 
-        text = script_runner.written(native_code.architecture())
+        cores = [name for name in script_runner.CORE_FUNCTIONS if hasattr(c, name)]
+        knows_cores = len(cores) == len(script_runner.CORE_FUNCTIONS)
+        text = script_runner.written(native_code.architecture(), knows_cores)
     except Exception as error:  # another release, or half of one, may raise anything
         raise native_code.NativeCodeError(f"llvmlite cannot be imported: {error}") from error
-    c, (tell, change) = ctypes.CDLL(None), threads
+    tell, change = threads
     given = {"omp_get_max_threads": tell, "omp_set_num_threads": change, **others}
     # Torch's is linked with MKL on x86. Elsewhere a function that changes nothing is called.
     given.setdefault("MKL_Set_Num_Threads_Local", torch_functions.mkl_threads() or c.abs)
     externals = {"other_handler": foreign_calls.handler_address()}
-    for name in script_runner.EXTERNALS:
+    for name in (*script_runner.EXTERNALS, *(cores if knows_cores else ())):
         if name not in externals:
             externals[name] = _address(given.get(name) or getattr(c, name))
     return native_code.load(text, externals)

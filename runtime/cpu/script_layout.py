@@ -73,6 +73,7 @@ class Job(ctypes.Structure):
         done: how many are done.
         plan: its address.
         looks: how often a thread that has helped looks for the next call.
+        core: the core of the thread that has made the call.
         failure: the address of a failure's message, or 0.
         addresses: of operands and results.
     """
@@ -84,6 +85,7 @@ class Job(ctypes.Structure):
         ("done", ctypes.c_int64),
         ("plan", ctypes.c_int64),
         ("looks", ctypes.c_int64),
+        ("core", ctypes.c_int64),
         ("failure", ctypes.c_int64),
         ("addresses", ctypes.c_int64 * MOST_ADDRESSES),
     ]

@@ -38,7 +38,7 @@ from xla_dynamo.runtime.cpu.llvm_functions import (
     text,
 )
 from xla_dynamo.runtime.cpu.script_layout import Call, Job, Part, Plan, Word
-from xla_dynamo.runtime.cpu.waiting_threads import Module
+from xla_dynamo.runtime.cpu.waiting_threads import CORE_FUNCTIONS, Module
 
 TOO_MANY = f"a call has more than {layout.MOST_ADDRESSES} operands and results"
 NO_MEMORY = "there is no memory for a call"
@@ -59,14 +59,16 @@ EXTERNALS = {
 }
 
 
-def written(architecture: str) -> str:
+def written(architecture: str, knows_cores: bool) -> str:
     """The module's text: `handler`, and the functions of `float_functions`.
 
     Args:
         architecture: of the processor, as LLVM's triples have it.
+        knows_cores: whether the functions of `CORE_FUNCTIONS` are there.
     """
     module = ir.Module("scripts")
-    functions = {name: ir.Function(module, kind, name) for name, kind in EXTERNALS.items()}
+    externals = EXTERNALS | (CORE_FUNCTIONS if knows_cores else {})
+    functions = {name: ir.Function(module, kind, name) for name, kind in externals.items()}
     _Runner(module, functions).write(architecture)
     write_float_functions(module, architecture)
     return str(module)
@@ -135,12 +137,12 @@ class _Runner(Module):
         return build.icmp_unsigned("!=", build.and_(kind, WORD(bit)), WORD(0))
 
     def _work(self) -> None:
-        """`work(job)`: take parts and do them, until there are no others.
+        """`work(job)`: take parts and do them, until there are no others; returns how many.
 
         OpenMP's loops and MKL have one thread meanwhile: what a library computes here, it computes
         alone.
         """
-        body = self.begin("work", _NOTHING, ADDRESS)
+        body = self.begin("work", WORD, ADDRESS)
         (job,), build = body.arguments, body.build
         workspace = body.variable(WORD, layout.WORKSPACE)
         threads = self.call(body, "omp_get_max_threads")
@@ -148,12 +150,12 @@ class _Runner(Module):
         of_mkl = self.call(body, "MKL_Set_Num_Threads_Local", NUMBER(1))
         parts = body.load(job, Job.parts.offset)
         first = body.address(body.load(job, Job.plan.offset, type_=ADDRESS), ctypes.sizeof(Plan))
-        with body.forever():
+        with body.forever() as turn:
             number = body.add(1, job, Job.taken.offset, "monotonic")
             with build.if_then(build.icmp_unsigned(">=", number, parts)):
                 self.call(body, "omp_set_num_threads", threads)
                 self.call(body, "MKL_Set_Num_Threads_Local", of_mkl)
-                build.ret_void()
+                build.ret(turn)
             part = body.element(first, Part, number)
             for given in range(layout.MOST_ADDRESSES):
                 word = body.load(job, Job.addresses.offset + layout.WORD * given)
@@ -195,8 +197,12 @@ class _Runner(Module):
         with body.forever():
             job = build.load(now, typ=ADDRESS)
             looks = body.load(job, Job.looks.offset)
-            self.call(body, "work", job)
+            self.call(body, "leave", body.load(job, Job.core.offset))
+            parts = self.call(body, "work", job)
             self.call(body, "release", job)
+            # Who came too late is one too many.
+            is_late = build.icmp_unsigned("==", parts, WORD(0))
+            looks = build.select(is_late, WORD(0), looks)
             build.store(self.call(body, "stay", looks), now)
             with build.if_then(build.not_(self._is_there(body, build.load(now, typ=ADDRESS)))):
                 build.ret_void()
@@ -281,6 +287,7 @@ class _Runner(Module):
         body.store(plan, job, Job.plan.offset)
         body.store(body.load(plan, Plan.parts.offset), job, Job.parts.offset)
         body.store(body.load(plan, Plan.looks.offset), job, Job.looks.offset)
+        body.store(self.call(body, "core"), job, Job.core.offset)
         for field in (Job.taken, Job.done, Job.failure):
             body.store(0, job, field.offset)
         helpers = body.load(plan, Plan.helpers.offset)

@@ -15,7 +15,15 @@ SPINS, YIELDS, SLEEP_US = 1 << 15, 1 << 12, 100
 # How many threads stay for the next call, what their places hold when nobody stays, and when one
 # waits; and after how many looks it lets other threads have its core.
 _STAYING, _NOBODY, _WAITING, _LOOKS_BETWEEN = 8, WORD(0), WORD(1), 32
+# The bytes of a set of cores, as the kernel has it for 1,024 of them.
+_CORES = 128
 _NOTHING, _TRUTH = ir.VoidType(), ir.IntType(1)
+# C's functions that tell and choose the core of a thread, where there are such (Linux).
+CORE_FUNCTIONS = {
+    "sched_getcpu": ir.FunctionType(NUMBER, []),
+    "sched_getaffinity": ir.FunctionType(NUMBER, [NUMBER, WORD, ADDRESS]),
+    "sched_setaffinity": ir.FunctionType(NUMBER, [NUMBER, WORD, ADDRESS]),
+}
 # What tells the processor that a thread waits: "pause" of x86, and "yield" of Arm, hint 1.
 _PAUSE: dict[str, tuple[str, list[Any]]] = {
     "x86_64": ("llvm.x86.sse2.pause", []),
@@ -46,7 +54,7 @@ class Module:
         return self._functions[name]
 
     def write_waiting(self, architecture: str) -> None:
-        """Write `wait`, `stay` and `give`."""
+        """Write `wait`, `stay`, `give`, `core` and `leave`."""
         name, given = _PAUSE[architecture]
         known = ir.Function(self.module, ir.FunctionType(_NOTHING, [x.type for x in given]), name)
 
@@ -56,6 +64,8 @@ class Module:
         self._wait(pause)
         self._stay(pause)
         self._give()
+        self._core()
+        self._leave()
 
     def _wait(self, pause: "Pause") -> None:
         """`wait(job)`: until all parts are done.
@@ -138,3 +148,44 @@ class Module:
             with build.if_then(self._exchanged(body, self._place(body, number), _WAITING, given)):
                 build.ret(_TRUTH(1))
         build.ret(_TRUTH(0))
+
+    # --- cores ---------------------------------------------------------------------------------
+
+    def _core(self) -> None:
+        """`core()`: the number of the core that this thread is on; -1 where nobody tells."""
+        body = self.begin("core", WORD)
+        if "sched_getcpu" in self._functions:
+            body.build.ret(body.build.sext(self.call(body, "sched_getcpu"), WORD))
+        else:
+            body.build.ret(WORD(-1))
+
+    def _leave(self) -> None:
+        """`leave(core)`: go to another core, if this thread is on that one.
+
+        The kernel lets two threads that are awake share a core for some milliseconds while another
+        core has nothing to do. So a thread goes by saying that it may be anywhere else, and then
+        that it may be where it could be before.
+        """
+        body = self.begin("leave", _NOTHING, WORD)
+        (core,), build = body.arguments, body.build
+        if "sched_getcpu" not in self._functions:
+            build.ret_void()
+            return
+        here = self.call(body, "core")
+        known = build.icmp_unsigned("<", core, WORD(8 * _CORES))
+        shared = build.and_(build.icmp_signed("==", here, core), known)
+        with build.if_then(shared, likely=False):
+            before, after = (body.variable(WORD, _CORES // layout.WORD) for _ in range(2))
+            own = NUMBER(0), WORD(_CORES)
+            failed = self.call(body, "sched_getaffinity", *own, before)
+            with build.if_then(build.icmp_signed("==", failed, NUMBER(0))):
+                for place in range(0, _CORES, layout.WORD):
+                    body.store(body.load(before, place), after, place)
+                place = build.mul(build.udiv(core, WORD(64)), WORD(layout.WORD))
+                bit = build.shl(WORD(1), build.urem(core, WORD(64)))
+                others = build.and_(body.load(after, place), build.not_(bit))
+                body.store(others, after, place)
+                # Without another core it is an error, and nothing changes.
+                self.call(body, "sched_setaffinity", *own, after)
+                self.call(body, "sched_setaffinity", *own, before)
+        build.ret_void()

@@ -36,14 +36,16 @@ class Handler:
         living: jobs that are allocated and not freed.
         yields, sleeps: how often it has let others run, and slept.
         scheduled: how often it has asked the pool for a thread.
+        cores: the sets of the first 64 cores, as bits, that threads were told to be on.
     """
 
-    def __init__(self, *, has_memory=True, pool="threads", threads=None):
+    def __init__(self, *, has_memory=True, pool="threads", threads=None, core=None):
         """`pool` says what happens to what is scheduled: "threads", "inline", "late", "none".
 
-        `threads` are the functions that tell and set OpenMP's number of threads, if not ours.
+        `threads` are the functions that tell and set OpenMP's number of threads, if not ours, and
+        `core` tells the core of the thread that calls it, if not the system.
         """
-        self.errors, self.threads = [], []
+        self.errors, self.threads, self.cores = [], [], []
         self.destroyed = self.living = self.yields = self.sleeps = self.scheduled = 0
         self._pool, self._waiting, self._started = pool, [], []
         self._lock = threading.Lock()
@@ -66,6 +68,11 @@ class Handler:
             "sched_yield": STATUS(lambda: self._count("yields", 1)),
             "usleep": kinds(ctypes.c_int, ctypes.c_uint)(self._sleep),
         }
+        if core is not None:
+            kind = kinds(ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p)
+            self._held["sched_getcpu"] = STATUS(core)
+            self._held["sched_getaffinity"] = kind(self._tell_cores)
+            self._held["sched_setaffinity"] = kind(self._choose_cores)
         threads = threads or (STATUS(lambda: 7), kinds(None, ctypes.c_int)(self.threads.append))
         addresses = compiled(threads, **self._held)
         self._held["threads"] = threads
@@ -80,6 +87,17 @@ class Handler:
     def _sleep(self, microseconds):
         threading.Event().wait(microseconds / 1e6)
         return self._count("sleeps", 1)
+
+    def _tell_cores(self, thread, size, address):
+        assert (thread, size) == (0, 128)
+        ctypes.memset(address, 0, size)
+        ctypes.c_uint64.from_address(address).value = 0b1111
+        return 0
+
+    def _choose_cores(self, thread, size, address):
+        assert (thread, size) == (0, 128)
+        self.cores.append(ctypes.c_uint64.from_address(address).value)
+        return 0
 
     def _made_api(self):
         api = ffi.Api()

@@ -36,7 +36,12 @@ PARTS = {
     ),
     "run": (r"call\w* \*.* test.? .* ret", r"blr .* cbn?z .* ret"),
     "release": (r"lock (dec|sub|xadd)\w* .* free", r"ldaxr .* stlxr .* free"),
-    "help": (r"work .* release .* stay", r"work .* release .* stay"),
+    "help": (r"leave .* work .* release .* stay", r"leave .* work .* release .* stay"),
+    "core": (r"sched_getcpu", r"sched_getcpu"),
+    "leave": (
+        r"sched_getaffinity .* sched_setaffinity .* sched_setaffinity",
+        r"sched_getaffinity .* sched_setaffinity .* sched_setaffinity",
+    ),
     "give": (r"staying .* lock cmpxchg", r"staying .* ldaxr .* stlxr"),
     "stay": (
         r"staying .* lock cmpxchg .* pause .* sched_yield .* xchgq",
@@ -55,8 +60,9 @@ PARTS = {
 
 
 @compiles
+@pytest.mark.parametrize("knows_cores", [True, False])
 @pytest.mark.parametrize("number", [0, 1], ids=["x86_64", "aarch64"])
-def test_both_architectures(number):
+def test_both_architectures(number, knows_cores):
     """The module is right for LLVM, and each function does what it must by the instructions."""
     from llvmlite import binding
 
@@ -67,10 +73,13 @@ def test_both_architectures(number):
     architecture = ("x86_64", "aarch64")[number]
     triple = f"{architecture}-unknown-linux-gnu"
     machine = binding.Target.from_triple(triple).create_target_machine(opt=2)
-    module = native_code.optimized(script_runner.written(architecture), machine)
+    module = native_code.optimized(script_runner.written(architecture, knows_cores), machine)
     text = re.sub(r"[ \t]+", " ", machine.emit_assembly(module))
     bodies = dict(re.findall(r"^(\w+):\n(.*?)^\.Lfunc_end", text, re.MULTILINE | re.DOTALL))
     assert bodies.keys() == PARTS.keys()
+    if not knows_cores:
+        assert "sched_getcpu" not in text
+        del bodies["core"], bodies["leave"]
     for name, body in bodies.items():
         lines = [line.strip() for line in body.splitlines() if not line.startswith((" .", "\t."))]
         body = " ".join(lines) + " "

@@ -126,6 +126,32 @@ def test_who_stays_takes_the_next_call():
     assert handler.living == 0
 
 
+def test_who_comes_too_late_does_not_stay():
+    """It would take a core from those who work."""
+    handler = Handler(pool="late")
+    part = script_of(function(lambda: 0))
+    assert handler.call([plan(part, part, helpers=1, stays=True)])
+    handler.finish()
+    assert not handler.yields
+    assert handler.living == 0
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "sched_getcpu"), reason="Linux tells of cores")
+def test_a_helper_leaves_the_core_of_the_caller():
+    """The kernel may let both share it for long, where another core has nothing to do."""
+    main, meeting = threading.get_ident(), threading.Barrier(2, timeout=60)
+    part = script_of(function(lambda: meeting.wait() * 0))
+    handler = Handler(core=lambda: 2)
+    assert handler.call([plan(part, part, helpers=1)])
+    handler.finish()
+    assert handler.cores == [0b1011, 0b1111]
+    for other in (3, -1):
+        handler = Handler(core=lambda other=other: 2 if threading.get_ident() == main else other)
+        assert handler.call([plan(part, part, helpers=1)])
+        handler.finish()
+        assert not handler.cores
+
+
 @pytest.mark.parametrize("pool", POOLS)
 def test_many_threads_call_those_who_stay(pool):
     handler, done = Handler(pool=pool), []
