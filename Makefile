@@ -84,6 +84,7 @@ examples: $(READY)  ## a convolutional net on digits and a GPT on Python, traine
 
 docs: $(READY)  ## the generated pages
 	$(BIN)/python -m docs.supported_ops
+	$(BIN)/python -m docs.torch_xla_names
 
 # A CPU build of torch calls itself 2.13.0+cpu: the pin is the release, whichever build it is.
 constraints:  ## pin anew everything that .venv gets

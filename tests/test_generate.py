@@ -5,6 +5,7 @@ import torch
 import transformers
 
 import xla_dynamo
+from xla_dynamo.runtime.cpu import torch_shares
 
 pytestmark = [pytest.mark.usefixtures("others_may_warn", "cold")]
 
@@ -194,3 +195,31 @@ def test_what_has_a_cache_of_its_own_is_refused(kwargs):
 def test_other_models_are_refused():
     with pytest.raises(TypeError, match="was given a Linear"):
         xla_dynamo.generate(torch.nn.Linear(2, 2), prompt())
+
+
+@pytest.mark.skipif(not torch_shares.can_share(), reason="torch has other threads here")
+def test_torchs_threads_between_steps():
+    """One, unless a function of somebody's may need more; all are there again behind the text."""
+    model, seen = llama(), []
+    update = model._update_model_kwargs_for_generation
+
+    def watched(*args, **kwargs):
+        seen.append(torch.get_num_threads())
+        return update(*args, **kwargs)
+
+    model._update_model_kwargs_for_generation = watched
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for more, expected in (({}, [3, 1, 1, 1]), ({"logits_processor": [_as_it_is]}, [3] * 4)):
+            seen.clear()
+            xla_dynamo.generate(model, prompt(), min_new_tokens=4, max_new_tokens=4, **more)
+            assert seen == expected
+            assert torch.get_num_threads() == 3
+        assert "get_compiled_call" not in vars(model)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _as_it_is(ids, scores):
+    return scores

@@ -25,7 +25,6 @@ by_path = pytest.mark.parametrize(
 EVERYWHERE = ("errors", "process_state", "torch_private")
 ROOMS = {
     "errors": "",
-    "generation": "",
     "lowerings.target": "",
     "process_state": "",
     "torch_private": "",
@@ -36,6 +35,7 @@ ROOMS = {
     "runtime.cpu": "",
     "runtime.processes": "",
     "torch_patches": "",
+    "generation": "runtime.cpu",
     "lowerings.builders": "lowerings.table",
     "runtime": "runtime.cpu runtime.processes",
     "lowerings.bounded": "lowerings.builders",
@@ -101,6 +101,9 @@ ROOMS = {
     "xla_dynamo": "lazy",
     "serving": "execution runtime torchvision_operators",
     "command_line": "execution kernels reports runtime serving stablehlo",
+    "torch_xla.forms": "spmd stablehlo xla_dynamo",
+    "torch_xla.names": "",
+    "torch_xla": "torch_xla.names",
     "__main__": "command_line",
 }
 

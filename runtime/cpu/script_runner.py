@@ -197,13 +197,15 @@ class _Runner(Module):
         with body.forever():
             job = build.load(now, typ=ADDRESS)
             looks = body.load(job, Job.looks.offset)
+            plan = body.load(job, Job.plan.offset, type_=ADDRESS)
+            most = body.load(plan, Plan.helpers.offset)
             self.call(body, "leave", body.load(job, Job.core.offset))
             parts = self.call(body, "work", job)
             self.call(body, "release", job)
             # Who came too late is one too many.
             is_late = build.icmp_unsigned("==", parts, WORD(0))
             looks = build.select(is_late, WORD(0), looks)
-            build.store(self.call(body, "stay", looks), now)
+            build.store(self.call(body, "stay", looks, most), now)
             with build.if_then(build.not_(self._is_there(body, build.load(now, typ=ADDRESS)))):
                 build.ret_void()
 

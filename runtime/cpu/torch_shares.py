@@ -29,6 +29,11 @@ def can_share() -> bool:
     return _library() is not None
 
 
+def set_threads_here(number: int) -> None:
+    """Let torch's loops in this thread have so many threads; those of other threads stay."""
+    _library().omp_set_num_threads(number)
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """No threads but this one, which is XLA's, and no autograd."""

@@ -96,21 +96,23 @@ class Module:
                             self.call(body, "usleep", NUMBER(SLEEP_US))
 
     def _stay(self, pause: "Pause") -> None:
-        """`stay(looks)`: the job that a call gives to this thread while it looks, or null.
+        """`stay(looks, most)`: the job that a call gives to this thread while it looks, or null.
 
         A thread of the pool that sleeps comes some 50 µs late, when a product of few rows is done.
         Who looks has a place in `staying`, where a call puts its job. So each job that is there is
-        taken. Other threads may have the core between.
+        taken. Other threads may have the core between. No more threads stay than a call has
+        helpers: they would take cores from those who work.
         """
         kind = ir.ArrayType(WORD, _STAYING)
         places = ir.GlobalVariable(self.module, kind, "staying")
         places.linkage, places.initializer = "internal", ir.Constant(kind, None)
         self._staying = places.bitcast(ADDRESS)
-        body = self.begin("stay", ADDRESS, WORD)
-        (looks,), build = body.arguments, body.build
+        body = self.begin("stay", ADDRESS, WORD, WORD)
+        (looks, most), build = body.arguments, body.build
         with build.if_then(build.icmp_unsigned("==", looks, WORD(0))):
             build.ret(ADDRESS(None))
-        with body.times(WORD(_STAYING)) as number:
+        are_few = build.icmp_unsigned("<", most, WORD(_STAYING))
+        with body.times(build.select(are_few, most, WORD(_STAYING))) as number:
             place = self._place(body, number)
             with build.if_then(self._exchanged(body, place, _NOBODY, _WAITING)):
                 with body.times(looks) as turn:

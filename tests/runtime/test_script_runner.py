@@ -136,6 +136,26 @@ def test_who_comes_too_late_does_not_stay():
     assert handler.living == 0
 
 
+def test_no_more_stay_than_a_call_has_helpers():
+    """Of two calls at once each has a helper, and one of these stays."""
+    meeting = threading.Barrier(4, timeout=60)
+    part = script_of(function(lambda: meeting.wait() * 0))
+    handler = Handler()
+    stays = plan(part, part, helpers=1, stays=True)
+    callers = [threading.Thread(target=handler.call, args=[[stays]]) for _ in range(2)]
+    for one in callers:
+        one.start()
+    for one in callers:
+        one.join()
+    scheduled = handler.scheduled
+    two = threading.Barrier(2, timeout=60)
+    both = script_of(function(lambda: two.wait() * 0))
+    assert handler.call([plan(both, both, helpers=1, stays=True)])
+    assert handler.scheduled <= scheduled + 1
+    handler.finish()
+    assert handler.living == 0
+
+
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "sched_getcpu"), reason="Linux tells of cores")
 def test_a_helper_leaves_the_core_of_the_caller():
     """The kernel may let both share it for long, where another core has nothing to do."""

@@ -161,7 +161,7 @@ def test_save_in_the_working_folder_and_through_a_link(saved, tmp_path, monkeypa
 def test_versions(version, saved, tmp_path):
     """StableHLO's own reader takes an artifact of an older version, and so does `load`."""
     module = StableHLOGraphModule.load(saved)
-    artifact = module.get_stablehlo_bytecode(version)
+    artifact = module.get_stablehlo_bytecode(version=version)
     assert f"StableHLO_v{version}".encode() in artifact[:32]
     with make_ir_context() as context:
         assert "stablehlo.dot_general" in str(hlo.deserialize_portable_artifact(context, artifact))
@@ -179,7 +179,7 @@ def test_versions(version, saved, tmp_path):
 def test_versions_that_cannot_be(version, message, saved):
     module = StableHLOGraphModule.load(saved)  # its GELU is a composite, which 0.9.0 has not
     with pytest.raises(xla_dynamo.StorageError, match=message):
-        module.get_stablehlo_bytecode(version)
+        module.get_stablehlo_bytecode(version=version)
 
 
 def test_pure_stablehlo(saved):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .drafts import Draft, candidates_filled_up, whole_cache
+from .one_thread import steps_in_one_thread
 
 _FEWEST_PLACES = 64
 # Drafts that read more of the model than its logits, or that have other tokens.
@@ -84,7 +85,8 @@ def generate(
         return _with_drafts(model, inputs, places, config, kwargs)
     # transformers makes a cache of as many places, if they are enough.
     model._previous_max_cache_length = places
-    return model.generate(inputs, cache_implementation="static", **kwargs)
+    with steps_in_one_thread(model, config, kwargs):
+        return model.generate(inputs, cache_implementation="static", **kwargs)
 
 
 def _with_drafts(

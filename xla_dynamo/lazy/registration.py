@@ -85,7 +85,10 @@ def _claim() -> list[torch.library.Library]:
         XlaDynamoError: another package has that place, or torch_xla has the name.
     """
     name = torch_private.device_name()
-    if name not in ("privateuseone", "xla") or hasattr(torch, "xla") or "torch_xla" in sys.modules:
+    # Ours is called so as well where scripts of PyTorch/XLA run.
+    theirs = sys.modules.get("torch_xla")
+    is_foreign = theirs is not None and not getattr(theirs, "is_of_xla_dynamo", False)
+    if name not in ("privateuseone", "xla") or hasattr(torch, "xla") or is_foreign:
         raise XlaDynamoError(
             f"cannot make the 'xla' device: another package, for the device {name!r}, has taken "
             "the one place that torch has for further devices; do not import that package, or use "

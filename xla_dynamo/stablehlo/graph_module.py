@@ -96,19 +96,28 @@ class StableHLOGraphModule:
                 leaves[int(change.name)].detach().copy_(given[int(change.name)])
         return made_outputs(signature, results, sizes)
 
-    def get_stablehlo_text(self) -> str:
-        """The module as text."""
+    def get_stablehlo_text(self, method_name: str = "forward") -> str:
+        """The module as text. Its one method is "forward".
+
+        Raises:
+            ValueError: another method is asked for.
+        """
+        _check_method(method_name)
         return str(module_of(self._artifact))
 
-    def get_stablehlo_bytecode(self, version: str | None = None) -> bytes:
+    def get_stablehlo_bytecode(
+        self, method_name: str = "forward", *, version: str | None = None
+    ) -> bytes:
         """The module as a portable artifact of a StableHLO version as "1.4.0", or the newest.
 
         Readers of that version and of later ones read it, as the compatibility guarantees of
         StableHLO say (five years backward).
 
         Raises:
+            ValueError: another method is asked for than "forward".
             StorageError: there is no such version, or it has not all operations of the program.
         """
+        _check_method(method_name)
         if version is None or version == hlo.get_current_version():
             return self._artifact
         return artifact_of(module_of(self._artifact), version)
@@ -133,7 +142,7 @@ class StableHLOGraphModule:
         write_folder(
             folder,
             self.signature,
-            self.get_stablehlo_bytecode(version),
+            self.get_stablehlo_bytecode(version=version),
             self.get_stablehlo_text(),
             versions,
             self._write_weights,
@@ -248,3 +257,11 @@ def _tensor(array: Any, dtype: str) -> torch.Tensor:
         return torch.empty(array.shape, dtype=getattr(torch, dtype))
     data = torch.from_numpy(array.reshape(-1).view("uint8"))
     return data.view(getattr(torch, dtype)).reshape(array.shape)
+
+
+def _check_method(name: str) -> None:
+    if name != "forward":
+        raise ValueError(
+            f"a StableHLOGraphModule has one method, 'forward', and was asked for {name!r}; a "
+            "version of StableHLO is given by version="
+        )

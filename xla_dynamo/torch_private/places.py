@@ -12,6 +12,8 @@ PLACES: dict[str, tuple[str, str]] = {
     "OpOverload": ("torch._ops:OpOverload", "an operator of a graph"),
     "OpOverloadPacket": ("torch._ops:OpOverloadPacket", "all overloads of an operator"),
     "HigherOrderOperator": ("torch._ops:HigherOrderOperator", "an operator on graphs"),
+    "scan": ("torch._higher_order_ops.scan:scan", "torch's scan in a function"),
+    "while_loop": ("torch._higher_order_ops.while_loop:while_loop", "its while_loop there"),
     "scan_op": ("torch._higher_order_ops.scan:scan_op", "torch's scan in a graph"),
     "while_loop_op": ("torch._higher_order_ops.while_loop:while_loop_op", "its while_loop"),
     "DispatchKey": ("torch._C:DispatchKey", "names an operator's kernels"),

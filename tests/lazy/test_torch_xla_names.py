@@ -1,0 +1,85 @@
+"""What stands for PyTorch/XLA's names is there, and what does not says what to do."""
+
+import importlib
+import sys
+import types
+
+import pytest
+
+import xla_dynamo
+from docs import torch_xla_names
+from tests.fresh_process import run
+from xla_dynamo.errors import XlaDynamoError
+from xla_dynamo.torch_xla import install
+from xla_dynamo.torch_xla.modules import NotHere, _Missing
+from xla_dynamo.torch_xla.names import TABLES
+
+
+@pytest.fixture(autouse=True)
+def installed():
+    """For a test: afterwards nothing in the process is called torch_xla."""
+    install()
+    yield
+    for name in [n for n in sys.modules if n.split(".")[0] == "torch_xla"]:
+        del sys.modules[name]
+    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != install.__module__]
+
+
+@pytest.mark.parametrize("module", TABLES)
+def test_each_name_is_there_or_says_what_to_do(module):
+    found = importlib.import_module(module)
+    for name, entry in TABLES[module].items():
+        value = getattr(found, name)
+        assert isinstance(value, _Missing) != bool(entry.target), name
+        if not entry.target:
+            with pytest.raises(NotHere, match=f"{module}.{name}"):
+                value(1)
+    assert set(TABLES[module]) <= set(dir(found))
+
+
+def test_modules_are_found_by_every_way_of_importing():
+    import torch_xla
+    import torch_xla.core.xla_model as xm
+    from torch_xla import runtime as xr
+    from torch_xla.core import xla_model
+
+    assert xm is xla_model is torch_xla.core.xla_model
+    assert xr.world_size() == 1
+    assert xm.all_reduce is xla_dynamo.all_reduce
+    assert torch_xla.__version__.startswith("2.9")
+    with pytest.raises(ImportError, match="nonsense"):
+        from torch_xla.core.xla_model import nonsense  # noqa: F401
+    with pytest.raises(ModuleNotFoundError):
+        import torch_xla.nonsense
+
+
+def test_what_is_missing_is_an_error_when_it_is_used():
+    from torch_xla.experimental.custom_kernel import FlashAttention, flash_attention
+
+    with pytest.raises(NotImplementedError, match="scaled_dot_product_attention"):
+        flash_attention(1, 2)
+    with pytest.raises(NotImplementedError, match="call_jax"):
+        FlashAttention.apply(1)
+    with pytest.raises(NotImplementedError):
+
+        class Mine(FlashAttention):
+            pass
+
+    assert "not in xla_dynamo" in repr(flash_attention)
+
+
+def test_another_torch_xla_is_an_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_xla", types.ModuleType("torch_xla"))
+    with pytest.raises(XlaDynamoError, match="uninstall torch_xla"):
+        install()
+
+
+def test_nothing_is_installed_by_an_import():
+    told = run(
+        "import sys, xla_dynamo.torch_xla, importlib.util as u; print(u.find_spec('torch_xla'))"
+    )
+    assert told.stdout.strip() == "None"
+
+
+def test_the_page():
+    assert torch_xla_names.PAGE.read_text() == torch_xla_names.page(), "run `make docs`"

@@ -1,0 +1,1 @@
+"""Scripts of PyTorch/XLA, run over this package by `python -m xla_dynamo.torch_xla`."""

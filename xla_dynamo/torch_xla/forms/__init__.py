@@ -1,0 +1,1 @@
+"""What PyTorch/XLA has and this package writes for its scripts alone."""

@@ -1,0 +1,140 @@
+"""Names of `torch_xla.utils`, of `torch_xla.test`, and of spawned processes."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+import xla_dynamo
+
+
+class SampleGenerator:
+    """A loader that gives the same data so many times, in place of a data set."""
+
+    def __init__(self, data: Any, sample_count: int) -> None:
+        """Take the data, and how many times it comes."""
+        self._data, self._count = data, sample_count
+
+    def __len__(self) -> int:
+        """How many times it comes."""
+        return self._count
+
+    def __iter__(self) -> Iterator[Any]:
+        """Go through it, from the start each time."""
+        return (self._data for _ in range(self._count))
+
+
+def getenv_as(name: str, type_: Callable[[str], Any], defval: Any = None) -> Any:
+    """A variable of the environment as a type has it; "0", "false" and "no" are no for `bool`."""
+    text = os.environ.get(name)
+    if text is None:
+        return defval
+    return text.lower() not in ("", "0", "false", "no") if type_ is bool else type_(text)
+
+
+def timed(fn: Callable[[], Any], msg: str = "", printfn: Callable[[str], Any] = print) -> Any:
+    """The result of a function, whose time is told in seconds."""
+    started = time.perf_counter()
+    result = fn()
+    printfn(f"{msg}{time.perf_counter() - started:.3f}s")
+    return result
+
+
+def print_training_update(
+    device: Any,
+    step: int,
+    loss: Any,
+    rate: float,
+    global_rate: float,
+    epoch: int | None = None,
+    summary_writer: Any = None,
+) -> None:
+    """Print how far a training is, and how fast."""
+    parts = [
+        f"Training Device={device}",
+        *([] if epoch is None else [f"Epoch={epoch}"]),
+        f"Step={step}",
+        f"Loss={float(loss):.5f}",
+        f"Rate={rate:.2f}",
+        f"GlobalRate={global_rate:.2f}",
+        f"Time={time.asctime()}",
+    ]
+    print(*parts, flush=True)
+    write_to_summary(summary_writer, global_step=step, dict_to_write={"loss": float(loss)})
+
+
+def print_test_update(
+    device: Any, accuracy: float | None, epoch: int | None = None, step: int | None = None
+) -> None:
+    """Print how good a model is."""
+    told = {"Epoch": epoch, "Step": step, "Accuracy": accuracy, "Time": time.asctime()}
+    parts = [f"{name}={value}" for name, value in told.items() if value is not None]
+    print(f"Test Device={device}", *parts, flush=True)
+
+
+def get_summary_writer(logdir: str | None) -> Any:
+    """TensorBoard's writer in the first process; None elsewhere, and without a folder."""
+    if not logdir or not xla_dynamo.is_master_ordinal():
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(log_dir=logdir)
+
+
+def add_scalar_to_summary(
+    summary_writer: Any, metric_name: str, metric_value: float, global_step: int
+) -> None:
+    """Write a number, if there is a writer."""
+    if summary_writer is not None:
+        summary_writer.add_scalar(metric_name, metric_value, global_step)
+
+
+def write_to_summary(
+    summary_writer: Any,
+    global_step: int | None = None,
+    dict_to_write: dict[str, float] | None = None,
+    write_xla_metrics: bool = False,
+) -> None:
+    """Write numbers, and counters of compilations if they are asked for, if there is a writer."""
+    if summary_writer is None:
+        return
+    told = dict(dict_to_write or {})
+    if write_xla_metrics:
+        metrics = xla_dynamo.metrics
+        told |= {name: metrics.counter_value(name) for name in metrics.counter_names()}
+    for name, value in told.items():
+        summary_writer.add_scalar(name, value, global_step)
+
+
+def close_summary_writer(summary_writer: Any) -> None:
+    """Close a writer, if there is one."""
+    if summary_writer is not None:
+        summary_writer.close()
+
+
+class MpModelWrapper:
+    """A model that the processes of a job share until they move it to their device."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Take the model."""
+        self._model = model
+
+    def to(self, device: torch.device | str) -> nn.Module:
+        """The model on a device."""
+        return self._model.to(device)
+
+
+class MpSerialExecutor:
+    """Runs a function in one process of a job after the other."""
+
+    def run(self, fn: Callable[[], Any]) -> Any:
+        """What the function returns in this process; the others wait until it is done."""
+        found = None
+        for number in range(xla_dynamo.xrt_world_size()):
+            if number == xla_dynamo.get_ordinal():
+                found = fn()
+            xla_dynamo.rendezvous(f"MpSerialExecutor {number}")
+        return found

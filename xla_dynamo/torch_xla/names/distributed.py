@@ -1,0 +1,111 @@
+"""`distributed`: loaders, processes, shards by marks, and fully sharded models."""
+
+from xla_dynamo.torch_xla.names.entries import Names, different, missing, other, same
+
+_FSDP, _SPMD = "xla_dynamo.distributed.fsdp", "xla_dynamo.spmd"
+_INSIDE = "it is inside of PyTorch/XLA's wrapper"
+_LOADERS: Names = {
+    **same("xla_dynamo", "MpDeviceLoader ParallelLoader"),
+    **missing(
+        "iterate over MpDeviceLoader or ParallelLoader.per_device_loader",
+        "PerDeviceLoader PerDeviceQueue",
+    ),
+}
+_MARKS: Names = {
+    **same(
+        _SPMD,
+        "HybridMesh Mesh ShardingSpec clear_sharding disable_manual_sharding "
+        "enable_manual_sharding get_1d_mesh get_global_mesh mark_sharding "
+        "mark_sharding_with_gradients set_global_mesh",
+    ),
+    **same(
+        "xla_dynamo.torch_xla.forms.spmd",
+        "XLAShardedTensor apply_xla_patch_to_nn_linear shard_as unwrap_sharded_tensor "
+        "wrap_as_sharded_tensor wrap_if_sharded",
+    ),
+    **missing("checkpoints know the shards: xla_dynamo.distributed_checkpoint", "XLAShard"),
+    **different("A type for annotations.", "xla_dynamo.torch_xla.forms.spmd", "PartitionSpec"),
+    **missing("linear layers keep their dimensions here", "EinsumLinear XLAPatchedLinear"),
+    **missing(
+        "use mark_sharding, or shard_map for functions of shards",
+        "ShardingType annotate_custom_sharding apply_backward_optimization_barrier "
+        "xla_patched_nn_linear_forward",
+    ),
+}
+_BY_DTENSOR: Names = {
+    **same(_SPMD, "xla_distribute_module xla_distribute_tensor"),
+    **other(convert_to_xla_mesh="xla_dynamo.spmd:mesh_from_device_mesh"),
+    **other(convert_to_xla_partition_spec="xla_dynamo.spmd:convert_placements_to_partition_spec"),
+    **missing("mark parameters, or use xla_dynamo.spmd.recipes", "auto_policy"),
+    **missing("it is inside of PyTorch/XLA's wrapper", "with_xla"),
+}
+_PICTURES: Names = same(_SPMD, "visualize_sharding visualize_tensor_sharding")
+
+TABLES: dict[str, Names] = {
+    "torch_xla.distributed": {},
+    "torch_xla.distributed.parallel_loader": _LOADERS,
+    "torch_xla.distributed.xla_multiprocessing": {
+        **same("xla_dynamo", "spawn"),
+        **same("xla_dynamo.torch_xla.forms.utilities", "MpModelWrapper MpSerialExecutor"),
+        **missing(
+            "groups of processes are torch.distributed.new_group's",
+            "create_optimized_replica_groups device_kind_handler_dict",
+        ),
+    },
+    # Its import registers the backend "xla", which the device does here.
+    "torch_xla.distributed.xla_backend": missing(
+        'use torch.distributed.init_process_group("xla", init_method="xla://")',
+        "ProcessGroupXla new_xla_process_group",
+    ),
+    "torch_xla.distributed.data_parallel": missing(
+        "use processes (torch_xla.launch), or shard the batch by xs.mark_sharding",
+        "Context DataParallel ThreadResult",
+    ),
+    "torch_xla.distributed.zero_redundancy_optimizer": missing(
+        "use torch.distributed.optim.ZeroRedundancyOptimizer", "ZeroRedundancyOptimizer"
+    ),
+    "torch_xla.distributed.spmd": {**_MARKS, **_BY_DTENSOR, **_PICTURES},
+    "torch_xla.distributed.spmd.api": _BY_DTENSOR,
+    "torch_xla.distributed.spmd.debugging": _PICTURES,
+    "torch_xla.distributed.spmd.xla_sharding": _MARKS,
+    "torch_xla.distributed.spmd.xla_sharded_tensor": {
+        **same("xla_dynamo.torch_xla.forms.spmd", "XLAShardedTensor"),
+        **missing(
+            "checkpoints know the shards: xla_dynamo.distributed_checkpoint",
+            "XLAShard no_dispatch",
+        ),
+    },
+    "torch_xla.distributed.fsdp": {
+        **same(_FSDP, "XlaFullyShardedDataParallel checkpoint_module"),
+        **same(_FSDP, "consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts"),
+    },
+    "torch_xla.distributed.fsdp.xla_fully_sharded_data_parallel": {
+        **same(_FSDP, "XlaFullyShardedDataParallel"),
+        **missing(
+            _INSIDE,
+            "FLOAT_DTYPES TrainingState XLA_DISABLE_FUNCTIONALIZATION apply_to_tensors "
+            "collect_tensors",
+        ),
+    },
+    "torch_xla.distributed.fsdp.state_dict_utils": same(
+        _FSDP, "consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts"
+    ),
+    "torch_xla.distributed.fsdp.utils": {
+        **same(_FSDP, "checkpoint_module"),
+        **same("xla_dynamo.torch_xla.forms.spmd", "apply_xla_patch_to_nn_linear"),
+        **missing(
+            _INSIDE,
+            "BucketizedReduceScatter DummyReduceScatter XLAPatchedLinear dummy_all_gather "
+            "dummy_all_reduce",
+        ),
+    },
+    "torch_xla.distributed.fsdp.wrap": {
+        **different(
+            "torch's own.",
+            "torch.distributed.fsdp.wrap",
+            "always_wrap_policy lambda_auto_wrap_policy size_based_auto_wrap_policy "
+            "transformer_auto_wrap_policy",
+        ),
+        **missing("give XlaFullyShardedDataParallel an auto_wrap_policy", "recursive_wrap"),
+    },
+}

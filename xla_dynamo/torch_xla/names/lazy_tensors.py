@@ -1,0 +1,130 @@
+"""The package itself, `core`, `runtime`, `amp`, `backends` and `stablehlo`."""
+
+from xla_dynamo.torch_xla.names.entries import Names, different, missing, other, same
+
+_OURS, _RUNTIME = "xla_dynamo", "xla_dynamo.runtime"
+_MODEL = "xla_dynamo.torch_xla.forms.xla_model"
+_OF_BUILDER = (
+    "it builds HLO by hand in C++; write a lowering with xla_dynamo.lowers, or call a function of "
+    "JAX with xla_dynamo.call_jax"
+)
+_OF_REPLICAS = "it is for threads of one process, each with a device; processes replace them"
+
+_XLA_MODEL: Names = {
+    **same(
+        _OURS,
+        "add_step_closure all_gather all_reduce all_to_all broadcast_master_param "
+        "collective_broadcast collective_permute do_on_ordinals get_local_ordinal get_memory_info "
+        "get_ordinal get_rng_state is_master_ordinal mark_step master_print mesh_reduce "
+        "optimizer_step reduce_gradients reduce_scatter rendezvous save set_rng_state unlazy "
+        "wait_device_ops xla_device xla_device_hw xrt_world_size",
+    ),
+    **same(
+        "xla_dynamo.distributed.collectives",
+        "REDUCE_AND REDUCE_MAX REDUCE_MIN REDUCE_MUL REDUCE_OR REDUCE_SUM",
+    ),
+    **same(
+        _MODEL,
+        "RateTracker check_view_sharing get_xla_supported_devices is_xla_tensor "
+        "optimization_barrier_ parse_xla_device send_cpu_data_to_device xla_real_devices",
+    ),
+    **other(xla_device_kind="xla_dynamo:xla_device_hw"),
+    **same(_MODEL, "fork_rng"),
+    **missing(
+        "export the model by xla_dynamo.stablehlo, or read xla_dynamo.explain's report",
+        "get_stablehlo get_stablehlo_bytecode",
+    ),
+    **missing("use torch.distributed's send and recv, or collective_permute", "recv send"),
+    **missing(
+        "give the collective a list of tensors: they are exchanged together",
+        "CoalescingBuckets all_gather_bucketized all_reduce_bucketized_gradients "
+        "reduce_scatter_bucketized",
+    ),
+    **missing("get_memory_info returns a plain dictionary", "MemoryInfo"),
+    **missing("use rendezvous", "xla_rendezvous"),
+    **missing(_OF_REPLICAS, "DeviceContext set_replication xla_replication_devices"),
+    **missing(
+        "it looks into PyTorch/XLA's C++; tensors are moved by tree_map and `to`",
+        "ToXlaTensorArena XLA_LIB",
+    ),
+}
+
+TABLES: dict[str, Names] = {
+    "torch_xla": {
+        **same(
+            _OURS,
+            "compile device device_count devices launch manual_seed real_devices step sync",
+        ),
+        **same(
+            "xla_dynamo.torch_xla.forms.export", "save_as_stablehlo save_torch_model_as_stablehlo"
+        ),
+        **other(__version__="xla_dynamo.torch_xla.forms.xla_model:VERSION"),
+    },
+    "torch_xla.torch_xla": same(
+        _OURS, "compile device device_count devices launch manual_seed real_devices step sync"
+    ),
+    "torch_xla.version": other(__version__="xla_dynamo.torch_xla.forms.xla_model:VERSION"),
+    "torch_xla.core": {},
+    "torch_xla.core.xla_model": _XLA_MODEL,
+    "torch_xla.core.functions": {
+        **different("Gradients pass through it anyway.", _OURS, "all_gather all_reduce"),
+        **missing("use torch.nn.SyncBatchNorm, which runs on the device", "SyncBatchNorm"),
+        **missing(
+            "use xla_dynamo.all_reduce and all_gather, which have gradients",
+            "AllGather AllReduce AllReduceSumLayer distributed_mm",
+        ),
+    },
+    "torch_xla.core.xla_builder": {
+        **same(_OURS, "call_jax"),
+        **missing(
+            _OF_BUILDER,
+            "CompiledCallableWithCache FlattenedInputFunc JaxCallable JaxFlattenedInputFunc Op "
+            "Shape Type XlaCallable computation_from_module_proto create_builder "
+            "create_computation create_placeholder_tensor get_computation_hlo mkleaf mkop mkparam "
+            "mkshape tensor_shape xla_computation_as_func",
+        ),
+    },
+    "torch_xla.core.xla_op_registry": missing(_OF_BUILDER, "Op register"),
+    "torch_xla.runtime": {
+        **same(
+            _RUNTIME,
+            "addressable_device_count addressable_runtime_device_count device_type "
+            "global_device_count global_ordinal global_runtime_device_attributes "
+            "global_runtime_device_count initialize_cache is_spmd local_device_count "
+            "local_ordinal local_process_count process_count process_index "
+            "runtime_device_attributes set_device_type use_spmd world_size",
+        ),
+        **other(host_index="xla_dynamo.runtime:process_index"),
+        **same(_MODEL, "get_master_ip get_num_cached_compilation_graph is_bf16_supported"),
+    },
+    "torch_xla.amp": {
+        **same("xla_dynamo.torch_xla.forms.amp", "GradScaler autocast"),
+        **other(syncfree="torch_xla.amp.syncfree"),
+    },
+    "torch_xla.amp.autocast_mode": same("xla_dynamo.torch_xla.forms.amp", "autocast"),
+    "torch_xla.amp.grad_scaler": same("xla_dynamo.torch_xla.forms.amp", "GradScaler"),
+    "torch_xla.amp.syncfree": different(
+        "torch's own, which asks for no values here.", "torch.optim", "Adam AdamW SGD"
+    ),
+    "torch_xla.amp.syncfree.adam": different("torch's own.", "torch.optim", "Adam"),
+    "torch_xla.amp.syncfree.adamw": different("torch's own.", "torch.optim", "AdamW"),
+    "torch_xla.amp.syncfree.sgd": different("torch's own.", "torch.optim", "SGD"),
+    "torch_xla.backends": same(
+        "xla_dynamo.torch_xla.forms.xla_model", "get_mat_mul_precision set_mat_mul_precision"
+    ),
+    "torch_xla.stablehlo": {
+        **same(
+            "xla_dynamo.stablehlo",
+            "StableHLOExportOptions StableHLOGraphModule exported_program_to_stablehlo",
+        ),
+        **same(
+            "xla_dynamo.torch_xla.forms.export", "save_as_stablehlo save_torch_model_as_stablehlo"
+        ),
+        **missing(
+            "folders hold what xla_dynamo.stablehlo writes; StableHLOGraphModule.load reads them",
+            "InputLocation StableHLOFunc StableHLOFunctionMeta StableHLOJSONSerializer "
+            "StableHLOModelBundle VariableSignature VariableType XLAExportInterpreter "
+            "stablehlo_obj_hook",
+        ),
+    },
+}
