@@ -17,7 +17,7 @@ def function(
     sizes: tuple[int, int, int, int, int, int],
     scale: float,
     causal: bool,
-    strides: tuple[tuple[int, int, int], ...],
+    strides: tuple[tuple[int, ...], ...],
 ) -> Any:
     """The function of ctypes that attends for some queries and heads.
 

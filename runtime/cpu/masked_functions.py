@@ -53,7 +53,7 @@ class Attention(NamedTuple):
     size: int
     scale: float
     causal: bool
-    strides: tuple[tuple[int, int, int], ...]
+    strides: tuple[tuple[int, ...], ...]
 
 
 def written(of: Attention, lanes: int) -> str:

@@ -232,7 +232,8 @@ def _of_few(form: PlannedAttention) -> FunctionPlan:
     """The plan of a call with a few queries, by our own function."""
     one, size = form.call, form.call.dtype.itemsize
     count = len({lying.memory for lying in form.given})
-    mask_strides, mask = (0, 0, 0), NULL
+    mask_strides: tuple[int, ...] = (0, 0, 0)
+    mask = NULL
     if one.mask is not None:
         # The mask is row-major. Where it is the same for all it does not move.
         steps = torch.empty(one.mask, device="meta").stride()

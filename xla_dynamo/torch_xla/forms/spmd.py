@@ -63,4 +63,4 @@ def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
 def _mark_as(tensor: torch.Tensor, like: torch.Tensor) -> None:
     sharding = spmd.sharding_of(like)
     assert sharding is not None
-    spmd.mark_sharding(tensor, sharding.mesh, sharding.partition_spec)
+    spmd.mark_sharding(tensor, sharding.mesh, tuple(names or None for names in sharding.axes))
