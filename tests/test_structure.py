@@ -104,6 +104,8 @@ ROOMS = {
     "torch_xla.forms": "spmd stablehlo xla_dynamo",
     "torch_xla.names": "",
     "torch_xla": "torch_xla.names",
+    "torch_xla.on_path": "",
+    "torch_xla.on_path.torch_xla": "torch_xla",
     "__main__": "command_line",
 }
 

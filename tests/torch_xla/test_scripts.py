@@ -14,6 +14,7 @@ TOLD = {
     "layers_as_a_loop": "ended",
     "sharded": "ended",
     "tensors": "[12., 12.]",
+    "two_processes": "ended 1",
 }
 ARGUMENTS = {"exported": ["--flag"], "fake_mnist": ["--steps", "6"]}
 

@@ -1,6 +1,7 @@
 """Run a script of PyTorch/XLA: `python -m xla_dynamo.torch_xla [-m module | script.py] ...`."""
 
 import os
+import pathlib
 import runpy
 import sys
 
@@ -17,6 +18,7 @@ def main() -> None:
     if not given or given[0] in ("-h", "--help"):
         sys.exit(f"{__doc__}\n\n{_USAGE}")
     install()
+    _let_others_find_it()
     sys.argv = given
     if is_module:
         sys.path[0] = os.getcwd()
@@ -26,6 +28,14 @@ def main() -> None:
             sys.exit(f"{_USAGE}\nthere is no file {given[0]}")
         sys.path[0] = os.path.dirname(os.path.abspath(given[0]))
         runpy.run_path(given[0], run_name="__main__")
+
+
+def _let_others_find_it() -> None:
+    """Let processes that the script starts import `torch_xla`, too."""
+    folder = str(pathlib.Path(__file__).parent / "on_path")
+    sys.path.insert(1, folder)  # behind the script's own; spawned processes have it from here
+    known = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([known] if known else [])])
 
 
 if __name__ == "__main__":

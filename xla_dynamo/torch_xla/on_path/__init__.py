@@ -1,0 +1,1 @@
+"""A folder for `sys.path`: processes that a script starts find `torch_xla` there."""
