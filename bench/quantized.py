@@ -5,7 +5,7 @@ all linear layers. Then a Llama over bytes is trained for `--steps` on README.md
 perplexity on the last part of the text compared: that of torchao in eager, and that of openxla.
 
 Speed is told beside how far a token's logits are from eager's, as a part of the largest of them:
-Inductor of torch 2.13 is far off with dynamic activations, on a processor with AVX-512.
+Inductor of torch 2.13 is far off with dynamic activations, on an Intel Xeon with AVX-512.
 """
 
 import argparse
