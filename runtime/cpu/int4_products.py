@@ -1,6 +1,5 @@
 """The function in machine code that multiplies rows by int4 weights, compiled when it is asked."""
 
-import ctypes
 import functools
 from typing import Any
 
@@ -19,6 +18,5 @@ def function(scales: str) -> Any:
     except ImportError as error:
         raise native_code.NativeCodeError(f"llvmlite cannot be imported: {error}") from error
     text = int4_functions.write_int4_products(scales)
-    made: Any = ctypes.CFUNCTYPE(ctypes.c_int)(native_code.load(text, {})["product"])
-    made.__name__ = f"a product with a weight in int4 and scales in {scales}"
-    return made
+    told = f"a product with a weight in int4 and scales in {scales}"
+    return native_code.function(text, "product", told)

@@ -1,6 +1,5 @@
 """The function in machine code for products of a few rows in int8, compiled when it is asked."""
 
-import ctypes
 import functools
 from typing import Any
 
@@ -31,7 +30,5 @@ def function() -> Any:
         from xla_dynamo.runtime.cpu import integer_functions
     except ImportError as error:
         raise native_code.NativeCodeError(f"llvmlite cannot be imported: {error}") from error
-    address = native_code.load(integer_functions.written(MOST_ROWS), {})[integer_functions.NAME]
-    found: Any = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 6)(address)
-    found.__name__ = "a product of few rows in int8"
-    return found
+    text = integer_functions.written(MOST_ROWS)
+    return native_code.function(text, integer_functions.NAME, "a product of few rows in int8", 6)

@@ -1,6 +1,5 @@
 """The function in machine code for attention of a few queries, compiled when it is asked."""
 
-import ctypes
 import functools
 from typing import Any
 
@@ -46,11 +45,5 @@ def function(
         raise native_code.NativeCodeError(f"llvmlite cannot be imported: {error}") from error
     of = masked_functions.Attention(dtype, mask_dtype, *sizes, scale, causal, strides)
     text = masked_functions.written(of, LANES if "avx512" in features.family() else LANES // 2)
-    c = ctypes.CDLL(None)
-    known = {n: ctypes.cast(getattr(c, n), ctypes.c_void_p) for n in attention_functions.EXTERNALS}
-    addresses = native_code.load(text, {name: at.value or 0 for name, at in known.items()})
-    found: Any = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 8)(
-        addresses[masked_functions.NAME]
-    )
-    found.__name__ = "attention of a few queries"
-    return found
+    told, externals = "attention of a few queries", attention_functions.EXTERNALS
+    return native_code.function(text, masked_functions.NAME, told, 8, externals)

@@ -6,11 +6,12 @@ compiles in memory. It is imported when something is compiled: that takes 25 ms,
 have no need of it.
 """
 
+import ctypes
 import importlib.util
 import platform
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # The processors that functions are written for, as LLVM's triples have them, by Python's names.
@@ -51,6 +52,27 @@ def optimized(text: str, machine: Any) -> Any:
     tuning = binding.create_pipeline_tuning_options()
     passes.run(module, binding.create_pass_builder(machine, tuning))
     return module
+
+
+def function(text: str, name: str, told: str, words: int = 0, externals: Iterable[str] = ()) -> Any:
+    """A function of a module, compiled for this machine, as ctypes has it; it returns an int.
+
+    Args:
+        text: the module in LLVM IR.
+        name: of the function there.
+        told: its name in messages.
+        words: how many arguments it takes from Python, of 64 bits each.
+        externals: the names of C's functions that the module calls.
+
+    Raises:
+        NativeCodeError: as `load`.
+    """
+    c = ctypes.CDLL(None)
+    known = {n: ctypes.cast(getattr(c, n), ctypes.c_void_p).value or 0 for n in externals}
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * words)
+    made: Any = kind(load(text, known)[name])
+    made.__name__ = told
+    return made
 
 
 def load(text: str, externals: Mapping[str, int]) -> dict[str, int]:
@@ -97,10 +119,10 @@ def _load(text: str, externals: Mapping[str, int]) -> dict[str, int]:
     for name, address in externals.items():
         engine.add_global_mapping(module.get_function(name), address)
     engine.finalize_object()
-    _loaded.append(engine)
+    # It holds the memory of the functions, whose addresses XLA and threads of its pool have. Python
+    # must not collect it, not even when the process ends: half of llvmlite may be gone by then.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(engine))
     return {name: engine.get_function_address(name) for name in defined}
 
 
 _compiling = threading.Lock()
-# What holds the memory of functions: XLA and threads of its pool have their addresses.
-_loaded: list[Any] = []

@@ -1,6 +1,5 @@
 """The function in machine code for attention to a paged cache, compiled when it is asked."""
 
-import ctypes
 import functools
 from typing import Any
 
@@ -48,11 +47,5 @@ def function(
         raise native_code.NativeCodeError(f"llvmlite cannot be imported: {error}") from error
     of = paged_functions.Attention(dtype, heads, kv_heads, size, between, scale)
     text = paged_functions.written(of, LANES if "avx512" in features.family() else LANES // 2)
-    c = ctypes.CDLL(None)
-    known = {n: ctypes.cast(getattr(c, n), ctypes.c_void_p) for n in attention_functions.EXTERNALS}
-    addresses = native_code.load(text, {name: at.value or 0 for name, at in known.items()})
-    found: Any = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 14)(
-        addresses[paged_functions.NAME]
-    )
-    found.__name__ = "attention to a paged cache"
-    return found
+    told, externals = "attention to a paged cache", attention_functions.EXTERNALS
+    return native_code.function(text, paged_functions.NAME, told, 14, externals)
