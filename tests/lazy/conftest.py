@@ -8,6 +8,7 @@ LAZY_TESTS_COPY set, buffers and tensors share no memory, as on platforms unknow
 
 import os
 import pathlib
+import sys
 
 import pytest
 
@@ -39,3 +40,15 @@ def nothing_pending():
     yield
     xla_dynamo.sync()
     assert all(cell.value.record is None for cell in contents.live_cells())
+
+
+@pytest.fixture
+def torch_xla_installed():
+    """For a test: afterwards nothing in the process is called torch_xla."""
+    from xla_dynamo.torch_xla import install
+
+    install()
+    yield
+    for name in [n for n in sys.modules if n.split(".")[0] == "torch_xla"]:
+        del sys.modules[name]
+    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != install.__module__]

@@ -14,15 +14,7 @@ from xla_dynamo.torch_xla import install
 from xla_dynamo.torch_xla.modules import NotHere, _Missing
 from xla_dynamo.torch_xla.names import TABLES
 
-
-@pytest.fixture(autouse=True)
-def installed():
-    """For a test: afterwards nothing in the process is called torch_xla."""
-    install()
-    yield
-    for name in [n for n in sys.modules if n.split(".")[0] == "torch_xla"]:
-        del sys.modules[name]
-    sys.meta_path[:] = [f for f in sys.meta_path if type(f).__module__ != install.__module__]
+pytestmark = pytest.mark.usefixtures("torch_xla_installed")
 
 
 @pytest.mark.parametrize("module", TABLES)

@@ -1,46 +1,13 @@
-"""Names of `torch_xla.utils`, of `torch_xla.test`, and of spawned processes."""
+"""Names of `torch_xla.test`, and of spawned processes."""
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 import xla_dynamo
-
-
-class SampleGenerator:
-    """A loader that gives the same data so many times, in place of a data set."""
-
-    def __init__(self, data: Any, sample_count: int) -> None:
-        """Take the data, and how many times it comes."""
-        self._data, self._count = data, sample_count
-
-    def __len__(self) -> int:
-        """How many times it comes."""
-        return self._count
-
-    def __iter__(self) -> Iterator[Any]:
-        """Go through it, from the start each time."""
-        return (self._data for _ in range(self._count))
-
-
-def getenv_as(name: str, type_: Callable[[str], Any], defval: Any = None) -> Any:
-    """A variable of the environment as a type has it; "0", "false" and "no" are no for `bool`."""
-    text = os.environ.get(name)
-    if text is None:
-        return defval
-    return text.lower() not in ("", "0", "false", "no") if type_ is bool else type_(text)
-
-
-def timed(fn: Callable[[], Any], msg: str = "", printfn: Callable[[str], Any] = print) -> Any:
-    """The result of a function, whose time is told in seconds."""
-    started = time.perf_counter()
-    result = fn()
-    printfn(f"{msg}{time.perf_counter() - started:.3f}s")
-    return result
 
 
 def print_training_update(

@@ -1,38 +1,66 @@
 """`utils` and `test`."""
 
-from xla_dynamo.torch_xla.names.entries import Names, missing, other, same
+from xla_dynamo.torch_xla.names.entries import Names, different, missing, same
 
 _FORMS = "xla_dynamo.torch_xla.forms.utilities"
-_STANDARD = "it is a helper of PyTorch/XLA's own code; use Python's standard library"
 
 TABLES: dict[str, Names] = {
     "torch_xla.utils": {},
     "torch_xla.utils.utils": {
-        **same(_FORMS, "SampleGenerator getenv_as timed"),
-        **missing(
-            _STANDARD,
-            "Cleaner DataWrapper FnDataGenerator LazyProperty TimedScope TmpFolder as_list "
-            "check_env_flag eprint flatten_nested_tuple for_each_instance "
-            "for_each_instance_rewrite get_free_tcp_ports get_print_fn list_copy_append "
-            "null_print parallel_work shape",
+        **same(
+            "xla_dynamo.torch_xla.forms.values",
+            "Cleaner DataWrapper FnDataGenerator LazyProperty SampleGenerator TmpFolder as_list "
+            "flatten_nested_tuple for_each_instance list_copy_append shape",
+        ),
+        **different(
+            "Tuples stay tuples.",
+            "xla_dynamo.torch_xla.forms.values",
+            "for_each_instance_rewrite",
+        ),
+        **same(
+            "xla_dynamo.torch_xla.forms.surroundings",
+            "TimedScope check_env_flag eprint get_free_tcp_ports get_print_fn getenv_as "
+            "null_print parallel_work timed",
         ),
     },
-    "torch_xla.utils.checkpoint": same("torch.utils.checkpoint", "checkpoint"),
+    "torch_xla.utils.buffer_donor_context": missing(
+        "programs donate what they may by themselves", "alias_with_buffer_donor_config"
+    ),
+    # Releases before 2.9 had this one and `gcsfs`.
+    "torch_xla.utils.cached_dataset": same(
+        "xla_dynamo.torch_xla.forms.cached_dataset", "CachedDataset"
+    ),
+    "torch_xla.utils.checkpoint": {
+        **same(
+            "xla_dynamo.torch_xla.forms.recomputation",
+            "CheckpointFunction CheckpointStatus chkpt_status get_device_states set_device_states",
+        ),
+        **different(
+            "`use_reentrant=False` works, too.",
+            "xla_dynamo.torch_xla.forms.recomputation",
+            "checkpoint",
+        ),
+    },
+    "torch_xla.utils.checkpoint_tagger": same(
+        "xla_dynamo.torch_xla.forms.checkpoint_tagger", "CheckpointTagger"
+    ),
+    "torch_xla.utils.closures": same(
+        "xla_dynamo.torch_xla.forms.closures", "AsyncClosureHandler ClosureHandler"
+    ),
     "torch_xla.utils.dlpack": {
         **same("xla_dynamo", "to_dlpack"),
         **same("torch.utils.dlpack", "from_dlpack"),
     },
-    "torch_xla.utils.serialization": {
-        **same("xla_dynamo", "save"),
-        **other(load="torch:load"),
-        **missing("files are those of torch.save", "TensorReference"),
-    },
-    "torch_xla.utils.closures": missing(
-        "use xla_dynamo.add_step_closure", "AsyncClosureHandler ClosureHandler"
+    "torch_xla.utils.gcsfs": same(
+        "xla_dynamo.torch_xla.forms.files",
+        "CLOUD_STORAGE_PREFIX generic_glob generic_open generic_read generic_write is_gcs_path "
+        "list open read remove rmtree stat write",
     ),
-    "torch_xla.utils.keyd_queue": missing("use queue.Queue", "KeydQueue Queue QueueBase"),
-    "torch_xla.utils.buffer_donor_context": missing(
-        "programs donate what they may by themselves", "alias_with_buffer_donor_config"
+    "torch_xla.utils.keyd_queue": same(
+        "xla_dynamo.torch_xla.forms.queues", "KeydQueue Queue QueueBase"
+    ),
+    "torch_xla.utils.serialization": same(
+        "xla_dynamo.torch_xla.forms.serialization", "TensorReference load save"
     ),
     "torch_xla.test": {},
     "torch_xla.test.test_utils": {
