@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from xla_dynamo.errors import XlaDynamoError
-from xla_dynamo.torch_xla.names import TABLES
+from xla_dynamo.torch_xla.names import IMPORTS, TABLES
 from xla_dynamo.torch_xla.names.entries import Entry
 
 NAME = "torch_xla"
@@ -58,6 +58,9 @@ class _Module(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         entry = self._names.get(name)
+        if entry is None and f"{self.__name__}.{name}" in TABLES:
+            # PyTorch/XLA imports most of its modules at once.
+            return importlib.import_module(f"{self.__name__}.{name}")
         if entry is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return _found(f"{self.__name__}.{name}", entry)
@@ -94,6 +97,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
+        for needed in IMPORTS.get(module.__name__, ()):
+            importlib.import_module(needed)
         if module.__name__ == NAME:
             # As there, the device exists once the package is imported.
             importlib.import_module("xla_dynamo").device()

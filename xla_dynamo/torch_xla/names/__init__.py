@@ -2,13 +2,41 @@
 
 from collections.abc import Mapping
 
-from xla_dynamo.torch_xla.names import debug, distributed, experimental, lazy_tensors, utilities
+from xla_dynamo.torch_xla.names import (
+    c_extension,
+    debug,
+    distributed,
+    experimental,
+    lazy_tensors,
+    runtime,
+    utilities,
+)
 from xla_dynamo.torch_xla.names.entries import Names
 
-TABLES: Mapping[str, Names] = {
-    **lazy_tensors.TABLES,
-    **debug.TABLES,
-    **distributed.TABLES,
-    **experimental.TABLES,
-    **utilities.TABLES,
+_PARTS = (
+    c_extension,
+    debug,
+    distributed,
+    experimental,
+    lazy_tensors,
+    runtime,
+    utilities,
+)
+
+
+def _joined() -> dict[str, Names]:
+    """The tables of all parts, of which several may have names of one module."""
+    found: dict[str, Names] = {}
+    for part in _PARTS:
+        for module, names in part.TABLES.items():
+            known = found.get(module, {})
+            assert not known.keys() & names.keys(), f"{module} has names twice"
+            found[module] = {**known, **names}
+    return found
+
+
+TABLES: Mapping[str, Names] = _joined()
+# What a module's import registers in torch, beside names: operators.
+IMPORTS: Mapping[str, tuple[str, ...]] = {
+    "torch_xla.experimental.xla_dynamic_reshape_ops": ("xla_dynamo.torch_xla.forms.dynamic_sizes",),
 }

@@ -36,10 +36,6 @@ TABLES: dict[str, Names] = {
             "PureModule assume_pure_torch j2t_autograd make_fake_inputs prepare_computation_inputs",
         ),
     },
-    "torch_xla.experimental.gradient_accumulation": missing(
-        "use xla_dynamo.train_step(accumulate=...)",
-        "GradientAccumulationContext XlaBuildHelper gradient_accumulation",
-    ),
     "torch_xla.experimental.spmd_fully_sharded_data_parallel": same(
         "xla_dynamo.spmd.recipes", "SpmdFullyShardedDataParallel"
     ),
@@ -60,9 +56,6 @@ TABLES: dict[str, Names] = {
         "xla_dynamo.stablehlo", "StableHLOCompositeBuilder"
     ),
     "torch_xla.experimental.gru": different("torch's own.", "torch.nn", "GRU"),
-    "torch_xla.experimental.callback": missing(
-        "use xla_dynamo.add_step_closure", "on_ready_callback on_ready_event"
-    ),
     "torch_xla.experimental.custom_kernel": missing(
         _KERNELS,
         "FlashAttention flash_attention gmm make_kernel_from_pallas multi_queries_paged_attention "
@@ -71,11 +64,6 @@ TABLES: dict[str, Names] = {
     ),
     "torch_xla.experimental.splash_attention": missing(
         _KERNELS, "SplashAttention SplashAttentionConfig splash_attention"
-    ),
-    "torch_xla.experimental.plugins": missing(
-        "platforms of PJRT are found by jax: install its plugin, and set PJRT_DEVICE",
-        "DevicePlugin default register_installed_plugins register_plugin use_dynamic_plugins "
-        "using_dynamic_plugins",
     ),
     "torch_xla.experimental.quantized": missing(
         _QUANTIZED,

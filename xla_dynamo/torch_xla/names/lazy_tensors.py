@@ -8,7 +8,6 @@ _OF_BUILDER = (
     "it builds HLO by hand in C++; write a lowering with xla_dynamo.lowers, or call a function of "
     "JAX with xla_dynamo.call_jax"
 )
-_OF_REPLICAS = "it is for threads of one process, each with a device; processes replace them"
 
 _XLA_MODEL: Names = {
     **same(
@@ -34,19 +33,17 @@ _XLA_MODEL: Names = {
         "export the model by xla_dynamo.stablehlo, or read xla_dynamo.explain's report",
         "get_stablehlo get_stablehlo_bytecode",
     ),
-    **missing("use torch.distributed's send and recv, or collective_permute", "recv send"),
-    **missing(
-        "give the collective a list of tensors: they are exchanged together",
+    **same(
+        "xla_dynamo.torch_xla.forms.buckets",
         "CoalescingBuckets all_gather_bucketized all_reduce_bucketized_gradients "
         "reduce_scatter_bucketized",
     ),
-    **missing("get_memory_info returns a plain dictionary", "MemoryInfo"),
-    **missing("use rendezvous", "xla_rendezvous"),
-    **missing(_OF_REPLICAS, "DeviceContext set_replication xla_replication_devices"),
-    **missing(
-        "it looks into PyTorch/XLA's C++; tensors are moved by tree_map and `to`",
-        "ToXlaTensorArena XLA_LIB",
+    **same(
+        "xla_dynamo.torch_xla.forms.replicas",
+        "DeviceContext MemoryInfo ToXlaTensorArena recv send set_replication "
+        "xla_rendezvous xla_replication_devices",
     ),
+    **same("xla_dynamo.torch_xla.forms.dynamic_sizes", "XLA_LIB"),
 }
 
 TABLES: dict[str, Names] = {
@@ -66,14 +63,22 @@ TABLES: dict[str, Names] = {
     "torch_xla.version": other(__version__="xla_dynamo.torch_xla.forms.xla_model:VERSION"),
     "torch_xla.core": {},
     "torch_xla.core.xla_model": _XLA_MODEL,
-    "torch_xla.core.functions": {
-        **different("Gradients pass through it anyway.", _OURS, "all_gather all_reduce"),
-        **missing("use torch.nn.SyncBatchNorm, which runs on the device", "SyncBatchNorm"),
-        **missing(
-            "use xla_dynamo.all_reduce and all_gather, which have gradients",
-            "AllGather AllReduce AllReduceSumLayer distributed_mm",
-        ),
-    },
+    "torch_xla.core.functions": same(
+        "xla_dynamo.torch_xla.forms.functions",
+        "AllGather AllReduce AllReduceSumLayer SyncBatchNorm all_gather all_reduce distributed_mm",
+    ),
+    "torch_xla.core.dynamo_bridge": {},
+    "torch_xla.core.xla_env_vars": same(
+        "xla_dynamo.torch_xla.forms.environment_names",
+        "TPUVM_MODE TPU_NUM_DEVICES CPU_NUM_DEVICES CLOUD_TPU_TASK_ID ACCELERATOR_TYPE "
+        "WORKER_ID TPU_SKIP_MDS_QUERY TPU_ACCELERATOR_TYPE TPU_WORKER_ID TPU_WORKER_HOSTNAMES "
+        "TPU_HOST_BOUNDS TPU_CHIPS_PER_HOST_BOUNDS TPU_MESH_CTLER_ADDR TPU_MESH_CTLER_PORT "
+        "PJRT_DEVICE PJRT_SELECT_DEFAULT_DEVICE PJRT_LOCAL_PROCESS_RANK "
+        "PJRT_LOCAL_PROCESS_COUNT PJRT_DYNAMIC_PLUGINS TPU_CHIPS_PER_PROCESS_BOUNDS "
+        "TPU_PROCESS_BOUNDS TPU_PROCESS_ADDRESSES TPU_VISIBLE_CHIPS TPU_PROCESS_PORT "
+        "PJRT_CPU_ASYNC_CLIENT PJRT_DIST_SERVICE_ADDR LOCAL_RANK RANK WORLD_SIZE "
+        "LOCAL_WORLD_SIZE ",
+    ),
     "torch_xla.core.xla_builder": {
         **same(_OURS, "call_jax"),
         **missing(

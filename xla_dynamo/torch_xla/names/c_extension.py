@@ -1,0 +1,42 @@
+"""`_XLAC`: of PyTorch/XLA's extension in C++, the functions that scripts call themselves."""
+
+from xla_dynamo.torch_xla.names.entries import Names, other, same
+
+_RUNTIME, _METRICS = "xla_dynamo.runtime", "xla_dynamo.metrics"
+
+TABLES: dict[str, Names] = {
+    "torch_xla._XLAC": {
+        **same(
+            "xla_dynamo.torch_xla.forms.c_extension",
+            "_check_tensor_need_materialization _get_git_revs _get_ir_debug "
+            "_init_computation_client _on_ready_callback _set_ir_debug _xla_device_kind "
+            "_xla_get_all_devices _xla_get_default_device _xla_get_device_ordinal "
+            "_xla_get_devices _xla_get_replication_devices _xla_get_replication_devices_count "
+            "_xla_get_runtime_devices _xla_increment_counter _xla_memory_info "
+            "_xla_optimization_barrier_ _xla_runtime_is_initialized _xla_set_default_device "
+            "_xla_set_replication_devices _xla_set_rng_seed _xla_set_use_full_mat_mul_precision "
+            "_xla_step_marker _xla_sync_live_tensors _xla_sync_multi _xla_tensors_from_aten "
+            "_xla_wait_device_ops",
+        ),
+        **other(
+            _clear_xla_counters=f"{_METRICS}:clear_counters",
+            _clear_xla_metrics=f"{_METRICS}:clear_metrics",
+            _get_executed_fallback_ops=f"{_METRICS}:executed_fallback_ops",
+            _short_xla_metrics_report=f"{_METRICS}:short_metrics_report",
+            _xla_counter_names=f"{_METRICS}:counter_names",
+            _xla_counter_value=f"{_METRICS}:counter_value",
+            _xla_get_all_device_attributes=f"{_RUNTIME}:global_runtime_device_attributes",
+            _xla_get_default_device_ordinal=f"{_RUNTIME}:global_ordinal",
+            _xla_get_device_attributes=f"{_RUNTIME}:runtime_device_attributes",
+            _xla_get_mat_mul_precision="xla_dynamo.torch_xla.forms.xla_model:get_mat_mul_precision",
+            _xla_metric_data=f"{_METRICS}:metric_data",
+            _xla_metric_names=f"{_METRICS}:metric_names",
+            _xla_metrics_report=f"{_METRICS}:metrics_report",
+            _xla_num_devices=f"{_RUNTIME}:addressable_device_count",
+            _xla_num_global_devices=f"{_RUNTIME}:global_device_count",
+            _xla_num_runtime_devices=f"{_RUNTIME}:addressable_runtime_device_count",
+            _xla_real_devices="xla_dynamo.torch_xla.forms.xla_model:xla_real_devices",
+            _xla_set_mat_mul_precision="xla_dynamo.torch_xla.forms.xla_model:set_mat_mul_precision",
+        ),
+    },
+}
