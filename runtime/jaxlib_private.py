@@ -369,3 +369,15 @@ def result_type(
     whole = jax.sharding.PartitionSpec(*[None] * len(shape))
     sharding = jax.sharding.NamedSharding(like.sharding.mesh, whole)
     return jax.core.ShapedArray(shape, dtype, sharding=sharding, manual_axis_type=like.mat)
+
+
+def hlo_computation(module: bytes, returns_tuple: bool) -> Any:
+    """A module of StableHLO, as text or bytecode, as XLA's computation."""
+    return _jax.mlir.mlir_module_to_xla_computation(
+        module, use_tuple_args=False, return_tuple=returns_tuple
+    )
+
+
+def stablehlo_of_hlo(proto: bytes) -> bytes:
+    """A serialized HloModuleProto as a module of StableHLO."""
+    return _jax.mlir.hlo_to_stablehlo(proto)

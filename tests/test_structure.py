@@ -78,6 +78,7 @@ ROOMS = {
     "events": "graphs programs runtime",
     "jax": "decompositions graphs lowerings.builders lowerings.table lowerings.target programs"
     " runtime",
+    "xla_builder": "jax lowerings.builders lowerings.table runtime",
     "memory": "lowerings.builders programs runtime",
     "calls": "graphs lowerings.builders lowerings.passes memory options programs runtime"
     " runtime.cpu",

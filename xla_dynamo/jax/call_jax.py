@@ -56,7 +56,11 @@ def call_jax(fn: Callable[..., Any], *tensors: torch.Tensor) -> Any:
                 f"call_jax takes tensors, not {type(tensor).__name__}: give other arguments to the "
                 "function by functools.partial, or make a tensor of a number"
             )
-    function = _name_of(fn)
+    return call_by_key(_name_of(fn), *tensors)
+
+
+def call_by_key(function: str, *tensors: torch.Tensor) -> Any:
+    """Call the function of JAX that has a key, which `flat_functions.register` gives."""
     results = _call(function, *tensors)
     # Now the function has been traced.
     form = _form_of(function, tuple((str(t.dtype), tuple(map(int, t.shape))) for t in tensors))

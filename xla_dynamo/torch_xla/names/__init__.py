@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from xla_dynamo.torch_xla.names import (
+    builder,
     c_extension,
     debug,
     distributed,
@@ -14,6 +15,7 @@ from xla_dynamo.torch_xla.names import (
 from xla_dynamo.torch_xla.names.entries import Names
 
 _PARTS = (
+    builder,
     c_extension,
     debug,
     distributed,

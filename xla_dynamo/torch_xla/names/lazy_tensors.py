@@ -4,10 +4,6 @@ from xla_dynamo.torch_xla.names.entries import Names, different, missing, other,
 
 _OURS, _RUNTIME = "xla_dynamo", "xla_dynamo.runtime"
 _MODEL = "xla_dynamo.torch_xla.forms.xla_model"
-_OF_BUILDER = (
-    "it builds HLO by hand in C++; write a lowering with xla_dynamo.lowers, or call a function of "
-    "JAX with xla_dynamo.call_jax"
-)
 
 _XLA_MODEL: Names = {
     **same(
@@ -79,17 +75,6 @@ TABLES: dict[str, Names] = {
         "PJRT_CPU_ASYNC_CLIENT PJRT_DIST_SERVICE_ADDR LOCAL_RANK RANK WORLD_SIZE "
         "LOCAL_WORLD_SIZE ",
     ),
-    "torch_xla.core.xla_builder": {
-        **same(_OURS, "call_jax"),
-        **missing(
-            _OF_BUILDER,
-            "CompiledCallableWithCache FlattenedInputFunc JaxCallable JaxFlattenedInputFunc Op "
-            "Shape Type XlaCallable computation_from_module_proto create_builder "
-            "create_computation create_placeholder_tensor get_computation_hlo mkleaf mkop mkparam "
-            "mkshape tensor_shape xla_computation_as_func",
-        ),
-    },
-    "torch_xla.core.xla_op_registry": missing(_OF_BUILDER, "Op register"),
     "torch_xla.runtime": {
         **same(
             _RUNTIME,
