@@ -195,6 +195,7 @@ class Executable:
         if len(placement.devices) > 1 or placement.replicas:
             self.execute = _one_at_a_time(self.execute, placement.processes, module)
         metrics.add_time("CompileTime", self.compile_seconds)
+        metrics.increment("CreateCompileHandles")
         if self.compile_seconds > 1:
             give_back_memory()
         if placement.platform == "cpu":

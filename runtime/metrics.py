@@ -6,14 +6,20 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from xla_dynamo.process_state import kept
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 # How many samples a metric keeps, as in PyTorch/XLA.
 _given = os.environ.get("XLA_METRICS_SAMPLES", "")
 _KEPT = max(int(_given), 1) if _given.isdecimal() else 1024
 _lock = threading.Lock()
+_thread = threading.local()
+# Counters of what others count for reasons of their own, by what tells their number.
+_sources: dict[str, Callable[[], int]] = {}
 
 
 class _Metric:
@@ -25,7 +31,15 @@ class _Metric:
 class _Counted:
     def __init__(self) -> None:
         self.counters: defaultdict[str, int] = defaultdict(int)
+        self.operators: defaultdict[str, int] = defaultdict(int)
         self.metrics: dict[str, _Metric] = {}
+        # What `_sources` had counted when counters were cleared.
+        self.before = {name: count() for name, count in _sources.items()}
+
+    def clear_counters(self) -> None:
+        self.counters.clear()
+        self.operators.clear()
+        self.before = {name: count() for name, count in _sources.items()}
 
 
 _counted = kept(_Counted)
@@ -35,6 +49,23 @@ def increment(name: str, by: int = 1) -> None:
     """Add to a counter."""
     with _lock:
         _counted.counters[name] += by
+
+
+def count_operator(name: str) -> None:
+    """Add 1 to a counter of operators, which no other function increments.
+
+    It takes no lock, as operators are many: threads that are recorded at once may lose a count.
+    """
+    _counted.operators[name] += 1
+
+
+def count_by(name: str, count: Callable[[], int]) -> None:
+    """Let a counter have the number that a function gives, less what it gave when it was cleared.
+
+    For what is counted where nobody may wait for a lock, as in finalizers.
+    """
+    _sources[name] = count
+    _counted.before[name] = count()
 
 
 def add_sample(name: str, value: float, unit: str = "") -> None:
@@ -50,8 +81,20 @@ def add_sample(name: str, value: float, unit: str = "") -> None:
 
 
 def add_time(name: str, seconds: float) -> None:
-    """Add a sample to a timing metric."""
-    add_sample(name, seconds * 1e9, "time")
+    """Add a sample to a timing metric, or in a block of `renamed` to the one in its place."""
+    names: Mapping[str, str] | None = getattr(_thread, "names", None)
+    add_sample(names.get(name, name) if names else name, seconds * 1e9, "time")
+
+
+@contextlib.contextmanager
+def renamed(names: Mapping[str, str]) -> Iterator[None]:
+    """Let this thread add times of metrics to other ones in a block: names by names."""
+    before = getattr(_thread, "names", None)
+    _thread.names = names
+    try:
+        yield
+    finally:
+        _thread.names = before
 
 
 @contextlib.contextmanager
@@ -64,16 +107,35 @@ def timed(name: str) -> Iterator[None]:
         add_time(name, time.perf_counter() - start)
 
 
+def timing(name: str, function: _F) -> _F:
+    """A function that adds the time of each call that returns to a timing metric."""
+
+    def call(*args: Any) -> Any:
+        start = time.perf_counter()
+        result = function(*args)
+        add_time(name, time.perf_counter() - start)
+        return result
+
+    return call  # type: ignore[return-value]
+
+
+def _counters() -> dict[str, int]:
+    with _lock:
+        found = {**_counted.counters, **_counted.operators.copy()}
+        for name, count in _sources.items():
+            if number := count() - _counted.before.get(name, 0):
+                found[name] = number
+        return found
+
+
 def counter_names() -> list[str]:
     """The names of the counters that were incremented since they were cleared."""
-    with _lock:
-        return sorted(_counted.counters)
+    return sorted(_counters())
 
 
 def counter_value(name: str) -> int:
     """The value of a counter; 0 for one that was never incremented."""
-    with _lock:
-        return _counted.counters.get(name, 0)
+    return _counters().get(name, 0)
 
 
 def metric_names() -> list[str]:
@@ -103,7 +165,7 @@ def unit_of(name: str) -> str:
 def clear_counters() -> None:
     """Forget every counter."""
     with _lock:
-        _counted.counters.clear()
+        _counted.clear_counters()
 
 
 def clear_metrics() -> None:

@@ -23,13 +23,15 @@ class WeakTable(Generic[K, V]):
 
     Attributes:
         values: the values, by key, to be looked up; only the table's methods change it.
+        made: how many values it was given.
     """
 
-    __slots__ = ("__weakref__", "_gone", "_owners", "values")
+    __slots__ = ("__weakref__", "_gone", "_owners", "made", "values")
 
     def __init__(self, gone: Callable[[], None] | None = None) -> None:
         """Take a method, held weakly, that is called when values have gone."""
         self.values: dict[K, V] = {}
+        self.made = 0
         self._owners: dict[K, weakref.ref[Any]] = {}
         self._gone = weakref.WeakMethod(gone) if gone else lambda: None
 
@@ -47,6 +49,7 @@ class WeakTable(Generic[K, V]):
         with _writing:
             self._owners[key] = weakref.ref(owner, forget)
             self.values[key] = value
+            self.made += 1
 
     def put_alone(self, key: K, owner: Any, value: V) -> None:
         """The same, in the place of all that was kept for the owner."""

@@ -44,7 +44,7 @@ ROOMS = {
     "lowerings.rules.indexing": "lowerings.builders lowerings.table",
     "lowerings.rules.reductions": "lowerings.builders lowerings.table",
     "lowerings.rules.structure": "lowerings.builders lowerings.table",
-    "metrics": "runtime",
+    "metrics": "runtime runtime.processes",
     "spmd": "runtime",
     "lowerings.cpu": "lowerings.builders lowerings.kernels lowerings.table lowerings.target",
     "lowerings.passes": "lowerings.builders lowerings.kernels lowerings.target",
@@ -90,7 +90,7 @@ ROOMS = {
     " lowerings.table lowerings.target memory options programs runtime variants",
     "backend": "calls decompositions dynamo events execution graphs lowerings.passes options"
     " programs runtime runtime.processes torch_threads",
-    "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table options"
+    "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table metrics options"
     " runtime runtime.cpu runtime.processes spmd torch_patches",
     "training": "backend dynamo events graphs memory options runtime torch_patches torch_threads"
     " variants",

@@ -55,7 +55,7 @@ from xla_dynamo.lowerings.passes import manager
 from xla_dynamo.options import Options
 from xla_dynamo.programs.program import Program
 from xla_dynamo.programs.targets import choices_of, target_of
-from xla_dynamo.runtime import marks
+from xla_dynamo.runtime import marks, metrics
 from xla_dynamo.runtime.cache_folder import CacheFolder
 from xla_dynamo.runtime.cache_settings import disk_cache
 from xla_dynamo.runtime.clients import placement_of
@@ -71,6 +71,7 @@ from xla_dynamo.torch_private import (
 from xla_dynamo.torch_threads import let_threads_register, tracing_here
 
 log = logging.getLogger("xla_dynamo")
+_OF_DYNAMO = ("inference", "forward", "backward")
 
 
 def openxla(
@@ -128,6 +129,7 @@ def _saved_or_compiled(
     else:
         call = saved_graphs.load(folder, key, options, placement)
     if call is not None:
+        metrics.increment("DynamoExtractCompiledGraph")
         return torch.compiler.disable(call, reason="a compiled graph")
     watch = saved_graphs.Watch(log_event)
     saved = SavedPrograms(folder, key, passes) if is_dynamic else None
@@ -232,6 +234,8 @@ def compile_torch_graph(
             is_plain = kind == "inference" and adds_nothing() and not offset_inputs(gm)
             is_plain &= saved is not None or not tokens()  # which entries of static sizes lack
             request = request_of(kind, gm, inputs)
+            if kind in _OF_DYNAMO:
+                metrics.increment("DynamoExtractCompiledGraph")
             graph = compile_graph(gm, inputs, request, saved if is_plain else None)
             if isinstance(observer, saved_graphs.Watch):
                 observer.is_plain = is_plain

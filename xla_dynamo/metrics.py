@@ -1,15 +1,40 @@
 """What was compiled, executed and moved: counters, metrics, and reports in PyTorch/XLA's form.
 
-The names are those of `torch_xla.debug.metrics`. `CompileTime` has a sample for each executable,
-`ExecuteTime` one for each run of a lazy program, `TransferToDeviceTime` and
-`TransferFromDeviceTime` for each move of a tensor. `UncachedCompile` counts programs that were
-compiled, `CachedCompile` lazy programs that were there already, and `aten::op` operators that torch
-ran on the CPU. `LoweringTime` has a sample for each program, `PartitionTime` for each that
-was partitioned before XLA, and `PassTime.name` for each run of a pass.
+The names are those of `torch_xla.debug.metrics`.
+
+Compilations: `CompileTime` has a sample for each executable, and `CreateCompileHandles` counts
+them. `UncachedCompile` counts programs that were compiled, `CachedCompile` lazy programs that were
+there already, and `DynamoExtractCompiledGraph` graphs that Dynamo gave. `LoweringTime` has a sample
+for each program, `PartitionTime` for each that was partitioned before XLA, and `PassTime.name` for
+each run of a pass.
+
+Runs: `ExecuteTime` has a sample for each run of a lazy program, and of a compiled function on
+tensors of the 'xla' device; of what was partitioned over devices, `ExecuteReplicatedTime`.
+`ExecuteComputation` and `ExecuteReplicated` count lazy programs that ran. In eager mode the two
+times are `EagerOpCompileTime` and `EagerOpExecuteTime`. `TensorsGraphSize` has the operators of
+each lazy program that ran, `InputOutputAliasCount` the inputs that each compiled one gives its
+memory of, and `DeviceLockWait` how long other threads kept it from running.
+`RunCachedGraphInputData` and `RunCachedGraphOutputData` are the times before and behind the run of
+a compiled function. `MarkStep` counts steps.
+
+Tensors: `TransferToDeviceTime` and `OutboundData` have a sample for each tensor that is moved to
+the device, `TransferFromDeviceTime` and `InboundData` for each that is read; `TensorToData` has
+one for each tensor of torch that became a buffer of PJRT. `CreateDataHandles` counts such buffers
+and results of programs, `CreateXlaTensor` and `DestroyXlaTensor` storages, `XlaMarkSharding` marks.
+
+Operators: `xla::op` counts operators that were recorded, and `aten::op` those that torch ran on
+the CPU, and values that were asked for (`aten::_local_scalar_dense`).
+
+PyTorch/XLA also counts inside of its tracing and of its C++ (`LazyTracing`, `UnwrapXlaData`,
+`DeviceDataCacheMiss`, `IrValueTensorToXlaData`, ...), which nothing here stands for.
 """
 
+import os
+import sys
+import threading
 from collections.abc import Collection, Sequence
 
+from xla_dynamo.process_state import kept
 from xla_dynamo.runtime.metrics import (
     clear_all,
     clear_counters,
@@ -20,6 +45,7 @@ from xla_dynamo.runtime.metrics import (
     metric_names,
     unit_of,
 )
+from xla_dynamo.runtime.processes.job import seat
 
 __all__ = [
     "clear_all",
@@ -31,6 +57,7 @@ __all__ = [
     "metric_data",
     "metric_names",
     "metrics_report",
+    "save_metrics",
     "short_metrics_report",
 ]
 
@@ -39,6 +66,7 @@ _SHORT_COUNTERS = ("CachedCompile", "MarkStep", "UncachedCompile")
 _SHORT_METRICS = (
     "CompileTime",
     "ExecuteTime",
+    "ExecuteReplicatedTime",
     "TransferFromDeviceTime",
     "TransferToDeviceTime",
 )
@@ -69,7 +97,42 @@ def short_metrics_report(
 
 def executed_fallback_ops() -> list[str]:
     """The operators that torch ran on the CPU since counters were cleared, as in aten::nonzero."""
-    return [name for name in counter_names() if "::" in name]
+    return [name for name in counter_names() if "::" in name and not name.startswith("xla::")]
+
+
+class _Saved:
+    def __init__(self) -> None:
+        self.reports = 0
+
+
+_saved = kept(_Saved)
+_saving = threading.Lock()
+
+
+def save_metrics(metrics_file: str | os.PathLike[str] | None = None) -> None:
+    """Append the report to a file.
+
+    Each step does it where the environment variable XLA_METRICS_FILE names one. Of several
+    processes each has its own file, with the process's rank behind a dot.
+
+    Args:
+        metrics_file: the file, STDERR or STDOUT; None for what XLA_METRICS_FILE says, if anything.
+    """
+    if metrics_file is None:
+        metrics_file = os.environ.get("XLA_METRICS_FILE")
+        if metrics_file is None:
+            return
+        here = seat()
+        if here.size > 1:
+            metrics_file = f"{metrics_file}.{here.rank}"
+    with _saving:
+        text = f"[MetricsData; step={_saved.reports}]\n{metrics_report()}\n"
+        _saved.reports += 1
+        if metrics_file in ("STDERR", "STDOUT"):
+            print(text, file=sys.stderr if metrics_file == "STDERR" else sys.stdout)
+            return
+        with open(metrics_file, "a") as file:
+            file.write(text)
 
 
 def _counter(name: str) -> str:

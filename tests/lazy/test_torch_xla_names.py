@@ -39,6 +39,7 @@ def test_modules_are_found_by_every_way_of_importing():
     assert xr.world_size() == 1
     assert xm.all_reduce is xla_dynamo.all_reduce
     assert torch_xla.__version__.startswith("2.9")
+    assert torch_xla.debug.metrics.metrics_report is xla_dynamo.metrics.metrics_report
     with pytest.raises(ImportError, match="nonsense"):
         from torch_xla.core.xla_model import nonsense  # noqa: F401
     with pytest.raises(ModuleNotFoundError):

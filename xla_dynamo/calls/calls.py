@@ -15,7 +15,7 @@ from xla_dynamo.errors import ExecutionError
 from xla_dynamo.graphs.output_views import ViewStep
 from xla_dynamo.memory.restriding import restrided
 from xla_dynamo.programs.program import Effect, Output, Program, Strides
-from xla_dynamo.runtime import forks
+from xla_dynamo.runtime import forks, metrics
 from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.torch_private import in_forward_mode, mark_boxed
@@ -128,6 +128,9 @@ def _in_a_row(steps: Steps, placement: Placement, program: Program) -> Call:
 
     if placement.tensors is None:
         return run
+    supply = metrics.timing("RunCachedGraphInputData", supply)
+    execute = metrics.timing("ExecuteTime", execute)
+    export = metrics.timing("RunCachedGraphOutputData", export)
     in_use = placement.tensors.in_use
     # An interruption would lose tensors whose memory the program took for their new values.
     finish = after_signals(finish)

@@ -14,7 +14,7 @@ import torch
 
 from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
 from xla_dynamo.lowerings.builders.dtypes import SUPPORTED_DTYPES
-from xla_dynamo.runtime import marks
+from xla_dynamo.runtime import marks, metrics
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.weak_table import WeakTable
@@ -115,6 +115,9 @@ class Cell:
 # By the address of torch's storage. No test replaces the table: tensors outlive a test.
 _table: WeakTable[int, Cell] = WeakTable()
 _cells = _table.values
+# Of storages: PyTorch/XLA, which has views only inside of programs, counts tensors.
+metrics.count_by("CreateXlaTensor", lambda: _table.made)
+metrics.count_by("DestroyXlaTensor", lambda: _table.made - len(_cells))
 
 
 def cell_of(tensor: Tensor) -> Cell:

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
@@ -31,6 +32,8 @@ from xla_dynamo.torch_private import FakeTensorMode, storage_id
 
 Tensor: TypeAlias = torch.Tensor
 _MOST_PROGRAMS = 1024
+_ONE_DEVICE = "ExecuteComputation", "ExecuteTime"
+_PARTITIONED = "ExecuteReplicated", "ExecuteReplicatedTime"
 
 # Held while values are computed and while their buffers are read: a program may write into the
 # memory of values that are gone. Taken before `contents.lock`.
@@ -130,7 +133,7 @@ def compute(
     Raises:
         XlaDynamoError: see `errors`. What was pending still is.
     """
-    with running:
+    with _alone():
         part = _cut(roots)
         if roots is None and job.joined() is not None and part and part.key not in _programs:
             # What errors have left in cycles is pending until it is collected, by each process at
@@ -153,6 +156,15 @@ def compute(
             raise
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """A block in which no other thread computes."""
+    start = time.perf_counter()
+    with running:
+        metrics.add_time("DeviceLockWait", time.perf_counter() - start)
+        yield
+
+
 def _cut(roots: Iterable[Value] | None) -> Slice | None:
     """The slice of these values, or of all but those of a program that could not be compiled."""
     with contents.lock:
@@ -164,8 +176,12 @@ def _cut(roots: Iterable[Value] | None) -> Slice | None:
 @after_signals  # an interruption between would lose the values whose memory the program took
 def _run_and_keep(program: "CompiledSlice", part: Slice) -> None:
     """Run a slice's program, and give its values their buffers."""
-    with metrics.timed("ExecuteTime"):
+    kind, metric = _ONE_DEVICE if part.division is None else _PARTITIONED
+    with metrics.timed(metric):
         buffers = program.run(part)
+    metrics.increment(kind)
+    metrics.increment("CreateDataHandles", len(buffers))
+    metrics.add_sample("TensorsGraphSize", len(part.records))
     with contents.lock:
         for value, buffer in zip(part.outputs, buffers, strict=True):
             value.buffer, value.record = buffer, None
@@ -177,6 +193,7 @@ def _program_of(part: Slice, cause: str) -> "CompiledSlice":
     debug.tell(program is None, cause, part)
     if program is None:
         program = _programs[part.key] = CompiledSlice(part)
+        metrics.add_sample("InputOutputAliasCount", sum(r >= 0 for r in part.replaced))
         if len(_programs) > _MOST_PROGRAMS:
             _programs.popitem(last=False)
     else:

@@ -17,7 +17,7 @@ from xla_dynamo.lazy.contents import (
     lock,
     span,
 )
-from xla_dynamo.runtime import jaxlib_private
+from xla_dynamo.runtime import jaxlib_private, metrics
 from xla_dynamo.runtime.buffers import import_donated
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Sharding
@@ -44,7 +44,10 @@ def fallback_device() -> torch.device:
 def value_of(tensor: torch.Tensor) -> Value:
     """The value of a tensor on `fallback_device` that nobody else has: its memory is taken."""
     size, stride = tensor.size(), tensor.stride()
-    return Value((tensor.dtype, size, stride, 0), buffer_of(tensor, size, stride))
+    with metrics.timed("TensorToData"):
+        buffer = buffer_of(tensor, size, stride)
+    metrics.increment("CreateDataHandles")
+    return Value((tensor.dtype, size, stride, 0), buffer)
 
 
 def buffer_of(tensor: torch.Tensor, size: torch.Size, stride: tuple[int, ...]) -> Buffer:

@@ -39,6 +39,7 @@ aten = torch.ops.aten
 # Torch's own kernels serve here: they make an alias, which must not become a Python object before
 # torch makes a parameter of it.
 _LEFT_TO_TORCH = frozenset({"aten::detach", "aten::alias"})
+_OF_EAGER_MODE = {"CompileTime": "EagerOpCompileTime", "ExecuteTime": "EagerOpExecuteTime"}
 
 
 def register_kernels(library: torch.library.Library) -> None:
@@ -149,12 +150,14 @@ def _after(result: Any) -> None:
     """Compute what was recorded, in eager mode; and a stream that nobody ends."""
     if modes.state.is_eager and modes.runs_at_once():
         made = [t for t in _tensors([result]) if t.device.type == "xla"]
-        compute([cell_of(t).value for t in made], "eager_mode()")
+        with metrics.renamed(_OF_EAGER_MODE):
+            compute([cell_of(t).value for t in made], "eager_mode()")
     elif growth.is_due():
         compute(cause="a stream of operators without sync()")
 
 
 def _view(signature: Signature, *args: Any, **kwargs: Any) -> Any:
+    metrics.count_operator(signature.counted)
     result = as_meta(signature.op, args, kwargs)
     base = args[0]
     if signature.op is aten.as_strided.default:

@@ -29,6 +29,7 @@ from xla_dynamo.lazy.refusals import refuse_overlaps
 from xla_dynamo.lazy.signatures import Signature
 from xla_dynamo.lazy.user_lines import Place, place_of_caller
 from xla_dynamo.process_state import kept
+from xla_dynamo.runtime import metrics
 from xla_dynamo.torch_private import OpOverload
 
 Tensor: TypeAlias = torch.Tensor
@@ -219,6 +220,7 @@ def _refuse_overlaps(
 
 def _note(recipe: Recipe, call: _Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     signature = recipe.signature
+    metrics.count_operator(signature.counted)
     written = _written_cells(recipe, call, args, kwargs) if signature.written else []
     new = Record(recipe, call, [cell.value for cell in written])
     for cell in written:

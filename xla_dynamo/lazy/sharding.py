@@ -8,7 +8,7 @@ from xla_dynamo.calls.buffer_calls import strides_layout
 from xla_dynamo.lazy import contents, execution, memory
 from xla_dynamo.lazy.contents import Value, cell_of, new_tensor, shows_all, shows_twice
 from xla_dynamo.lazy.transfers import uploaded
-from xla_dynamo.runtime import marks, sharded_buffers
+from xla_dynamo.runtime import marks, metrics, sharded_buffers
 from xla_dynamo.runtime.buffers import download
 from xla_dynamo.runtime.clients import placement_over
 from xla_dynamo.runtime.jaxlib_private import shards_of
@@ -33,6 +33,7 @@ def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
         ShardingError: there are no such devices.
     """
     placement_over(sharding.mesh, memory.placement())
+    metrics.increment("XlaMarkSharding")
     with execution.running:
         with contents.lock:
             value = cell_of(tensor).value

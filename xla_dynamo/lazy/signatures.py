@@ -24,7 +24,8 @@ class Signature:
 
     Attributes:
         op: the overload.
-        name: as PyTorch/XLA counts it: aten::add.
+        name: as PyTorch/XLA counts it where torch runs it: aten::add.
+        counted: as PyTorch/XLA counts it where XLA does: xla::add, for aten::add_ too.
         is_view: its results show the elements of its first argument.
         changes_sizes: it only changes sizes and strides of its first argument (transpose_).
         written: the arguments that it writes, as (position, name).
@@ -49,6 +50,13 @@ class Signature:
         self.draws = self.takes_generator or torch.Tag.nondeterministic_seeded in op.tags
         only_checks = not returns and not self.written
         self.by_value = only_checks or any(str(r.type) in _NOT_TENSORS for r in returns)
+        self.counted = f"xla::{self._functional_name()}"
+
+    def _functional_name(self) -> str:
+        """The operator's name without that of a namespace; that of its form which only reads."""
+        name = self.name.rpartition("::")[2]
+        other = f"{name}_copy" if self.is_view else name.removesuffix("_")
+        return other if hasattr(aten, other) else name
 
     @staticmethod
     def _argument_of(result: Any, aliases: dict[str, Any]) -> str | None:

@@ -5,6 +5,7 @@ The names and meanings are those of PyTorch/XLA.
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.lazy import contents, execution, memory, modes
 from xla_dynamo.lazy.step_closures import run_closures
+from xla_dynamo.metrics import save_metrics
 from xla_dynamo.runtime import metrics
 
 
@@ -32,11 +34,18 @@ def sync(wait: bool = True) -> None:
             pending still is.
     """
     execution.compute(cause="sync()")
-    metrics.increment("MarkStep")
-    run_closures()
+    _end()
 
 
 mark_step = sync
+
+
+def _end() -> None:
+    """Do what comes behind a step."""
+    metrics.increment("MarkStep")
+    if "XLA_METRICS_FILE" in os.environ:
+        save_metrics()
+    run_closures()
 
 
 class _Region(contextlib.ContextDecorator):
@@ -64,8 +73,7 @@ class _Region(contextlib.ContextDecorator):
         self._entered.stacks.pop().close()
         if kind is None and not modes.is_recording():
             execution.compute(cause="the end of a step", accept=self._accept)
-            metrics.increment("MarkStep")
-            run_closures()
+            _end()
 
     def _accept(self, key: Any) -> None:
         """Raise UnsupportedError for one program too many."""

@@ -1,6 +1,7 @@
 """Operators that are not recorded as they are called: moves between devices, numbers, others."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -81,7 +82,17 @@ def uploaded(tensor: Tensor, dtype: torch.dtype, memory_format: Any = None) -> T
     form = torch.preserve_format if memory_format is None else memory_format
     with metrics.timed("TransferToDeviceTime"):
         made = torch.empty_like(tensor, dtype=dtype, device=device, memory_format=form)
-        return made.copy_(tensor)
+        made.copy_(tensor)
+    metrics.add_sample("OutboundData", made.nbytes, "bytes")
+    return made
+
+
+@contextlib.contextmanager
+def _read(x: Tensor) -> Iterator[Tensor]:
+    """The elements of a tensor of the device, for a block that moves them to the host."""
+    with tensors_behind([x]) as (shown,), metrics.timed("TransferFromDeviceTime"):
+        metrics.add_sample("InboundData", shown.nbytes, "bytes")
+        yield shown
 
 
 @_special(aten._to_copy.default)
@@ -101,7 +112,7 @@ def _to_copy(
     if device is None or device.type == "xla":
         kwargs = {"dtype": dtype, "memory_format": memory_format}
         return record(signature, (x,), kwargs, _never)
-    with tensors_behind([x]) as (shown,), metrics.timed("TransferFromDeviceTime"):
+    with _read(x) as shown:
         return aten._to_copy.default(shown, dtype=dtype, device=device, memory_format=memory_format)
 
 
@@ -125,7 +136,7 @@ def _copy(
     signature: Signature, target: Tensor, source: Tensor, non_blocking: bool = False
 ) -> Tensor:
     if target.device.type != "xla":
-        with tensors_behind([source]) as (shown,), metrics.timed("TransferFromDeviceTime"):
+        with _read(source) as shown:
             return target.copy_(shown)
     if source.device.type != "xla":
         source = to_device(uploaded(source, source.dtype))
@@ -203,7 +214,8 @@ def _empty_strided(signature: Signature, *args: Any, **kwargs: Any) -> Tensor:
 
 @_special(aten._local_scalar_dense.default)
 def _item(signature: Signature, x: Tensor) -> Any:
-    with tensors_behind([x]) as (shown,), metrics.timed("TransferFromDeviceTime"):
+    metrics.increment(signature.name)  # as PyTorch/XLA does, to show who asks for values
+    with _read(x) as shown:
         return shown.item()
 
 

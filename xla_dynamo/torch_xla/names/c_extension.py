@@ -3,6 +3,7 @@
 from xla_dynamo.torch_xla.names.entries import Names, other, same
 
 _RUNTIME, _METRICS = "xla_dynamo.runtime", "xla_dynamo.metrics"
+_MET = "xla_dynamo.torch_xla.forms.metrics"
 
 TABLES: dict[str, Names] = {
     "torch_xla._XLAC": {
@@ -22,9 +23,9 @@ TABLES: dict[str, Names] = {
             _clear_xla_counters=f"{_METRICS}:clear_counters",
             _clear_xla_metrics=f"{_METRICS}:clear_metrics",
             _get_executed_fallback_ops=f"{_METRICS}:executed_fallback_ops",
-            _short_xla_metrics_report=f"{_METRICS}:short_metrics_report",
+            _short_xla_metrics_report=f"{_MET}:short_metrics_report",
             _xla_counter_names=f"{_METRICS}:counter_names",
-            _xla_counter_value=f"{_METRICS}:counter_value",
+            _xla_counter_value=f"{_MET}:counter_value",
             _xla_get_all_device_attributes=f"{_RUNTIME}:global_runtime_device_attributes",
             _xla_get_default_device_ordinal=f"{_RUNTIME}:global_ordinal",
             _xla_get_device_attributes=f"{_RUNTIME}:runtime_device_attributes",

@@ -7,11 +7,14 @@ _LATER = "read xla_dynamo.metrics, and compare values with torch.testing.assert_
 
 TABLES: dict[str, Names] = {
     "torch_xla.debug": {},
-    "torch_xla.debug.metrics": same(
-        "xla_dynamo.metrics",
-        "clear_all clear_counters clear_metrics counter_names counter_value executed_fallback_ops "
-        "metric_data metric_names metrics_report short_metrics_report",
-    ),
+    "torch_xla.debug.metrics": {
+        **same(
+            "xla_dynamo.metrics",
+            "clear_all clear_counters clear_metrics counter_names executed_fallback_ops "
+            "metric_data metric_names metrics_report",
+        ),
+        **same("xla_dynamo.torch_xla.forms.metrics", "counter_value short_metrics_report"),
+    },
     "torch_xla.debug.profiler": {
         **same(_FORMS, "StepTrace Trace start_server start_trace stop_trace trace_me"),
         **missing(
@@ -24,7 +27,7 @@ TABLES: dict[str, Names] = {
         ),
     },
     "torch_xla.debug.graph_saver": missing("use xla_dynamo.explain", "save_tensors_graph"),
-    "torch_xla.debug.metrics_saver": missing(_LATER, "save_metrics"),
+    "torch_xla.debug.metrics_saver": same("xla_dynamo.metrics", "save_metrics"),
     "torch_xla.debug.metrics_compare_utils": missing(
         _LATER, "compare_metrics get_data_points_from_metrics_reports parse_metrics_report"
     ),
