@@ -45,7 +45,7 @@ TABLES: dict[str, Names] = {
     "torch_xla.distributed": {},
     "torch_xla.distributed.parallel_loader": _LOADERS,
     "torch_xla.distributed.xla_multiprocessing": {
-        **same("xla_dynamo", "spawn"),
+        **same("xla_dynamo.torch_xla.forms.launching", "spawn"),
         **same("xla_dynamo.torch_xla.forms.utilities", "MpModelWrapper MpSerialExecutor"),
         **missing(
             "groups of processes are torch.distributed.new_group's",

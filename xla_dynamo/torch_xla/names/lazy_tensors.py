@@ -46,16 +46,18 @@ TABLES: dict[str, Names] = {
     "torch_xla": {
         **same(
             _OURS,
-            "compile device device_count devices launch manual_seed real_devices step sync",
+            "compile device device_count devices manual_seed real_devices step sync",
         ),
+        **same("xla_dynamo.torch_xla.forms.launching", "launch"),
         **same(
             "xla_dynamo.torch_xla.forms.export", "save_as_stablehlo save_torch_model_as_stablehlo"
         ),
         **other(__version__="xla_dynamo.torch_xla.forms.xla_model:VERSION"),
     },
-    "torch_xla.torch_xla": same(
-        _OURS, "compile device device_count devices launch manual_seed real_devices step sync"
-    ),
+    "torch_xla.torch_xla": {
+        **same(_OURS, "compile device device_count devices manual_seed real_devices step sync"),
+        **same("xla_dynamo.torch_xla.forms.launching", "launch"),
+    },
     "torch_xla.version": other(__version__="xla_dynamo.torch_xla.forms.xla_model:VERSION"),
     "torch_xla.core": {},
     "torch_xla.core.xla_model": _XLA_MODEL,
