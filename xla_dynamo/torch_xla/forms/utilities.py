@@ -10,6 +10,11 @@ from torch import nn
 import xla_dynamo
 
 
+def now(format: str = "%H:%M:%S") -> str:
+    """The time of day, as `time.strftime` writes it."""
+    return time.strftime(format)
+
+
 def print_training_update(
     device: Any,
     step: int,
@@ -21,25 +26,33 @@ def print_training_update(
 ) -> None:
     """Print how far a training is, and how fast."""
     parts = [
-        f"Training Device={device}",
+        "Training",
+        f"Device={_device_spec(device)}",
         *([] if epoch is None else [f"Epoch={epoch}"]),
         f"Step={step}",
         f"Loss={float(loss):.5f}",
         f"Rate={rate:.2f}",
         f"GlobalRate={global_rate:.2f}",
-        f"Time={time.asctime()}",
+        f"Time={now()}",
     ]
-    print(*parts, flush=True)
-    write_to_summary(summary_writer, global_step=step, dict_to_write={"loss": float(loss)})
+    print("|", *parts, flush=True)
+    rates = {"examples/sec": rate, "average_examples/sec": global_rate}
+    write_to_summary(summary_writer, dict_to_write=rates)
+
+
+def _device_spec(device: Any) -> str:
+    """A device, and which process has it."""
+    return f"{device}/{xla_dynamo.get_ordinal()}"
 
 
 def print_test_update(
     device: Any, accuracy: float | None, epoch: int | None = None, step: int | None = None
 ) -> None:
     """Print how good a model is."""
-    told = {"Epoch": epoch, "Step": step, "Accuracy": accuracy, "Time": time.asctime()}
+    rounded = None if accuracy is None else f"{accuracy:.2f}"
+    told = {"Step": step, "Epoch": epoch, "Accuracy": rounded, "Time": now()}
     parts = [f"{name}={value}" for name, value in told.items() if value is not None]
-    print(f"Test Device={device}", *parts, flush=True)
+    print(f"| Test Device={_device_spec(device)}", *parts, flush=True)
 
 
 def get_summary_writer(logdir: str | None) -> Any:

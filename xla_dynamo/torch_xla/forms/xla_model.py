@@ -72,6 +72,21 @@ def check_view_sharing(value: Any) -> None:
     """Nothing: views of one memory stay views here, so that no tensor of a value is left behind."""
 
 
+def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The gradients of an optimizer's parameters, where they have some."""
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    return [p.grad.detach() for p in every if p.grad is not None]
+
+
+def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
+    """A value with its tensors of the device on the host; as it is, computed, if not to convert."""
+    if not convert:
+        tensors = [t for t in pytree.tree_leaves(data) if isinstance(t, torch.Tensor)]
+        xla_dynamo.unlazy([t for t in tensors if is_xla_tensor(t)])
+        return data
+    return pytree.tree_map_only(torch.Tensor, torch.Tensor.cpu, data)
+
+
 class RateTracker:
     """Counts what is done, and tells how much that is a second."""
 

@@ -22,6 +22,7 @@ TABLES: dict[str, Names] = {
         **other(
             _clear_xla_counters=f"{_METRICS}:clear_counters",
             _clear_xla_metrics=f"{_METRICS}:clear_metrics",
+            _get_xla_sharding_spec="xla_dynamo.spmd:get_sharding_text",
             _get_executed_fallback_ops=f"{_METRICS}:executed_fallback_ops",
             _short_xla_metrics_report=f"{_MET}:short_metrics_report",
             _xla_counter_names=f"{_METRICS}:counter_names",

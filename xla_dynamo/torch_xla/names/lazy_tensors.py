@@ -10,8 +10,8 @@ _XLA_MODEL: Names = {
         _OURS,
         "add_step_closure all_gather all_reduce all_to_all broadcast_master_param "
         "collective_broadcast collective_permute do_on_ordinals get_local_ordinal get_memory_info "
-        "get_ordinal get_rng_state is_master_ordinal mark_step master_print mesh_reduce "
-        "optimizer_step reduce_gradients reduce_scatter rendezvous save set_rng_state unlazy "
+        "get_ordinal is_master_ordinal mark_step master_print mesh_reduce "
+        "optimizer_step reduce_gradients reduce_scatter rendezvous save unlazy "
         "wait_device_ops xla_device xla_device_hw xrt_world_size",
     ),
     **same(
@@ -24,7 +24,13 @@ _XLA_MODEL: Names = {
         "optimization_barrier_ parse_xla_device send_cpu_data_to_device xla_real_devices",
     ),
     **other(xla_device_kind="xla_dynamo:xla_device_hw"),
-    **same(_MODEL, "fork_rng"),
+    **same(_MODEL, "_fetch_gradients _maybe_convert_to_cpu fork_rng"),
+    **different(
+        "Asking where something was drawn gives the random numbers that seed.",
+        "xla_dynamo.torch_xla.forms.random_state",
+        "get_rng_state",
+    ),
+    **same("xla_dynamo.torch_xla.forms.random_state", "set_rng_state"),
     **missing(
         "export the model by xla_dynamo.stablehlo, or read xla_dynamo.explain's report",
         "get_stablehlo get_stablehlo_bytecode",

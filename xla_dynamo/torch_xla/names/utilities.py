@@ -66,10 +66,9 @@ TABLES: dict[str, Names] = {
     "torch_xla.test.test_utils": {
         **same(
             _FORMS,
-            "close_summary_writer get_summary_writer print_test_update print_training_update "
+            "close_summary_writer get_summary_writer now print_test_update print_training_update "
             "write_to_summary",
         ),
-        **missing("use time.asctime()", "now"),
         **missing("it runs PyTorch/XLA's own tests", "mp_test"),
     },
 }
