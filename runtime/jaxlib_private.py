@@ -94,6 +94,12 @@ def connect_to_coordination_service(where: str, rank: int, processes: int, secon
     client.connect()
     state = jax._src.distributed.global_state
     state.client, state.process_id, state.num_processes = client, rank, processes
+    bridge = jax._src.xla_bridge
+    if "cpu" not in bridge._backends:
+        # JAX's CPU, which traces of its functions ask for, is this process's own: the job has one
+        # client for each process on the CPU, and that is ours.
+        alone = functools.partial(xla_client.make_cpu_client, asynchronous=False)
+        bridge.register_backend_factory("cpu", alone, priority=0, fail_quietly=False)
     return client
 
 

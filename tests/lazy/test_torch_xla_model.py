@@ -6,8 +6,9 @@ from torch import nn
 
 import xla_dynamo
 from xla_dynamo.errors import ProcessError
-from xla_dynamo.torch_xla.forms import buckets, c_extension, functions, readiness, replicas
+from xla_dynamo.torch_xla.forms import arenas, buckets, c_extension, functions, readiness, replicas
 from xla_dynamo.torch_xla.forms.dynamic_sizes import XLA_LIB
+from xla_dynamo.torch_xla.forms.values import DataWrapper
 
 
 def xla(*shape):
@@ -133,14 +134,36 @@ def test_an_arena_converts_at_once():
         calls.append(len(tensors))
         return c_extension._xla_tensors_from_aten(tensors, ["xla:0"] * len(tensors))
 
-    arena = replicas.ToXlaTensorArena(convert, lambda v: isinstance(v, torch.Tensor))
-    given = {"a": torch.ones(2), "b": ([torch.zeros(3), 4], "five")}
+    arena = arenas.ToXlaTensorArena(convert, lambda v: isinstance(v, torch.Tensor))
+    given = {torch.ones(2): ([torch.zeros(3), 4], "five"), "set": {2.0, torch.ones(1)}}
     made = arena.transform(given)
-    assert calls == [2]
-    assert made["b"][1] == "five"
-    assert made["b"][0][1] == 4
-    assert made["b"][0][0].device.type == made["a"].device.type == "xla"
+    assert calls == [3]
+    (key, (values, text)), (_, several) = made.items()
+    assert text == "five"
+    assert values[1] == 4
+    assert {v.device.type for v in (key, values[0], *several) if isinstance(v, torch.Tensor)} == {
+        "xla"
+    }
+    assert 2.0 in several
     assert arena.transform([1]) == [1]
+
+
+def test_data_goes_to_the_device():
+    pack = nn.utils.rnn.pack_sequence([torch.ones(3, 1), torch.zeros(2, 1)])
+
+    class Packed(DataWrapper):
+        def get_tensors(self):
+            return [pack.data]
+
+        def from_tensors(self, tensors):
+            return nn.utils.rnn.PackedSequence(tensors[0], pack.batch_sizes)
+
+    moved = arenas.send_cpu_data_to_device([Packed(), "text"], "xla")
+    assert moved[0].data.device.type == "xla"
+    assert moved[0].batch_sizes.device.type == "cpu"
+    assert moved[1] == "text"
+    (alone,) = arenas.send_cpu_data_to_device(torch.arange(3), "xla")
+    assert alone.cpu().tolist() == [0, 1, 2]
 
 
 def test_functions_of_the_extension():

@@ -8,7 +8,7 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 from xla_dynamo.errors import XlaDynamoError
@@ -112,6 +112,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         module = _Module(spec.name)
         module._names = TABLES[spec.name]
         return module
+
+    def get_code(self, name: str) -> CodeType:
+        """What `python -m` runs of a module: its function `main`, if it has one."""
+        calls = f"from {name} import main\nmain()\n" if "main" in TABLES[name] else ""
+        return compile(calls, f"<{name}>", "exec")
 
     def exec_module(self, module: ModuleType) -> None:
         for needed in IMPORTS.get(module.__name__, ()):

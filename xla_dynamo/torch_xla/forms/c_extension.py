@@ -13,11 +13,11 @@ from xla_dynamo.runtime.clients import has_clients
 from xla_dynamo.runtime.metrics import increment
 from xla_dynamo.runtime.topology import default_devices
 from xla_dynamo.torch_xla.forms import replicas
+from xla_dynamo.torch_xla.forms.arenas import send_cpu_data_to_device
 from xla_dynamo.torch_xla.forms.readiness import call_when_ready
 from xla_dynamo.torch_xla.forms.xla_model import (
     VERSION,
     optimization_barrier_,
-    send_cpu_data_to_device,
     set_mat_mul_precision,
     xla_real_devices,
 )

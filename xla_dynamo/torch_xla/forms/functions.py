@@ -80,14 +80,23 @@ class AllGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, input: Tensor, dim: int) -> Tensor:
         """The tensors of all processes, one behind the other."""
-        ctx.dim, ctx.size = dim, input.shape[dim]
+        ctx.dim = dim
         return xla_dynamo.all_gather(input, dim)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """This process's part of its gradient."""
-        start = xla_dynamo.get_ordinal() * ctx.size
-        return gradients[0].narrow(ctx.dim, start, ctx.size), None
+        return own_part(gradients[0], ctx.dim), None
+
+
+def own_part(x: Tensor, dim: int) -> Tensor:
+    """This process's part along a dimension; its rank is no constant of the program."""
+    size, dim = xla_dynamo.xrt_world_size(), dim % x.dim()
+    if size == 1:
+        return x
+    rank = torch.tensor([xla_dynamo.get_ordinal()]).to(x.device)
+    parts = x.unflatten(dim, (size, x.size(dim) // size))
+    return parts.index_select(dim, rank).squeeze(dim)
 
 
 def all_gather(value: Tensor, dim: int = 0) -> Tensor:
@@ -121,7 +130,7 @@ def distributed_mm(w: Tensor, x: Tensor, split: int = 1) -> Tensor:
     Raises:
         ValueError: shapes do not fit, or m is not divisible by `split`.
     """
-    rank, size, k = xla_dynamo.get_ordinal(), xla_dynamo.xrt_world_size(), w.size(1)
+    size, k = xla_dynamo.xrt_world_size(), w.size(1)
     if x.size(0) != k * size or x.size(1) % split:
         raise ValueError(
             f"distributed_mm of {tuple(w.shape)} and {tuple(x.shape)} in {size} processes, with "
@@ -129,8 +138,8 @@ def distributed_mm(w: Tensor, x: Tensor, split: int = 1) -> Tensor:
         )
 
     def product(part: Tensor) -> Tensor:
-        rows = all_gather(part, dim=1).narrow(0, rank * k, k)  # of all processes' columns
-        return all_reduce("sum", w @ rows).narrow(1, rank * part.size(1), part.size(1))
+        rows = own_part(all_gather(part, dim=1), 0)  # of all processes' columns
+        return own_part(all_reduce("sum", w @ rows), 1)
 
     made = [product(part) for part in x.chunk(split, dim=1)]
     return made[0] if split == 1 else torch.cat(made, dim=1)

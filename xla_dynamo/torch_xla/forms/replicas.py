@@ -1,6 +1,6 @@
 """Names of `torch_xla.core.xla_model` for replicas, each of which is a process with one device."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -9,7 +9,6 @@ import xla_dynamo
 from xla_dynamo.errors import ProcessError
 from xla_dynamo.process_state import kept
 from xla_dynamo.runtime.processes.job import joined
-from xla_dynamo.torch_private import pytree
 
 _SECONDS = 600.0  # as long as a process may come later than the others
 
@@ -84,33 +83,6 @@ def xla_rendezvous(
         raise TypeError(f"payload is bytes, and not {type(payload).__name__}")
     xla_dynamo.sync()
     return xla_dynamo.rendezvous(tag or "xla_rendezvous", payload, tuple(ordinals or ()))
-
-
-class ToXlaTensorArena:
-    """Converts some tensors of a nested value, all of them by one call of a function."""
-
-    def __init__(
-        self,
-        convert_fn: Callable[[list[torch.Tensor]], Sequence[torch.Tensor]],
-        select_fn: Callable[[Any], bool],
-    ) -> None:
-        """Take the function, and which leaves of a value it is to convert.
-
-        Args:
-            convert_fn: takes a list of tensors, and returns as many.
-            select_fn: takes a leaf, and says whether it is converted.
-        """
-        self._convert, self._selects = convert_fn, select_fn
-
-    def transform(self, inputs: Any) -> Any:
-        """A value of the same structure, whose selected leaves are converted."""
-        leaves, structure = pytree.tree_flatten(inputs)
-        chosen = [i for i, leaf in enumerate(leaves) if self._selects(leaf)]
-        if chosen:
-            made = self._convert([leaves[i] for i in chosen])
-            for index, one in zip(chosen, made, strict=True):
-                leaves[index] = one
-        return pytree.tree_unflatten(leaves, structure)
 
 
 class _Channels:

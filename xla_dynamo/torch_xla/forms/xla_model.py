@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 import xla_dynamo
-from xla_dynamo.torch_private import pytree
 
 # The release whose names these are.
 VERSION = "2.9.0+xla_dynamo"
@@ -47,20 +46,6 @@ def parse_xla_device(device: str) -> tuple[str, int] | None:
     """The kind and the number of a device such as "CPU:0"; None if a text is none."""
     found = re.fullmatch(r"([A-Z]+|xla):(\d+)", device)
     return (found[1], int(found[2])) if found else None
-
-
-def send_cpu_data_to_device(
-    datas: Sequence[Any], device: torch.device | str, input_sharding: Any = None
-) -> list[Any]:
-    """Values with their tensors on a device, sharded by a `ShardingSpec` or a function of each."""
-    moved = [
-        pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), data) for data in datas
-    ]
-    if input_sharding is not None:
-        for tensor in pytree.tree_leaves(moved):
-            if isinstance(tensor, torch.Tensor):
-                input_sharding.apply(tensor)
-    return moved
 
 
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:

@@ -3,13 +3,12 @@
 from xla_dynamo.torch_xla.names.entries import Names, different, missing, other, same
 
 _FSDP, _SPMD = "xla_dynamo.distributed.fsdp", "xla_dynamo.spmd"
+_FORMS = "xla_dynamo.torch_xla.forms"
+_PARTS = f"{_FORMS}.sharded_parameters"
 _INSIDE = "it is inside of PyTorch/XLA's wrapper"
 _LOADERS: Names = {
-    **same("xla_dynamo", "MpDeviceLoader ParallelLoader"),
-    **missing(
-        "iterate over MpDeviceLoader or ParallelLoader.per_device_loader",
-        "PerDeviceLoader PerDeviceQueue",
-    ),
+    **same(f"{_FORMS}.loaders", "MpDeviceLoader ParallelLoader PerDeviceLoader"),
+    **missing("it is inside of PyTorch/XLA's loader", "PerDeviceQueue"),
 }
 _MARKS: Names = {
     **same(
@@ -48,21 +47,21 @@ TABLES: dict[str, Names] = {
         **same("xla_dynamo.torch_xla.forms.launching", "spawn"),
         **same("xla_dynamo.torch_xla.forms.utilities", "MpModelWrapper MpSerialExecutor"),
         **missing(
-            "groups of processes are torch.distributed.new_group's",
+            "it orders TPU chips of v5p and v6e; groups of processes are torch.distributed's",
             "create_optimized_replica_groups device_kind_handler_dict",
         ),
     },
     # Its import registers the backend "xla", which the device does here.
-    "torch_xla.distributed.xla_backend": missing(
-        'use torch.distributed.init_process_group("xla", init_method="xla://")',
-        "ProcessGroupXla new_xla_process_group",
-    ),
-    "torch_xla.distributed.data_parallel": missing(
-        "use processes (torch_xla.launch), or shard the batch by xs.mark_sharding",
-        "Context DataParallel ThreadResult",
-    ),
-    "torch_xla.distributed.zero_redundancy_optimizer": missing(
-        "use torch.distributed.optim.ZeroRedundancyOptimizer", "ZeroRedundancyOptimizer"
+    "torch_xla.distributed.xla_backend": {
+        **other(ProcessGroupXla="xla_dynamo.distributed.process_group:XlaProcessGroup"),
+        **same(f"{_FORMS}.process_groups", "new_xla_process_group"),
+    },
+    "torch_xla.distributed.data_parallel": {
+        **same(f"{_FORMS}.data_parallel", "Context DataParallel"),
+        **missing("there are no threads: DataParallel returns the results", "ThreadResult"),
+    },
+    "torch_xla.distributed.zero_redundancy_optimizer": same(
+        f"{_FORMS}.zero_redundancy_optimizer", "ZeroRedundancyOptimizer"
     ),
     "torch_xla.distributed.spmd": {**_MARKS, **_BY_DTENSOR, **_PICTURES},
     "torch_xla.distributed.spmd.api": _BY_DTENSOR,
@@ -79,13 +78,17 @@ TABLES: dict[str, Names] = {
         **same(_FSDP, "XlaFullyShardedDataParallel checkpoint_module"),
         **same(_FSDP, "consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts"),
     },
+    "torch_xla.distributed.fsdp.consolidate_sharded_ckpts": same(
+        f"{_FSDP}.consolidate_sharded_ckpts", "main"
+    ),
+    "torch_xla.distributed.fsdp.xla_flatten_params_wrapper": missing(
+        "give XlaFullyShardedDataParallel flatten_parameters=True",
+        "FlatParameter FlatTypes ParamGroups State XlaFlattenParamsWrapper replace_by_prefix_",
+    ),
     "torch_xla.distributed.fsdp.xla_fully_sharded_data_parallel": {
         **same(_FSDP, "XlaFullyShardedDataParallel"),
-        **missing(
-            _INSIDE,
-            "FLOAT_DTYPES TrainingState XLA_DISABLE_FUNCTIONALIZATION apply_to_tensors "
-            "collect_tensors",
-        ),
+        **same(_PARTS, "FLOAT_DTYPES apply_to_tensors collect_tensors"),
+        **missing(_INSIDE, "TrainingState XLA_DISABLE_FUNCTIONALIZATION"),
     },
     "torch_xla.distributed.fsdp.state_dict_utils": same(
         _FSDP, "consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts"
@@ -93,11 +96,11 @@ TABLES: dict[str, Names] = {
     "torch_xla.distributed.fsdp.utils": {
         **same(_FSDP, "checkpoint_module"),
         **same("xla_dynamo.torch_xla.forms.spmd", "apply_xla_patch_to_nn_linear"),
-        **missing(
-            _INSIDE,
-            "BucketizedReduceScatter DummyReduceScatter XLAPatchedLinear dummy_all_gather "
-            "dummy_all_reduce",
+        **same(
+            _PARTS,
+            "BucketizedReduceScatter DummyReduceScatter dummy_all_gather dummy_all_reduce",
         ),
+        **missing("linear layers keep their dimensions here", "XLAPatchedLinear"),
     },
     "torch_xla.distributed.fsdp.wrap": {
         **different(
@@ -106,6 +109,6 @@ TABLES: dict[str, Names] = {
             "always_wrap_policy lambda_auto_wrap_policy size_based_auto_wrap_policy "
             "transformer_auto_wrap_policy",
         ),
-        **missing("give XlaFullyShardedDataParallel an auto_wrap_policy", "recursive_wrap"),
+        **same(_PARTS, "recursive_wrap"),
     },
 }

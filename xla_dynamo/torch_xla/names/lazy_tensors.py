@@ -21,7 +21,7 @@ _XLA_MODEL: Names = {
     **same(
         _MODEL,
         "RateTracker check_view_sharing get_xla_supported_devices is_xla_tensor "
-        "optimization_barrier_ parse_xla_device send_cpu_data_to_device xla_real_devices",
+        "optimization_barrier_ parse_xla_device xla_real_devices",
     ),
     **other(xla_device_kind="xla_dynamo:xla_device_hw"),
     **same(_MODEL, "_fetch_gradients _maybe_convert_to_cpu fork_rng"),
@@ -42,9 +42,9 @@ _XLA_MODEL: Names = {
     ),
     **same(
         "xla_dynamo.torch_xla.forms.replicas",
-        "DeviceContext MemoryInfo ToXlaTensorArena recv send set_replication "
-        "xla_rendezvous xla_replication_devices",
+        "DeviceContext MemoryInfo recv send set_replication xla_rendezvous xla_replication_devices",
     ),
+    **same("xla_dynamo.torch_xla.forms.arenas", "ToXlaTensorArena send_cpu_data_to_device"),
     **same("xla_dynamo.torch_xla.forms.dynamic_sizes", "XLA_LIB"),
 }
 

@@ -12,6 +12,28 @@ TABLES: dict[str, Names] = {
         "local_device_count local_ordinal local_process_count process_count process_index "
         "set_device_type world_size",
     ),
+    "torch_xla._internal": {},
+    "torch_xla._internal.pjrt": {
+        **same("xla_dynamo", "spawn"),
+        **missing("use torch_xla.launch", "run_multiprocess spawn_threads"),
+        **missing(
+            "processes are prepared by torch_xla.launch, or by a launcher's environment",
+            "initialize_multiprocess initialize_singleprocess",
+        ),
+    },
+    "torch_xla._internal.rendezvous": other(
+        pjrt_rendezvous_handler="xla_dynamo.distributed.meetings:meeting"
+    ),
+    "torch_xla._internal.tpu": {
+        **same(f"{_FORMS}.chips", "num_available_chips version"),
+        **other(num_available_devices=f"{_FORMS}.chips:num_available_chips"),
+        **missing(
+            "it asks Google Cloud about a TPU's hosts",
+            "configure_one_chip_topology configure_topology discover_master_worker_ip "
+            "get_tpu_env get_worker_ips num_local_processes process_bounds_size task_id worker_id",
+        ),
+    },
+    "torch_xla._internal.utils": same(f"{_FORMS}.xla_model", "parse_xla_device"),
     "torch_xla.experimental.callback": same(
         f"{_FORMS}.readiness", "on_ready_callback on_ready_event"
     ),
