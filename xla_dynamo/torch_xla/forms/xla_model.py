@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import xla_dynamo
+from xla_dynamo.torch_private import pytree
 
 # The release whose names these are.
 VERSION = "2.9.0+xla_dynamo"
