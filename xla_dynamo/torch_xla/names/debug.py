@@ -1,9 +1,8 @@
 """`debug`: metrics, the profiler, and what compares models."""
 
-from xla_dynamo.torch_xla.names.entries import Names, missing, same
+from xla_dynamo.torch_xla.names.entries import Names, different, missing, same
 
-_FORMS = "xla_dynamo.torch_xla.forms.profiler"
-_LATER = "read xla_dynamo.metrics, and compare values with torch.testing.assert_close"
+_PROFILER = "xla_dynamo.torch_xla.forms.profiler"
 
 TABLES: dict[str, Names] = {
     "torch_xla.debug": {},
@@ -16,22 +15,29 @@ TABLES: dict[str, Names] = {
         **same("xla_dynamo.torch_xla.forms.metrics", "counter_value short_metrics_report"),
     },
     "torch_xla.debug.profiler": {
-        **same(_FORMS, "StepTrace Trace start_server start_trace stop_trace trace_me"),
-        **missing(
-            "ask the server of start_server from XProf or TensorBoard, or use start_trace",
+        **same(
+            _PROFILER,
+            "StepTrace Trace get_tracer_marked_step set_tracer_marked_step start_server "
+            "start_trace stop_trace trace_me",
+        ),
+        **different(
+            "Profiles of other processes need the package xprof.",
+            _PROFILER,
             "trace trace_detached",
         ),
-        **missing(
-            "it is the state of PyTorch/XLA's own tracer",
-            "get_tracer_marked_step set_tracer_marked_step",
-        ),
     },
+    "torch_xla.debug.frame_parser_util": same(
+        "xla_dynamo.torch_xla.forms.frame_reports",
+        "create_report parse_frame_content parse_frames process_frames",
+    ),
     "torch_xla.debug.graph_saver": missing("use xla_dynamo.explain", "save_tensors_graph"),
     "torch_xla.debug.metrics_saver": same("xla_dynamo.metrics", "save_metrics"),
-    "torch_xla.debug.metrics_compare_utils": missing(
-        _LATER, "compare_metrics get_data_points_from_metrics_reports parse_metrics_report"
+    "torch_xla.debug.metrics_compare_utils": same(
+        "xla_dynamo.torch_xla.forms.metrics_comparison",
+        "compare_metrics get_data_points_from_metrics_reports parse_metrics_report",
     ),
-    "torch_xla.debug.model_comparator": missing(
-        _LATER, "compare compare_tensors configure save tensor_file_compare"
+    "torch_xla.debug.model_comparator": same(
+        "xla_dynamo.torch_xla.forms.model_comparison",
+        "compare compare_tensors configure save tensor_file_compare",
     ),
 }

@@ -59,6 +59,11 @@ TABLES: dict[str, Names] = {
     "torch_xla.utils.keyd_queue": same(
         "xla_dynamo.torch_xla.forms.queues", "KeydQueue Queue QueueBase"
     ),
+    "torch_xla.utils.stablehlo_test_utils": same(
+        "xla_dynamo.torch_xla.forms.saved_models",
+        "compare_exported_program_and_saved_model_result has_tf_package "
+        "load_save_model_and_inference wrap_func_as_nn_module",
+    ),
     "torch_xla.utils.serialization": same(
         "xla_dynamo.torch_xla.forms.serialization", "TensorReference load save"
     ),
