@@ -91,7 +91,7 @@ ROOMS = {
     "backend": "calls decompositions dynamo events execution graphs lowerings.passes options"
     " programs runtime runtime.processes torch_threads",
     "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table metrics options"
-    " runtime runtime.cpu runtime.processes spmd torch_patches",
+    " programs runtime runtime.cpu runtime.processes spmd torch_patches torch_threads",
     "training": "backend dynamo events graphs memory options runtime torch_patches torch_threads"
     " variants",
     "distributed": "lazy runtime runtime.processes spmd",
@@ -102,7 +102,8 @@ ROOMS = {
     "xla_dynamo": "lazy",
     "serving": "execution runtime torchvision_operators",
     "command_line": "execution kernels reports runtime serving stablehlo",
-    "torch_xla.forms": "distributed.fsdp lazy runtime runtime.processes spmd stablehlo xla_dynamo",
+    "torch_xla.forms": "distributed.fsdp lazy runtime runtime.processes spmd stablehlo xla_builder"
+    " xla_dynamo",
     "torch_xla.names": "",
     "torch_xla": "torch_xla.names",
     "torch_xla.on_path": "",

@@ -14,7 +14,7 @@ import torch
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.calls.calls import BoxedGraph
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.lazy import contents, debug, growth, memory, modes
+from xla_dynamo.lazy import contents, debug, growth, memory, modes, placeholders
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Value, cell_of
 from xla_dynamo.lazy.draws import KEY_BYTES, packed
@@ -55,7 +55,7 @@ class CompiledSlice:
         made: list[BoxedGraph] = []
         self._call: Callable[..., Sequence[Tensor]] = compile_torch_graph(
             trace(part, device),
-            _examples(part, device),
+            examples(part, device),
             Options.parse(None),
             kind="lazy tensors",
             placement=self._placement,
@@ -103,7 +103,7 @@ class CompiledSlice:
         return [t.to(self._placement.torch_device) for t in given]
 
 
-def _examples(part: Slice, device: torch.device) -> list[Tensor]:
+def examples(part: Slice, device: torch.device) -> list[Tensor]:
     """Tensors like a slice's inputs, its numbers and keys, without elements."""
     geometries = [v.geometry for v in part.inputs]
     if part.numbers:
@@ -150,6 +150,7 @@ def compute(
             with clean_state(), drawing():
                 _run_and_keep(_program_of(part, cause), part)
         except Exception as error:
+            placeholders.refuse(part.inputs)
             debug.name_records(error, part)
             if not isinstance(error, ExecutionError):  # it may have memory enough another time
                 _left.update(part.outputs if roots is None else roots)

@@ -8,6 +8,7 @@ have the buffer, since programs write new values into the memory of old ones.
 import torch
 
 from xla_dynamo.calls.buffer_calls import strides_layout
+from xla_dynamo.lazy import placeholders
 from xla_dynamo.lazy.contents import (
     Value,
     as_dtype,
@@ -71,6 +72,7 @@ def tensor_of(value: Value) -> torch.Tensor:
     """
     _, size, stride, _ = value.geometry
     assert value.buffer is not None
+    placeholders.refuse([value])
     array = gathered(value.buffer, placement())
     layout = strides_layout(size, stride)
     elements = array.permute(invert_perm(layout.permutation))
@@ -99,6 +101,8 @@ def give_dtype(tensor: torch.Tensor) -> None:
 def sharding_of(value: Value) -> Sharding | None:
     """How a computed value is sharded over devices; None for one of a single device."""
     assert value.buffer is not None
+    if isinstance(value.buffer, placeholders.Placeholder):
+        return None
     sharding = jaxlib_private.sharding_of(value.buffer)
     if sharding is None:
         return None

@@ -103,6 +103,18 @@ def cut(roots: Iterable[Value] | None) -> Slice | None:
     return Slice(records, inputs, outputs, numbers, keys, firsts, replaced, division, key)
 
 
+def narrowed(part: Slice, outputs: Sequence[Value]) -> Slice:
+    """A slice whose outputs are these alone, and take nobody's memory."""
+    division = _division(part.records, part.inputs, outputs) if marks.were_ever_there() else None
+    program, given, *_ = part.key
+    numbers = [part.firsts[v.record.order] + v.index for v in outputs if v.record is not None]
+    key = (program, given, tuple(numbers), division)
+    replaced = [-1] * len(outputs)
+    return dataclasses.replace(
+        part, outputs=list(outputs), replaced=replaced, division=division, key=key
+    )
+
+
 def _division(
     records: Sequence[Record], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> Division | None:

@@ -117,7 +117,7 @@ def function_name(computation: Computation) -> str:
     return re.sub(r"\W", "_", computation.name) or "computation"
 
 
-def bytecode(module: ir.Module) -> bytes:
+def module_bytes(module: ir.Module) -> bytes:
     """A module in MLIR's bytecode, which depends on nothing but the module."""
     file = io.BytesIO()
     module.operation.write_bytecode(file)
@@ -135,7 +135,7 @@ def computation_of_module(name: str, module: bytes) -> Computation:
         given = [Shape(shape_of_type(type_)) for type_ in function.type.inputs]
         made = [shape_of_type(type_) for type_ in function.type.results]
         result = Shape(made[0] if len(made) == 1 else tuple(made))
-        return Computation(name, bytecode(parsed), tuple(given), result)
+        return Computation(name, module_bytes(parsed), tuple(given), result)
 
 
 def computation_from_module_proto(name: str, proto: bytes) -> Computation:

@@ -1,6 +1,6 @@
 """`debug`: metrics, the profiler, and what compares models."""
 
-from xla_dynamo.torch_xla.names.entries import Names, different, missing, same
+from xla_dynamo.torch_xla.names.entries import Names, different, same
 
 _PROFILER = "xla_dynamo.torch_xla.forms.profiler"
 
@@ -30,7 +30,6 @@ TABLES: dict[str, Names] = {
         "xla_dynamo.torch_xla.forms.frame_reports",
         "create_report parse_frame_content parse_frames process_frames",
     ),
-    "torch_xla.debug.graph_saver": missing("use xla_dynamo.explain", "save_tensors_graph"),
     "torch_xla.debug.metrics_saver": same("xla_dynamo.metrics", "save_metrics"),
     "torch_xla.debug.metrics_compare_utils": same(
         "xla_dynamo.torch_xla.forms.metrics_comparison",

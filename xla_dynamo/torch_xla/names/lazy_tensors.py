@@ -31,10 +31,6 @@ _XLA_MODEL: Names = {
         "get_rng_state",
     ),
     **same("xla_dynamo.torch_xla.forms.random_state", "set_rng_state"),
-    **missing(
-        "export the model by xla_dynamo.stablehlo, or read xla_dynamo.explain's report",
-        "get_stablehlo get_stablehlo_bytecode",
-    ),
     **same(
         "xla_dynamo.torch_xla.forms.buckets",
         "CoalescingBuckets all_gather_bucketized all_reduce_bucketized_gradients "
