@@ -102,8 +102,8 @@ ROOMS = {
     "xla_dynamo": "lazy",
     "serving": "execution runtime torchvision_operators",
     "command_line": "execution kernels reports runtime serving stablehlo",
-    "torch_xla.forms": "distributed.fsdp lazy runtime runtime.processes spmd stablehlo xla_builder"
-    " xla_dynamo",
+    "torch_xla.forms": "distributed.fsdp graphs lazy runtime runtime.processes spmd stablehlo"
+    " xla_builder xla_dynamo",
     "torch_xla.names": "",
     "torch_xla": "torch_xla.names",
     "torch_xla.on_path": "",

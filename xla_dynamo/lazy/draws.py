@@ -39,13 +39,13 @@ def keyed(op: Any) -> Callable[..., Any]:
     """An operator that takes a key before its arguments. It is called while AOTAutograd traces."""
 
     def call(key: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        with _Keyed(key):
+        with Keyed(key):
             return op(*args, **kwargs)
 
     return call
 
 
-class _Keyed(TorchDispatchMode):
+class Keyed(TorchDispatchMode):
     """Let operators draw from a key, where AOTAutograd traces them."""
 
     def __init__(self, key: torch.Tensor) -> None:

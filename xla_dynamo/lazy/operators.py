@@ -57,7 +57,7 @@ def register_own(library: torch.library.Library) -> None:
     for name in COLLECTIVES:
         library.impl(name, _kernel(f"xla::{name}"), "PrivateUse1")
     # Whoever calls them has imported the rooms that make them, which this one does not know.
-    for name in ("call_jax", "after", "user_computation"):
+    for name in ("call_jax", "after", "scan", "user_computation"):
         library.impl(name, _kernel(f"xla::{name}"), "PrivateUse1")
 
 

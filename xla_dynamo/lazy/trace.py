@@ -5,7 +5,7 @@ value, and AOTAutograd makes that functional.
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -24,6 +24,8 @@ from xla_dynamo.torch_private import schema
 aten = torch.ops.aten
 as_strided = aten.as_strided.default
 Node: TypeAlias = torch.fx.Node
+# Operators that graphs have as functions of torch instead; higher rooms write into it.
+WRITTEN_AS: dict[Any, Callable[..., Any]] = {}
 
 
 def trace(cut: Slice, device: torch.device) -> torch.fx.GraphModule:
@@ -116,7 +118,8 @@ class _Trace:
         recipe = record.recipe
         # Torch's fake kernels of the fused cells fail without biases.
         whole = recipe.signature.op
-        op = fused_cells.DECOMPOSITIONS.get(whole) or without_keywords(whole)
+        written_as = fused_cells.DECOMPOSITIONS.get(whole) or WRITTEN_AS.get(whole)
+        op = written_as or without_keywords(whole)
         if record.numbers:
             op, kwargs = form_of(whole), {**kwargs, "out": _dtypes(record)}
         if recipe.default_dtype != torch.get_default_dtype():

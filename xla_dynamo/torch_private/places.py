@@ -106,6 +106,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "CompileContext": ("torch._guards:CompileContext", "the id of Dynamo's compilation"),
     "TracingContext": ("torch._guards:TracingContext", "AOTAutograd's metadata of a graph"),
     "aot_autograd": ("torch._dynamo.backends.common:aot_autograd", "makes ATen graphs"),
+    "Unsupported": ("torch._dynamo.exc:Unsupported", "what Dynamo does not trace"),
     "default_partition": ("torch._functorch.partitioners:default_partition", "forward, backward"),
     "must_recompute": ("torch._functorch.partitioners:must_recompute", "a checkpointed node"),
     "OutputType": ("torch._functorch._aot_autograd.schemas:OutputType", "which results are views"),

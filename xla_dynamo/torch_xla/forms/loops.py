@@ -1,17 +1,14 @@
 """Names of `torch_xla.experimental` for loops, each one executable however often it goes round."""
 
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from xla_dynamo import torch_private
-from xla_dynamo.torch_private import pytree
 
 Function = Callable[..., Any]
-_scan, _while_loop = torch_private.scan, torch_private.while_loop  # as Dynamo finds them
+_while_loop = torch_private.while_loop  # as Dynamo finds it
 
 
 def assume_pure(function: Function) -> Function:
@@ -19,87 +16,7 @@ def assume_pure(function: Function) -> Function:
 
     It must depend on nothing else, and change nothing. Gradients pass.
     """
-    compiled = torch.compile(function, backend="openxla", fullgraph=True, dynamic=False)
-    return functools.wraps(function)(lambda *args, **kwargs: compiled(*args, **kwargs))
-
-
-def scan(
-    fn: Function,
-    init: Any,
-    xs: Any,
-    *,
-    partition_fn: Any = None,
-    is_fn_pure: bool = False,
-) -> tuple[Any, Any]:
-    """Fold a function over the first dimension of tensors.
-
-    Args:
-        fn: takes a carried value and one element of `xs`, and returns the next carried value and
-            a result.
-        init: the first carried value: a tree of tensors.
-        xs: a tree of tensors that have the same first size.
-        partition_fn: not used: how forward and backward are divided is AOTAutograd's.
-        is_fn_pure: not used: a loop is compiled in any case.
-
-    Returns:
-        The last carried value, and the results one behind the other along a first dimension.
-
-    Raises:
-        ValueError: `xs` has no tensors, or these have different first sizes.
-    """
-    leaves = pytree.tree_leaves(xs)
-    if not leaves:
-        raise ValueError("scan was given no tensors to go through: xs is empty")
-    if len({leaf.shape[0] for leaf in leaves}) > 1:
-        raise ValueError(f"scan goes through sizes {[leaf.shape[0] for leaf in leaves]}")
-    return _folded(fn, init, xs)
-
-
-def _fold(fn: Function, init: Any, xs: Any) -> Any:
-    return _scan(fn, init, xs, dim=0)
-
-
-# One for all functions: Dynamo keeps a program for each that it has met.
-_folded = torch.compile(_fold, backend="openxla", fullgraph=True, dynamic=False)
-
-
-def scan_layers(
-    layers: Iterable[nn.Module],
-    input_data: Any,
-    *,
-    partition_fn: Any = None,
-    is_layer_pure: bool = False,
-) -> Any:
-    """What layers of one structure make of a value, one after another, as one loop.
-
-    Raises:
-        ValueError: the layers differ in their parameters' names, shapes or dtypes.
-    """
-    every = list(layers)
-    if not every:
-        return input_data
-    first = every[0]
-    names = [_form_of(layer) for layer in every]
-    for number, form in enumerate(names):
-        if form != names[0]:
-            raise ValueError(f"layer {number} differs from layer 0: {form} and {names[0]}")
-    stacked = {
-        name: torch.stack([dict(_state(layer))[name] for layer in every])
-        for name, _ in _state(first)
-    }
-
-    def step(carried: Any, state: dict[str, torch.Tensor]) -> tuple[Any, Any]:
-        return torch.func.functional_call(first, state, carried), torch.zeros(())
-
-    return scan(step, input_data, stacked)[0]
-
-
-def _state(layer: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [*layer.named_parameters(), *layer.named_buffers()]
-
-
-def _form_of(layer: nn.Module) -> list[tuple[str, torch.Size, torch.dtype]]:
-    return [(name, tensor.shape, tensor.dtype) for name, tensor in _state(layer)]
+    return torch.compile(function, backend="openxla", fullgraph=True, dynamic=False)
 
 
 def while_loop(

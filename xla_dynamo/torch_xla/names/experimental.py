@@ -20,14 +20,15 @@ TABLES: dict[str, Names] = {
         **same("xla_dynamo.torch_xla.forms.xla_model", "eager_mode_context"),
     },
     "torch_xla.experimental.scan": {
-        **same(_LOOPS, "scan"),
+        **same("xla_dynamo.torch_xla.forms.scan", "scan split tree_flatten_none"),
+        **same("xla_dynamo.torch_xla.forms.scan_functions", "Scan value_and_grad_partitioned"),
         **missing(
-            "it is inside of PyTorch/XLA's loop",
-            "Builder Scan dynamic_slice dynamic_update_slice split tree_flatten_none "
-            "value_and_grad_partitioned",
+            "it is inside of PyTorch/XLA's loop", "Builder dynamic_slice dynamic_update_slice"
         ),
     },
-    "torch_xla.experimental.scan_layers": same(_LOOPS, "scan_layers"),
+    "torch_xla.experimental.scan_layers": same(
+        "xla_dynamo.torch_xla.forms.scan_layers", "scan_layers"
+    ),
     "torch_xla.experimental.fori_loop": same(_LOOPS, "fori_loop while_loop"),
     "torch_xla.experimental.assume_pure": {
         **same(_LOOPS, "assume_pure"),
