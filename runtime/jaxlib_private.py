@@ -387,3 +387,14 @@ def hlo_computation(module: bytes, returns_tuple: bool) -> Any:
 def stablehlo_of_hlo(proto: bytes) -> bytes:
     """A serialized HloModuleProto as a module of StableHLO."""
     return _jax.mlir.hlo_to_stablehlo(proto)
+
+
+@functools.cache
+def interpret_pallas_on_cpu() -> None:
+    """Let the CPU run kernels of Pallas that are not called with `interpret=True`, as loops."""
+    from jax._src.pallas import pallas_call as own
+
+    def interpreted(ctx: Any, *operands: Any, interpret: Any, **others: Any) -> Any:
+        return own._pallas_call_lowering(ctx, *operands, interpret=interpret or True, **others)
+
+    jax.interpreters.mlir.register_lowering(own.pallas_call_p, interpreted, platform="cpu")

@@ -1,5 +1,6 @@
 """Meshes of devices, and how the elements of a tensor are sharded over one."""
 
+import ast
 import dataclasses
 import functools
 import itertools
@@ -94,6 +95,19 @@ class Mesh:
         axes = ", ".join(f"{name}={n}" for name, n in self.shape().items())
         in_order = self.device_ids == tuple(range(self.size()))
         return f"Mesh({axes})" if in_order else f"Mesh({axes}, device_ids={self.device_ids})"
+
+    @classmethod
+    def from_str(cls, mesh_str: str) -> "Mesh | None":
+        """The mesh of a text that `str` made of it; None for any other text."""
+        try:
+            call = ast.parse(mesh_str, mode="eval").body
+            if not isinstance(call, ast.Call) or ast.unparse(call.func) != "Mesh":
+                return None
+            sizes = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+            ids = sizes.pop("device_ids", None) or range(math.prod(sizes.values()))
+            return Mesh(ids, list(sizes.values()), list(sizes))
+        except (SyntaxError, TypeError, ValueError, ShardingError):
+            return None
 
     def _fields(self) -> tuple[Any, ...]:
         return self.device_ids, self.mesh_shape, self.axis_names

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif("torch" not in libraries_of("cpu"), reason="torch has other threads here"),
 ]
 BETWEEN = 8
-ATTENTION = torch.ops.xla.paged_attention
+ATTENTION = torch.ops.xla.attend_to_pages
 # Of each request: how many tokens there are, and how many keys.
 REQUESTS = {
     "decoding": [(1, 5), (1, 40), (1, 1)],

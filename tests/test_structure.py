@@ -104,6 +104,7 @@ ROOMS = {
     "command_line": "execution kernels reports runtime serving stablehlo",
     "torch_xla.forms": "distributed.fsdp graphs lazy runtime runtime.processes spmd stablehlo"
     " xla_builder xla_dynamo",
+    "torch_xla.kernels": "lowerings.builders lowerings.table runtime spmd xla_builder",
     "torch_xla.names": "",
     "torch_xla": "torch_xla.names",
     "torch_xla.on_path": "",

@@ -47,18 +47,18 @@ def test_modules_are_found_by_every_way_of_importing():
 
 
 def test_what_is_missing_is_an_error_when_it_is_used():
-    from torch_xla.experimental.custom_kernel import FlashAttention, flash_attention
+    from torch_xla.experimental.custom_kernel import fa_custom_forward
 
-    with pytest.raises(NotImplementedError, match="scaled_dot_product_attention"):
-        flash_attention(1, 2)
-    with pytest.raises(NotImplementedError, match="call_jax"):
-        FlashAttention.apply(1)
+    with pytest.raises(NotImplementedError, match="call flash_attention"):
+        fa_custom_forward(1, 2)
+    with pytest.raises(NotImplementedError, match="call flash_attention"):
+        fa_custom_forward.apply(1)
     with pytest.raises(NotImplementedError):
 
-        class Mine(FlashAttention):
+        class Mine(fa_custom_forward):
             pass
 
-    assert "not in xla_dynamo" in repr(flash_attention)
+    assert "not in xla_dynamo" in repr(fa_custom_forward)
 
 
 def test_another_torch_xla_is_an_error(monkeypatch):

@@ -41,7 +41,7 @@ _library.define(
     "write_rows(Tensor x, Tensor index, Tensor rows) -> ()", tags=(torch.Tag.pt2_compliant_tag,)
 )
 _library.define(
-    "paged_attention(Tensor query, Tensor[] found, Tensor mask, Tensor[] new, Tensor rows,"
+    "attend_to_pages(Tensor query, Tensor[] found, Tensor mask, Tensor[] new, Tensor rows,"
     " Tensor read, Tensor starts_q, Tensor starts_k, int first, int between, float? scale=None)"
     " -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
@@ -92,9 +92,9 @@ def _attended(query: torch.Tensor, *_: Any) -> torch.Tensor:
 
 
 torch.library.impl(
-    "xla::paged_attention", "CompositeExplicitAutograd", _paged_attention, lib=_library
+    "xla::attend_to_pages", "CompositeExplicitAutograd", _paged_attention, lib=_library
 )
-torch.library.register_fake("xla::paged_attention", _attended, lib=_library)
+torch.library.register_fake("xla::attend_to_pages", _attended, lib=_library)
 
 
 def _write_rows(x: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
@@ -225,7 +225,7 @@ def _attending(outside: Callable[..., Any]) -> Callable[..., Any]:
                 **kwargs,
             )
         new, *others = pages
-        made = torch.ops.xla.paged_attention(
+        made = torch.ops.xla.attend_to_pages(
             query, (key, value), attention_mask, new, *others, scaling
         )
         return made.transpose(1, 2).contiguous(), None

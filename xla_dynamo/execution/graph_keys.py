@@ -45,7 +45,7 @@ _OF_TORCH = ("aten", "prims")
 # Operators of ours whose arguments say all that they do; what they run is in `sources`.
 _OF_OURS = tuple(
     f"xla.{name}{overload}"
-    for name in ("paged_attention", "write_rows")
+    for name in ("attend_to_pages", "write_rows")
     for overload in ("", ".default")
 )
 # Those that a function of torch's may be traced to.

@@ -214,4 +214,4 @@ def _inlined(ctx: Context, operands: Sequence[Any], function: str) -> tuple[Any,
     return tuple(inline(ctx, find(function), *operands))
 
 
-__all__ = ["call_jax"]
+__all__ = ["call_by_key", "call_jax"]

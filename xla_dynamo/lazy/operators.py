@@ -38,6 +38,18 @@ from xla_dynamo.torch_private import (
 aten = torch.ops.aten
 # Torch's own kernels serve here: they make an alias, which must not become a Python object before
 # torch makes a parameter of it.
+_OF_ROOMS_ABOVE = (
+    "after",
+    "call_jax",
+    "grouped_outer_product",
+    "grouped_product",
+    "place_to_device",
+    "place_to_host",
+    "scan",
+    "stablehlo_custom_call",
+    "user_computation",
+    "write_mlir_debuginfo",
+)
 _LEFT_TO_TORCH = frozenset({"aten::detach", "aten::alias"})
 _OF_EAGER_MODE = {"CompileTime": "EagerOpCompileTime", "ExecuteTime": "EagerOpExecuteTime"}
 
@@ -57,7 +69,7 @@ def register_own(library: torch.library.Library) -> None:
     for name in COLLECTIVES:
         library.impl(name, _kernel(f"xla::{name}"), "PrivateUse1")
     # Whoever calls them has imported the rooms that make them, which this one does not know.
-    for name in ("call_jax", "after", "scan", "user_computation"):
+    for name in _OF_ROOMS_ABOVE:
         library.impl(name, _kernel(f"xla::{name}"), "PrivateUse1")
 
 

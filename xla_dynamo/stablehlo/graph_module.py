@@ -34,7 +34,7 @@ from xla_dynamo.stablehlo.folders import (
     stored_form,
     write_folder,
 )
-from xla_dynamo.stablehlo.modules import artifact_of, module_of, refined
+from xla_dynamo.stablehlo.modules import artifact_of, module_of, refined, text_of
 from xla_dynamo.stablehlo.signature import (
     INPUT,
     NEGATIVE_ZERO,
@@ -99,11 +99,13 @@ class StableHLOGraphModule:
     def get_stablehlo_text(self, method_name: str = "forward") -> str:
         """The module as text. Its one method is "forward".
 
+        Operations that `torch.ops.xla.write_mlir_debuginfo` has noted have that behind them.
+
         Raises:
             ValueError: another method is asked for.
         """
         _check_method(method_name)
-        return str(module_of(self._artifact))
+        return text_of(module_of(self._artifact))
 
     def get_stablehlo_bytecode(
         self, method_name: str = "forward", *, version: str | None = None
@@ -143,7 +145,7 @@ class StableHLOGraphModule:
             folder,
             self.signature,
             self.get_stablehlo_bytecode(version=version),
-            self.get_stablehlo_text(),
+            str(module_of(self._artifact)),
             versions,
             self._write_weights,
         )

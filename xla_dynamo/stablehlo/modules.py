@@ -46,6 +46,15 @@ def artifact_of(module: ir.Module, version: str | None = None) -> bytes:
             ) from error
 
 
+def text_of(module: ir.Module) -> str:
+    """A module as text, with the names of locations behind the operations that have one."""
+    noted = module.operation.get_asm(enable_debug_info=True, pretty_debug_info=True)
+    if not re.search(r'^#loc\d* = "', noted, flags=re.MULTILINE):
+        return str(module)
+    kept = [line for line in noted.splitlines() if not line.startswith("#loc")]
+    return "\n".join(kept).replace(" [unknown]", "")
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 

@@ -5,6 +5,7 @@
 
 import abc
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from xla_dynamo.jax.call_jax import call_by_key
 from xla_dynamo.jax.call_jax import call_jax as call_flat
 from xla_dynamo.jax.flat_functions import FlatFunction, register
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
+from xla_dynamo.runtime.jaxlib_private import interpret_pallas_on_cpu
 from xla_dynamo.torch_private import pytree
 from xla_dynamo.xla_builder.op import Op, create_computation
 from xla_dynamo.xla_builder.shapes import tensor_shape
@@ -23,9 +25,6 @@ from xla_dynamo.xla_builder.user_computation import xla_computation_as_func
 
 Function = Callable[..., Any]
 Flat = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-
-
-_WIDE = ("int64", "uint64", "float64", "complex128")
 
 
 class _Place:
@@ -198,6 +197,7 @@ def call_jax(
 
     Gradients pass, and 64-bit dtypes are not narrowed: see `xla_dynamo.jax.call_jax`. Where no
     tensor has 64 bits, arrays that the function makes have 32, unless `jax_enable_x64` is set.
+    Kernels of Pallas, which are for TPU and GPU, are interpreted on the CPU.
 
     Args:
         jax_func: a function of arrays that JAX can trace. Pass the same object at each call.
@@ -267,9 +267,11 @@ def _key_of(
             both = zip(constants, places, strict=True)
             leaves = (next(given) if is_tensor else _of_jax(x) for x, is_tensor in both)
             args, kwargs = _nested(form, leaves)
-            wide = is_wide or any(x.dtype.name in _WIDE for x in arrays)
-            with jax.enable_x64(wide):  # what it makes itself has 32 bits, as JAX's users know it
-                return jax_func(*args, **kwargs)
+            made = jax_func(*args, **kwargs)
+            if "jax._src.pallas.pallas_call" in sys.modules:  # it may have called a kernel
+                interpret_pallas_on_cpu()
+            return made
 
-        _functions[key] = register(call)
+        # What it makes itself has 32 bits, as JAX's users know it.
+        _functions[key] = register(call, is_narrow=not is_wide)
     return _functions[key].key

@@ -7,8 +7,8 @@ from xla_dynamo.lowerings.rules.attention.attention import attend, attention_sco
 from xla_dynamo.lowerings.table import Context, lowers
 
 
-@lowers("xla.paged_attention.default")
-def paged_attention(
+@lowers("xla.attend_to_pages.default")
+def attend_to_pages(
     ctx: Context,
     query: Value,
     found: tuple[Value, Value],

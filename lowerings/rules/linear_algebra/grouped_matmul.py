@@ -39,7 +39,7 @@ def grouped_product(x: Value, weight: Value, members: Value, contract: int) -> V
     return build.reduce(_masked(every, members, [0, 1]), [1], "sum")
 
 
-@lowers("transformers.grouped_mm_fallback.default")
+@lowers("transformers.grouped_mm_fallback.default", "xla.grouped_product.default")
 def grouped_mm_fallback(ctx: Context, input: Value, weight: Value, offs: Value) -> Value:
     result = call(ctx, "grouped_product", input, weight, offs)
     if result is not None:
@@ -48,17 +48,24 @@ def grouped_mm_fallback(ctx: Context, input: Value, weight: Value, offs: Value) 
     return grouped_product(input, weight, members, contract=1)
 
 
+@lowers("xla.grouped_outer_product.default")
+def grouped_outer_product(ctx: Context, input: Value, grad_output: Value, offs: Value) -> Value:
+    result = call(ctx, "grouped_outer_product", input, grad_output, offs)
+    if result is not None:
+        return result
+    members = _members(offs, build.shape_of(input)[0])
+    rows, groups = build.shape_of(members)
+    width = build.shape_of(input)[1]
+    spread = build.broadcast_in_dim(input, [rows, groups, width], [0, 2])
+    return build.dot_general(_masked(spread, members, [0, 1]), grad_output, ([0], [0]))
+
+
 @lowers("transformers.grouped_mm_fallback_backward.default")
 def grouped_mm_fallback_backward(
     ctx: Context, input: Value, weight: Value, offs: Value, grad_output: Value
 ) -> tuple[Value, Value]:
     grad_input = call(ctx, "grouped_product", grad_output, build.transpose(weight, [0, 2, 1]), offs)
-    if grad_input is not None:
-        return grad_input, call(ctx, "grouped_outer_product", input, grad_output, offs)
-    members = _members(offs, build.shape_of(input)[0])
-    grad_input = grouped_product(grad_output, weight, members, contract=2)
-    rows, groups = build.shape_of(members)
-    width = build.shape_of(input)[1]
-    spread = build.broadcast_in_dim(input, [rows, groups, width], [0, 2])
-    grad_weight = build.dot_general(_masked(spread, members, [0, 1]), grad_output, ([0], [0]))
-    return grad_input, grad_weight
+    if grad_input is None:
+        members = _members(offs, build.shape_of(input)[0])
+        grad_input = grouped_product(grad_output, weight, members, contract=2)
+    return grad_input, grouped_outer_product(ctx, input, grad_output, offs)

@@ -11,14 +11,6 @@ Function = Callable[..., Any]
 _while_loop = torch_private.while_loop  # as Dynamo finds it
 
 
-def assume_pure(function: Function) -> Function:
-    """A function of tensors that is compiled once for each form of its arguments.
-
-    It must depend on nothing else, and change nothing. Gradients pass.
-    """
-    return torch.compile(function, backend="openxla", fullgraph=True, dynamic=False)
-
-
 def while_loop(
     cond_fn: Function, body_fn: Function, carried_inputs: Any, additional_inputs: Any = None
 ) -> Any:

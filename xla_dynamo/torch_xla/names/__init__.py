@@ -8,6 +8,7 @@ from xla_dynamo.torch_xla.names import (
     debug,
     distributed,
     experimental,
+    kernels,
     lazy_tensors,
     runtime,
     utilities,
@@ -20,6 +21,7 @@ _PARTS = (
     debug,
     distributed,
     experimental,
+    kernels,
     lazy_tensors,
     runtime,
     utilities,
@@ -40,5 +42,6 @@ def _joined() -> dict[str, Names]:
 TABLES: Mapping[str, Names] = _joined()
 # What a module's import registers in torch, beside names: operators.
 IMPORTS: Mapping[str, tuple[str, ...]] = {
+    **kernels.IMPORTS,
     "torch_xla.experimental.xla_dynamic_reshape_ops": ("xla_dynamo.torch_xla.forms.dynamic_sizes",),
 }
