@@ -24,6 +24,7 @@ from xla_dynamo.runtime.processes.environment import Seat
 class _Asked:
     def __init__(self) -> None:
         self.spmd = False  # by `use_spmd`
+        self.auto = False  # by `use_spmd(auto=True)`
 
 
 _asked = kept(_Asked)
@@ -168,24 +169,18 @@ def local_process_count() -> int:
 
 
 def use_spmd(auto: bool = False) -> None:
-    """Say that programs are partitioned over devices; marks alone shard.
+    """Say that programs are partitioned over devices: as marks say, or as is found to be best.
 
     Where the environment tells of several processes, this one joins them (`initialize_processes`),
     and meshes go over the devices of all.
 
     Args:
-        auto: whether XLA is to choose shardings by itself, which it cannot do here.
-
-    Raises:
-        OptionError: `auto` was given.
+        auto: whether programs on tensors of the device 'xla' choose shardings for what has none
+            (see `spmd.auto_sharding`), as the environment variable XLA_AUTO_SPMD=1 says, too.
     """
-    if auto:
-        raise OptionError(
-            "use_spmd(auto=True): shardings are not chosen automatically; mark inputs and "
-            "parameters by xla_dynamo.spmd.mark_sharding, and XLA partitions the rest"
-        )
     initialize_processes()
     _asked.spmd = True
+    _asked.auto = _asked.auto or auto
 
 
 def initialize_processes(
@@ -216,6 +211,11 @@ def initialize_processes(
         )
     if job.join(connect_to_coordination_service, patience, told) is not None:
         default_devices()  # made by all at once: afterwards one may use the device by itself
+
+
+def chooses_shardings() -> bool:
+    """Whether programs choose shardings for what has none, as `use_spmd(auto=True)` asks for."""
+    return _asked.auto or os.environ.get("XLA_AUTO_SPMD", "").lower() in ("1", "true")
 
 
 def is_spmd() -> bool:

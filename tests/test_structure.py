@@ -53,6 +53,7 @@ ROOMS = {
     "spmd.recipes": "runtime spmd",
     "lowerings.partitioning": "lowerings.builders lowerings.cpu lowerings.kernels"
     " lowerings.passes lowerings.table",
+    "lowerings.auto_sharding": "lowerings.builders lowerings.partitioning",
     "kernels": "lowerings.builders lowerings.cpu lowerings.kernels lowerings.passes lowerings.table"
     " lowerings.target runtime runtime.cpu",
     "lowerings.rules.attention": "lowerings.builders lowerings.cpu lowerings.kernels"
@@ -72,7 +73,8 @@ ROOMS = {
     " runtime runtime.processes",
     "decompositions": "graphs lowerings.table torch_patches",
     "programs": "decompositions graphs kernels lowerings lowerings.bounded lowerings.builders"
-    " lowerings.kernels lowerings.partitioning lowerings.passes lowerings.rules.random"
+    " lowerings.auto_sharding lowerings.kernels lowerings.partitioning lowerings.passes"
+    " lowerings.rules.random"
     " lowerings.rules.shapes"
     " lowerings.symbolic lowerings.table lowerings.target options runtime",
     "events": "graphs programs runtime",
@@ -87,7 +89,7 @@ ROOMS = {
     " lowerings.target options programs runtime torch_patches",
     "variants": "calls graphs lowerings.target memory programs runtime",
     "execution": "calls decompositions events graphs lowerings.builders lowerings.passes"
-    " lowerings.table lowerings.target memory options programs runtime variants",
+    " lowerings.table lowerings.target memory options programs runtime spmd variants",
     "backend": "calls decompositions dynamo events execution graphs lowerings.passes options"
     " programs runtime runtime.processes torch_threads",
     "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table metrics options"

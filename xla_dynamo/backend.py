@@ -171,6 +171,7 @@ def compile_torch_graph(
     compiled: Callable[[BoxedGraph], None] | None = None,
     observer: Observer = log_event,
     saved: SavedPrograms | None = None,
+    road: Callable[..., BoxedGraph] = compile_graph,
 ) -> Callable[..., Any]:
     """Compile a graph of torch's functions: the work behind `openxla`.
 
@@ -188,6 +189,7 @@ def compile_torch_graph(
         observer: is told of every graph and executable, of later ones too.
         saved: where programs at dynamic sizes are saved, of a graph to which AOTAutograd adds
             nothing.
+        road: is given each graph of AOTAutograd's in the place of `compile_graph`.
     """
     log_what_dynamo_does()
     check_inputs(gm, example_inputs, of_host)
@@ -236,7 +238,7 @@ def compile_torch_graph(
             request = request_of(kind, gm, inputs)
             if kind in _OF_DYNAMO:
                 metrics.increment("DynamoExtractCompiledGraph")
-            graph = compile_graph(gm, inputs, request, saved if is_plain else None)
+            graph = road(gm, inputs, request, saved if is_plain else None)
             if isinstance(observer, saved_graphs.Watch):
                 observer.is_plain = is_plain
                 if is_plain and saved is not None and saved_dynamic_graphs.is_saved(graph):

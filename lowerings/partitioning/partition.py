@@ -10,9 +10,8 @@ combined. What this does not know is left to XLA's partitioner.
 import dataclasses
 import io
 import logging
-from collections.abc import Sequence
 
-from jax.extend.mlir import ir, passmanager
+from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
 from xla_dynamo.lowerings.builders.functions import (
@@ -33,40 +32,11 @@ from xla_dynamo.lowerings.builders.shardings import (
 from xla_dynamo.lowerings.builders.values import Value, dtype_of, rank_of, shape_of
 from xla_dynamo.lowerings.partitioning import elementwise_calls
 from xla_dynamo.lowerings.partitioning.local_operations import convert
+from xla_dynamo.lowerings.partitioning.propagation import insert_collectives, propagate
 from xla_dynamo.lowerings.partitioning.shards import Axes, NotKnown, Shards, known_axes
 
 log = logging.getLogger("xla_dynamo")
 
-# The steps of `sdy-propagation-pipeline`, but for the last ones, which are for XLA's partitioner.
-_PROPAGATE = (
-    "symbol-dce",
-    "sdy-lift-inlined-meshes",
-    "sdy-remove-size-one-axes",
-    "sdy-propagate-sharding-from-func-to-call",
-    "sdy-constant-or-scalar-splitter",
-    "symbol-dce",
-    "sdy-manual-axes-cleanup",
-    "sdy-add-data-flow-edges",
-    "sdy-apply-sharding-constraints",
-    "sdy-sharding-group-import",
-    "sdy-user-priority-propagate{conservative-propagation=false keep-sharding-rules=true "
-    "propagation-strategy=aggressive run-op-priority-propagation=true}",
-    "sdy-propagate-to-func-results",
-    "func.func(sdy-constant-or-scalar-merger)",
-    "func.func(sdy-sink-data-flow-edges)",
-    "sdy-remove-sharding-groups",
-    "func.func(sdy-sharding-constraint-to-reshard)",
-    "sdy-update-non-divisible-input-output-shardings",
-    "sdy-remove-sub-axes-in-input-output-shardings",
-    "sdy-close-shardings",
-)
-_COLLECT = (
-    "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
-    "canonicalize{enable-patterns={sdy-reshard}}",
-    "func.func(sdy-reshard-to-collectives)",
-    "canonicalize{enable-patterns={sdy-collective}}",
-    "func.func(sdy-drop-sharding-rules)",
-)
 # Operations whose operands XLA's partitioner need not gather.
 _EXCHANGED = named(
     "concatenate dynamic_slice dynamic_update_slice gather pad reverse scatter slice sort"
@@ -102,12 +72,10 @@ def partition(module: ir.Module) -> Partitioned | None:
     module.operation.write_bytecode(copy)
     local = ir.Module.parse(copy.getvalue())
     try:
-        for op in list(operations_within(local)):
-            elementwise_calls.wrap(op)
-        _run(local, _PROPAGATE)
+        propagate(local)
         if is_fragile := any(map(_is_fragile, operations_within(local))):
             _keep_uneven_values_whole(local)
-        _run(local, _COLLECT)
+        insert_collectives(local)
         if not is_fragile:
             _leave_exchanges(local)
         results = _convert(local, is_fragile)
@@ -118,10 +86,6 @@ def partition(module: ir.Module) -> Partitioned | None:
         log.debug("XLA partitions a program: %s", why)
         return None
     return Partitioned(local, results)
-
-
-def _run(module: ir.Module, passes: Sequence[str]) -> None:
-    passmanager.PassManager.parse(f"builtin.module({','.join(passes)})").run(module.operation)
 
 
 def _leave_exchanges(module: ir.Module) -> None:

@@ -66,8 +66,14 @@ def test_whether_programs_are_partitioned():
         print(xr.is_spmd())
     """)
     assert out == "True"
-    with pytest.raises(OptionError, match="mark inputs and parameters by"):
-        xr.use_spmd(auto=True)
+    out = python("""
+        from xla_dynamo.runtime import topology
+        before = topology.chooses_shardings()
+        topology.use_spmd(auto=True)
+        topology.use_spmd()
+        print(before, topology.chooses_shardings())
+    """)
+    assert out.split() == ["False", "True"]
 
 
 def test_the_platform():

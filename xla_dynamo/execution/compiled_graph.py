@@ -15,6 +15,7 @@ from xla_dynamo.calls.frozen_inputs import FrozenValues
 from xla_dynamo.calls.steps import Steps, steps_of
 from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed
+from xla_dynamo.execution.auto_marks import auto_marks_for
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.execution.traced_strides import with_strides
 from xla_dynamo.graphs.dynamic_sizes import NotBounded
@@ -72,7 +73,8 @@ class CompiledGraph(BoxedGraph):
         # A feeder that says where the program runs passes other tensors than the user's.
         self._may_be_marked = request.placement is None
         self._saved = saved or SavedPrograms(None, "")
-        is_marked = facts.has_marks or self._any_marks()
+        self._auto = auto_marks_for(source, request) if self._may_be_marked else None
+        is_marked = facts.has_marks or self._auto is not None or self._any_marks()
         asked = request
         if is_marked or facts.is_symbolic:
             request = dataclasses.replace(request, results_for_backward=frozenset())
@@ -135,6 +137,8 @@ class CompiledGraph(BoxedGraph):
         """The shardings that inputs are marked with, by number."""
         if not self._may_be_marked:
             return dict(self.request.shardings)
+        if self._auto is not None:
+            self._auto.mark(args)
         if not self._any_marks():
             return {}
         found = ((i, self._sharding_of(a)) for i, a in enumerate(args) if torch.is_tensor(a))

@@ -14,21 +14,29 @@ import torch
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.calls.calls import BoxedGraph
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.lazy import contents, debug, growth, memory, modes, placeholders
+from xla_dynamo.lazy import (
+    auto_sharding,
+    contents,
+    debug,
+    growth,
+    memory,
+    modes,
+    placeholders,
+)
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Value, cell_of
-from xla_dynamo.lazy.draws import KEY_BYTES, packed
+from xla_dynamo.lazy.draws import packed
 from xla_dynamo.lazy.random_state import drawing
 from xla_dynamo.lazy.slices import Slice, cut
-from xla_dynamo.lazy.trace import trace
+from xla_dynamo.lazy.trace import examples, trace
 from xla_dynamo.options import Options
-from xla_dynamo.runtime import metrics
+from xla_dynamo.runtime import metrics, topology
 from xla_dynamo.runtime.buffers import import_tensor
 from xla_dynamo.runtime.cpu.deferred_signals import after_signals
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.processes import job
 from xla_dynamo.runtime.streams import wait_for_torch
-from xla_dynamo.torch_private import FakeTensorMode, storage_id
+from xla_dynamo.torch_private import storage_id
 
 Tensor: TypeAlias = torch.Tensor
 _MOST_PROGRAMS = 1024
@@ -103,21 +111,6 @@ class CompiledSlice:
         return [t.to(self._placement.torch_device) for t in given]
 
 
-def examples(part: Slice, device: torch.device) -> list[Tensor]:
-    """Tensors like a slice's inputs, its numbers and keys, without elements."""
-    geometries = [v.geometry for v in part.inputs]
-    if part.numbers:
-        geometries.append((torch.float64, torch.Size([len(part.numbers)]), (1,), 0))
-    if part.keys:
-        size = torch.Size([len(part.keys), KEY_BYTES])
-        geometries.append((torch.uint8, size, (KEY_BYTES, 1), 0))
-    with FakeTensorMode():
-        return [
-            torch.empty_strided(size, stride, dtype=dtype, device=device)
-            for dtype, size, stride, _ in geometries
-        ]
-
-
 def compute(
     roots: Iterable[Value] | None = None,
     cause: str = "a value is asked for",
@@ -144,6 +137,10 @@ def compute(
         if part is None:
             return
         modes.refuse_inside_a_full_graph()
+        if topology.chooses_shardings() and part.key not in _programs:
+            with clean_state(), drawing():
+                was_sharded = auto_sharding.shard_inputs(part)
+            part = (_cut(roots) or part) if was_sharded else part
         if accept is not None:
             accept(part.key)
         try:

@@ -20,10 +20,11 @@ from xla_dynamo.lazy.contents import (
 )
 from xla_dynamo.runtime import jaxlib_private, metrics
 from xla_dynamo.runtime.buffers import import_donated
+from xla_dynamo.runtime.clients import placement_over
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
-from xla_dynamo.runtime.sharded_buffers import gathered
+from xla_dynamo.runtime.sharded_buffers import gathered, spread
 from xla_dynamo.runtime.topology import default_placement
 from xla_dynamo.torch_private import invert_perm
 
@@ -120,3 +121,11 @@ def shown(tensor: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
     for op in bits:
         elements = op(elements)
     return elements
+
+
+def spread_over(value: Value, sharding: Sharding) -> None:
+    """Shard the elements of a value that is there over a mesh, evenly."""
+    assert value.buffer is not None
+    permutation = strides_layout(*value.geometry[1:3]).permutation
+    where = placement_over(sharding.mesh, placement())
+    value.buffer = spread(value.buffer, sharding.permuted(permutation), where)

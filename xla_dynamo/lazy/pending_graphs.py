@@ -17,9 +17,8 @@ from xla_dynamo.lazy import contents, memory
 from xla_dynamo.lazy.clean_state import clean_state
 from xla_dynamo.lazy.contents import Value, cell_of, live_cells, shows_all
 from xla_dynamo.lazy.draws import packed
-from xla_dynamo.lazy.execution import examples
 from xla_dynamo.lazy.slices import Slice, cut, narrowed
-from xla_dynamo.lazy.trace import trace
+from xla_dynamo.lazy.trace import examples, trace
 from xla_dynamo.options import Options
 from xla_dynamo.programs.lower_exported import lower_exported
 from xla_dynamo.programs.program import NegativeZero

@@ -18,7 +18,6 @@ from xla_dynamo.runtime.sharded_buffers import (
     import_part,
     import_sharded,
     import_shards,
-    spread,
 )
 from xla_dynamo.spmd.operators import mark_in_graph
 from xla_dynamo.torch_private import invert_perm
@@ -38,7 +37,7 @@ def mark(tensor: torch.Tensor, sharding: Sharding) -> None:
         with contents.lock:
             value = cell_of(tensor).value
         if value.buffer is not None and shows_all(tensor) and sharding.shards_evenly(tensor.shape):
-            _shard(value, sharding)
+            memory.spread_over(value, sharding)
             return
     if shows_twice(tensor):
         return  # nobody may write there
@@ -150,10 +149,3 @@ def put_shards(tensor: torch.Tensor, shards: Mapping[torch.Size, torch.Tensor]) 
         with contents.lock:
             cell.value = Value(cell.value.geometry, buffer)
     torch.autograd.graph.increment_version(tensor)
-
-
-def _shard(value: Value, sharding: Sharding) -> None:
-    assert value.buffer is not None
-    permutation = strides_layout(*value.geometry[1:3]).permutation
-    placement = placement_over(sharding.mesh, memory.placement())
-    value.buffer = spread(value.buffer, sharding.permuted(permutation), placement)

@@ -14,12 +14,12 @@ from xla_dynamo.decompositions import fused_cells
 from xla_dynamo.graphs.keyword_names import without_keywords
 from xla_dynamo.lazy.changing_numbers import form_of
 from xla_dynamo.lazy.contents import Geometry, Value, View, as_dtype
-from xla_dynamo.lazy.draws import keyed
+from xla_dynamo.lazy.draws import KEY_BYTES, keyed
 from xla_dynamo.lazy.records import Arg, Number, Record
 from xla_dynamo.lazy.slices import Slice
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.spmd.operators import MARK
-from xla_dynamo.torch_private import schema
+from xla_dynamo.torch_private import FakeTensorMode, schema
 
 aten = torch.ops.aten
 as_strided = aten.as_strided.default
@@ -40,6 +40,21 @@ def trace(cut: Slice, device: torch.device) -> torch.fx.GraphModule:
         device: the one that computes.
     """
     return _Trace(cut, device).graph_module()
+
+
+def examples(cut: Slice, device: torch.device) -> list[torch.Tensor]:
+    """Tensors like a slice's inputs, its numbers and keys, without elements."""
+    geometries = [v.geometry for v in cut.inputs]
+    if cut.numbers:
+        geometries.append((torch.float64, torch.Size([len(cut.numbers)]), (1,), 0))
+    if cut.keys:
+        size = torch.Size([len(cut.keys), KEY_BYTES])
+        geometries.append((torch.uint8, size, (KEY_BYTES, 1), 0))
+    with FakeTensorMode():
+        return [
+            torch.empty_strided(size, stride, dtype=dtype, device=device)
+            for dtype, size, stride, _ in geometries
+        ]
 
 
 class _Trace:

@@ -30,11 +30,14 @@ from xla_dynamo.spmd.sharding_spec import ShardingSpec
 # Looked up at first use: torch.distributed.tensor takes two seconds to import, and pictures need
 # rich, which programs do without.
 _LAZY = {
+    "auto_policy": "xla_dynamo.spmd.auto_sharding",
+    "auto_sharding_reports": "xla_dynamo.spmd.auto_sharding",
     "convert_partition_spec_to_placements": "xla_dynamo.spmd.placements",
     "convert_placements_to_partition_spec": "xla_dynamo.spmd.placements",
     "from_dtensor": "xla_dynamo.spmd.dtensors",
     "get_sharding_text": "xla_dynamo.spmd.visualize",
     "mesh_from_device_mesh": "xla_dynamo.spmd.placements",
+    "sharding_code": "xla_dynamo.spmd.auto_sharding",
     "to_device_mesh": "xla_dynamo.spmd.placements",
     "to_dtensor": "xla_dynamo.spmd.dtensors",
     "visualize_sharding": "xla_dynamo.spmd.visualize",
@@ -51,6 +54,8 @@ __all__ = [
     "all_gather",
     "all_reduce",
     "all_to_all",
+    "auto_policy",
+    "auto_sharding_reports",
     "axis_index",
     "clear_sharding",
     "collective_broadcast",
@@ -69,6 +74,7 @@ __all__ = [
     "reduce_scatter",
     "set_global_mesh",
     "shard_map",
+    "sharding_code",
     "sharding_of",
     "to_device_mesh",
     "to_dtensor",

@@ -35,7 +35,7 @@ _BY_DTENSOR: Names = {
     **same(_SPMD, "xla_distribute_module xla_distribute_tensor"),
     **other(convert_to_xla_mesh="xla_dynamo.spmd:mesh_from_device_mesh"),
     **other(convert_to_xla_partition_spec="xla_dynamo.spmd:convert_placements_to_partition_spec"),
-    **missing("mark parameters, or use xla_dynamo.spmd.recipes", "auto_policy"),
+    **same("xla_dynamo.spmd", "auto_policy"),
     **missing("it is inside of PyTorch/XLA's wrapper", "with_xla"),
 }
 _PICTURES: Names = same(_SPMD, "visualize_sharding visualize_tensor_sharding")
