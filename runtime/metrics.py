@@ -36,11 +36,6 @@ class _Counted:
         # What `_sources` had counted when counters were cleared.
         self.before = {name: count() for name, count in _sources.items()}
 
-    def clear_counters(self) -> None:
-        self.counters.clear()
-        self.operators.clear()
-        self.before = {name: count() for name, count in _sources.items()}
-
 
 _counted = kept(_Counted)
 
@@ -66,6 +61,13 @@ def count_by(name: str, count: Callable[[], int]) -> None:
     """
     _sources[name] = count
     _counted.before[name] = count()
+
+
+def forget_operators() -> None:
+    """Forget operators, and what `count_by` counts: the package itself has caused them."""
+    with _lock:
+        _counted.operators.clear()
+        _counted.before = {name: count() for name, count in _sources.items()}
 
 
 def add_sample(name: str, value: float, unit: str = "") -> None:
@@ -121,11 +123,11 @@ def timing(name: str, function: _F) -> _F:
 
 def _counters() -> dict[str, int]:
     with _lock:
-        found = {**_counted.counters, **_counted.operators.copy()}
+        found = collections.Counter(_counted.counters)
+        found.update(_counted.operators.copy())
         for name, count in _sources.items():
-            if number := count() - _counted.before.get(name, 0):
-                found[name] = number
-        return found
+            found[name] += count() - _counted.before.get(name, 0)
+        return {name: number for name, number in found.items() if number}
 
 
 def counter_names() -> list[str]:
@@ -165,7 +167,8 @@ def unit_of(name: str) -> str:
 def clear_counters() -> None:
     """Forget every counter."""
     with _lock:
-        _counted.clear_counters()
+        _counted.counters.clear()
+    forget_operators()
 
 
 def clear_metrics() -> None:

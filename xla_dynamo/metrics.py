@@ -14,8 +14,9 @@ tensors of the 'xla' device; of what was partitioned over devices, `ExecuteRepli
 times are `EagerOpCompileTime` and `EagerOpExecuteTime`. `TensorsGraphSize` has the operators of
 each lazy program that ran, `InputOutputAliasCount` the inputs that each compiled one gives its
 memory of, and `DeviceLockWait` how long other threads kept it from running.
-`RunCachedGraphInputData` and `RunCachedGraphOutputData` are the times before and behind the run of
-a compiled function. `MarkStep` counts steps.
+`RunCachedGraphInputData` and `RunCachedGraphOutputData` are the times before and behind the run
+of a compiled function, and `DynamoSyncInputExecuteTime` counts calls that computed arguments
+first. `MarkStep` counts steps.
 
 Tensors: `TransferToDeviceTime` and `OutboundData` have a sample for each tensor that is moved to
 the device, `TransferFromDeviceTime` and `InboundData` for each that is read; `TensorToData` has

@@ -8,6 +8,7 @@ import torch
 
 import xla_dynamo
 from xla_dynamo import metrics, spmd
+from xla_dynamo.runtime import metrics as store
 from xla_dynamo.torch_xla.forms import metrics as met
 
 
@@ -62,6 +63,8 @@ def test_storages_and_moves():
     for name in ("TensorToData", "TransferToDeviceTime", "TransferFromDeviceTime"):
         assert count(name) == 1, name
     assert metrics.counter_value("CreateDataHandles") == 1
+    store.increment("CreateXlaTensor", 3)
+    assert metrics.counter_value("CreateXlaTensor") == 5
 
 
 def test_programs_and_steps(monkeypatch, tmp_path):
@@ -125,6 +128,10 @@ def test_compiled_functions():
         compiled(x)
     for name in ("RunCachedGraphInputData", "ExecuteTime", "RunCachedGraphOutputData"):
         assert count(name) == 1, name
+    assert met.counter_value("DynamoSyncInputExecuteTime") is None
+    with torch.no_grad():
+        compiled(x + 1)
+    assert metrics.counter_value("DynamoSyncInputExecuteTime") == 1
 
 
 def test_marks():
@@ -147,8 +154,6 @@ def test_short_reports_have_defaults_in_the_place_of_nothing():
 
 
 def test_threads_have_their_own_names():
-    from xla_dynamo.runtime import metrics as store
-
     with store.renamed({"CompileTime": "Other"}):
         thread = threading.Thread(target=store.add_time, args=("CompileTime", 1.0))
         thread.start()

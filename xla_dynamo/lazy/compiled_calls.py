@@ -8,7 +8,7 @@ from xla_dynamo.lazy import contents, memory, random_state
 from xla_dynamo.lazy.contents import Value, cell_of, geometry_of, new_tensor, shows_all
 from xla_dynamo.lazy.execution import compute, left_pending, running, tensors_behind
 from xla_dynamo.lazy.sharding import computed, gather, is_here, mark, put_shards, shard_of
-from xla_dynamo.runtime import marks
+from xla_dynamo.runtime import marks, metrics
 from xla_dynamo.runtime.jaxlib_private import Buffer
 from xla_dynamo.runtime.mesh import Sharding
 
@@ -27,6 +27,8 @@ class LazyTensors:
         """
         found = [a for a in args if a.device.type == "xla"]
         pending = [v for a in found if (v := cell_of(a).value).record is not None]
+        if pending:
+            metrics.increment("DynamoSyncInputExecuteTime")
         if given:
             compute()
         elif pending:

@@ -19,6 +19,7 @@ from xla_dynamo.lazy.operators import register_kernels, register_own
 from xla_dynamo.lazy.sparse_gradients import register_dense_gradients
 from xla_dynamo.lazy.storages import give_storages_addresses
 from xla_dynamo.lazy.transfers import uploaded
+from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.clients import register_device
 
 
@@ -115,6 +116,7 @@ def _claim() -> list[torch.library.Library]:
 
 _libraries = _claim()  # the kernels are gone with it
 _start_autograd()
+metrics.forget_operators()
 
 
 def device(index: int | None = None) -> torch.device:

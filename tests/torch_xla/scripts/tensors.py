@@ -6,6 +6,7 @@ import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 import torch_xla.runtime as xr
 
+assert met.metrics_report() == ""
 device = xm.xla_device()
 t0 = torch.arange(6.0, device=device).view(2, 3)
 t1 = torch.ones(3, 2).to(torch_xla.device())
