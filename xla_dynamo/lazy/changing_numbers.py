@@ -7,11 +7,13 @@ functions here, which AOTAutograd traces. Each computes what eager's kernel does
 """
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
+from xla_dynamo.runtime.processes.job import joined
 from xla_dynamo.torch_private import OpOverload, schema
 
 aten = torch.ops.aten
@@ -22,8 +24,13 @@ CONSTANTS = frozenset({0, 1, -1, 2, 0.5})
 
 
 def may_change(number: float) -> bool:
-    """Whether a number is to be an input: all but the usual constants and what float64 lacks."""
-    return number not in CONSTANTS and not (isinstance(number, int) and abs(number) > 2**53)
+    """Whether a number is to be an input: all but usual constants, infinities, what float64 lacks.
+
+    Where several processes run one program, each may have its own numbers: of its rank, say.
+    """
+    if not math.isfinite(number) or (isinstance(number, int) and abs(number) > 2**53):
+        return False
+    return number not in CONSTANTS or joined() is not None
 
 
 def _compute(dtype: torch.dtype) -> torch.dtype:
@@ -88,6 +95,43 @@ def _masked_fill(x: Tensor, mask: Tensor, value: Any, *, out: torch.dtype) -> Te
     return torch.where(mask, _in(out, value), x)
 
 
+def _rsub(x: Tensor, other: Any, alpha: Any = 1, *, out: torch.dtype) -> Tensor:
+    start = (
+        torch.full((), other, dtype=out, device=x.device) if not torch.is_tensor(other) else other
+    )
+    return _sum(start.to(out).expand(x.shape), x, alpha, -1, out)
+
+
+def _compared(compare: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    def form(x: Tensor, number: Tensor, *, out: torch.dtype) -> Tensor:
+        if x.is_floating_point() or x.is_complex():
+            return compare(x, number.to(x.dtype))
+        if number.is_floating_point():
+            wide = torch.get_default_dtype()
+        else:  # eager wraps numbers around that the dtype lacks
+            wide = torch.int64 if x.dtype is torch.bool else x.dtype
+        return compare(x.to(wide), number.to(wide))
+
+    return form
+
+
+def _full(size: Sequence[int], value: Tensor, *, out: torch.dtype, **_: Any) -> Tensor:
+    return torch.zeros(size, dtype=out, device=value.device) + _in(out, value)
+
+
+def _full_like(
+    x: Tensor, value: Tensor, *, out: torch.dtype, memory_format: Any = None, **_: Any
+) -> Tensor:
+    zeros = torch.zeros_like(x, dtype=out, memory_format=memory_format)
+    return zeros + _in(out, value)
+
+
+def _new_full(
+    x: Tensor, size: Sequence[int], value: Tensor, *, out: torch.dtype, **_: Any
+) -> Tensor:
+    return _full(size, value, out=out)
+
+
 # Operator, form, and the arguments that may change: by position and by name.
 _FORMS: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
     "add.Tensor": (_add, (1, "other", "alpha")),
@@ -103,6 +147,14 @@ _FORMS: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
     "lerp.Scalar": (_lerp, (2, "weight")),
     "fill.Scalar": (_fill, (1, "value")),
     "masked_fill.Scalar": (_masked_fill, (2, "value")),
+    "full": (_full, (1, "fill_value")),
+    "full_like": (_full_like, (1, "fill_value")),
+    "new_full": (_new_full, (2, "fill_value")),
+    "rsub.Scalar": (_rsub, (1, 2, "other", "alpha")),
+    **{
+        f"{compare.__name__}.Scalar": (_compared(compare), (1, "other"))
+        for compare in (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge)
+    },
 }
 # Of lists: each form with its arguments, as in the operator of one tensor.
 _LISTS: dict[str, tuple[Callable[..., Tensor], tuple[Any, ...]]] = {
