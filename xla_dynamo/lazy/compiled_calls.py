@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from xla_dynamo.lazy import contents, memory, random_state
+from xla_dynamo.lazy import contents, memory, placeholders, random_state
 from xla_dynamo.lazy.contents import Value, cell_of, geometry_of, new_tensor, shows_all
 from xla_dynamo.lazy.execution import compute, left_pending, running, tensors_behind
 from xla_dynamo.lazy.sharding import computed, gather, is_here, mark, put_shards, shard_of
@@ -97,6 +97,8 @@ def _buffer(tensor: torch.Tensor) -> Buffer:
         return memory.copy_of(tensor)
     value = cell_of(tensor).value
     if shows_all(tensor) and value.buffer is not None:
+        if isinstance(value.buffer, placeholders.Placeholder):
+            placeholders.refuse([value])
         return value.buffer
     with tensors_behind([tensor]) as (elements,):
         return memory.copy_of(elements)

@@ -18,6 +18,7 @@ from xla_dynamo.lazy import (
     auto_sharding,
     contents,
     debug,
+    donations,
     growth,
     memory,
     modes,
@@ -147,10 +148,12 @@ def compute(
             with clean_state(), drawing():
                 _run_and_keep(_program_of(part, cause), part)
         except Exception as error:
+            never = any(isinstance(v.buffer, placeholders.Placeholder) for v in part.inputs)
+            # Of the others it may have memory enough another time.
+            if never or not isinstance(error, ExecutionError):
+                _left.update(part.outputs if roots is None else roots)
             placeholders.refuse(part.inputs)
             debug.name_records(error, part)
-            if not isinstance(error, ExecutionError):  # it may have memory enough another time
-                _left.update(part.outputs if roots is None else roots)
             raise
 
 
@@ -183,6 +186,8 @@ def _run_and_keep(program: "CompiledSlice", part: Slice) -> None:
     with contents.lock:
         for value, buffer in zip(part.outputs, buffers, strict=True):
             value.buffer, value.record = buffer, None
+        if donations.marked:
+            donations.give_away(part.inputs, part.replaced)
 
 
 def _program_of(part: Slice, cause: str) -> "CompiledSlice":

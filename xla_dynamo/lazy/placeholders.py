@@ -15,9 +15,17 @@ class Placeholder:
 
     Attributes:
         nbytes: the bytes that it takes.
+        why: why there is none.
     """
 
     nbytes = 0
+    why = "it is for graphs that are only written"
+
+
+class GivenAway(Placeholder):
+    """Stands for a buffer that a program has written a result into."""
+
+    why = "a program has written a result into its memory, which set_buffer_donation allows"
 
 
 def create_placeholder_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -38,6 +46,11 @@ def refuse(values: Iterable[Value]) -> None:
         if isinstance(value.buffer, Placeholder):
             dtype, size, *_ = value.geometry
             raise ExecutionError(
-                f"a placeholder of shape {tuple(size)} and {dtype} has no elements: it is for "
-                "graphs that are only written"
+                f"a placeholder of shape {tuple(size)} and {dtype} has no elements: "
+                f"{value.buffer.why}"
             )
+
+
+def is_placeholder(tensor: torch.Tensor) -> bool:
+    """Whether a tensor of the device has no elements."""
+    return isinstance(contents.cell_of(tensor).value.buffer, Placeholder)

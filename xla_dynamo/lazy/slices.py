@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from xla_dynamo.lazy import memory
+from xla_dynamo.lazy import donations, memory
 from xla_dynamo.lazy.contents import Value, live_cells, marked_shardings
 from xla_dynamo.lazy.records import Record
 from xla_dynamo.runtime import marks
@@ -92,6 +92,8 @@ def cut(roots: Iterable[Value] | None) -> Slice | None:
         outputs += _others(wanted, records, outputs)
     replaced = _replaced(outputs, known, live) if everything else [-1] * len(outputs)
     division = _division(records, inputs, outputs) if marks.were_ever_there() else None
+    if donations.marked and division is None:
+        donations.assign(inputs, outputs, replaced, everything)
     key = (
         tuple(program),
         tuple([(v.geometry[0], v.geometry[1], v.geometry[2]) for v in inputs]),

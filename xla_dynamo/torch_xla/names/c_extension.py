@@ -3,6 +3,7 @@
 from xla_dynamo.torch_xla.names.entries import Names, other, same
 
 _RUNTIME, _METRICS = "xla_dynamo.runtime", "xla_dynamo.metrics"
+_DONATIONS = "xla_dynamo.lazy.donations"
 _MET = "xla_dynamo.torch_xla.forms.metrics"
 
 TABLES: dict[str, Names] = {
@@ -24,6 +25,11 @@ TABLES: dict[str, Names] = {
             _clear_xla_metrics=f"{_METRICS}:clear_metrics",
             _get_xla_sharding_spec="xla_dynamo.spmd:get_sharding_text",
             _get_executed_fallback_ops=f"{_METRICS}:executed_fallback_ops",
+            _get_buffer_donation=f"{_DONATIONS}:get_buffer_donation",
+            _is_placecholder="xla_dynamo.lazy.placeholders:is_placeholder",
+            _set_buffer_donation=f"{_DONATIONS}:set_buffer_donation",
+            _xla_get_enable_alias_with_buffer_donor_config=f"{_DONATIONS}:is_for_all",
+            _xla_set_enable_alias_with_buffer_donor_config=f"{_DONATIONS}:set_for_all",
             _short_xla_metrics_report=f"{_MET}:short_metrics_report",
             _xla_counter_names=f"{_METRICS}:counter_names",
             _xla_counter_value=f"{_MET}:counter_value",

@@ -23,8 +23,8 @@ TABLES: dict[str, Names] = {
             "null_print parallel_work timed",
         ),
     },
-    "torch_xla.utils.buffer_donor_context": missing(
-        "programs donate what they may by themselves", "alias_with_buffer_donor_config"
+    "torch_xla.utils.buffer_donor_context": same(
+        "xla_dynamo.lazy.donations", "alias_with_buffer_donor_config"
     ),
     # Releases before 2.9 had this one and `gcsfs`.
     "torch_xla.utils.cached_dataset": same(
