@@ -11,7 +11,7 @@ from torch import nn
 
 import xla_dynamo
 from xla_dynamo.errors import OptionError
-from xla_dynamo.torch_xla.forms import data_parallel, deprecation, loaders, plugins
+from xla_dynamo.torch_xla.forms import amp, data_parallel, deprecation, loaders, plugins
 from xla_dynamo.torch_xla.forms import sharded_parameters as parts
 from xla_dynamo.torch_xla.forms.tree_functions import pytreeify
 from xla_dynamo.torch_xla.forms.zero_redundancy_optimizer import ZeroRedundancyOptimizer
@@ -239,3 +239,27 @@ def test_plugins(monkeypatch, tmp_path):
     with pytest.raises(NotImplementedError, match="library_path"):
         plugins.register_plugin("mine", plugins.DevicePlugin())
     plugins.register_installed_plugins()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("SGD", {"momentum": 0.9}), ("AdamW", {})],
+)
+def test_steps_are_skipped_by_a_tensor(name, options):
+    right = nn.Linear(3, 2)
+    ours = copy.deepcopy(right).to("xla")
+    plain = getattr(torch.optim, name)(right.parameters(), lr=0.1, **options)
+    skipping = getattr(amp, name)(ours.parameters(), lr=0.1, **options)
+    x = torch.randn(4, 3)
+    for found in (None, 1.0, 0.0):
+        for model, optimizer in ((right, plain), (ours, skipping)):
+            optimizer.zero_grad()
+            model(x.to(model.weight.device)).pow(2).sum().backward()
+        if found:
+            ours.weight.grad.mul_(torch.nan)
+        if found != 1.0:
+            plain.step()
+        skipping.step(found_inf=None if found is None else torch.tensor(found).to("xla"))
+    torch.testing.assert_close(ours.weight.cpu(), right.weight)
+    with pytest.raises(ValueError, match="0-d"):
+        skipping.step(found_inf=torch.ones(1, device="xla"))

@@ -1,6 +1,8 @@
 """What stands for names of PyTorch/XLA among processes computes what eager torch does."""
 
 import copy
+import os
+import tempfile
 
 import torch
 from torch import nn
@@ -71,6 +73,9 @@ def exchange_everything():
     made = buckets.all_gather_bucketized(mine)
     right = [torch.cat(some) for some in zip(*lists, strict=True)]
     found["gathered"] = list(zip(made, right, strict=True))
+    output = torch.ones(7, device="xla")  # which takes the result's shape
+    xla_dynamo.all_gather(mine[0], output=output)
+    found["resized"] = [(output, right[0])]
     made = buckets.reduce_scatter_bucketized("sum", mine, 0.5, 0, size)
     parts_of_halves = [h.chunk(size)[rank] for h in halves]
     found["scattered"] = list(zip(made, parts_of_halves, strict=True))
@@ -156,9 +161,26 @@ def train_with_parts():
     return wrong
 
 
+def save_once():
+    """Files that the wrong processes have written."""
+    xla_dynamo.device()
+    rank = xla_dynamo.runtime.global_ordinal()
+    summed = xla_dynamo.all_reduce("sum", torch.ones(3, device="xla"))
+    with tempfile.TemporaryDirectory() as folder:
+        wrong = []
+        for number, options in enumerate(({}, {"global_master": True}, {"master_only": False})):
+            path = os.path.join(folder, str(number))
+            xla_dynamo.save([summed], path, **options)
+            if os.path.exists(path) != (rank == 0 or "master_only" in options):
+                wrong.append(path)
+            elif os.path.exists(path) and torch.load(path)[0].tolist() != [2, 2, 2]:
+                wrong.append((path, "content"))
+    return wrong
+
+
 def run_everything():
-    """What is wrong of both."""
-    return exchange_everything() + train_with_parts()
+    """What is wrong of all."""
+    return exchange_everything() + save_once() + train_with_parts()
 
 
 def test_two_processes():

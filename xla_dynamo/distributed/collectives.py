@@ -260,10 +260,18 @@ def _check_count(name: str, given: int, size: int) -> None:
 def _mapped(f: Callable[[Tensor], Tensor], value: Any, output: Any) -> Any:
     """A function of a tensor or of each of a list, put into outputs if there are any."""
     if isinstance(value, torch.Tensor):
-        return f(value) if output is None else output.copy_(f(value))
+        return f(value) if output is None else _put(output, f(value))
     made = [f(x) for x in value]
     if output is None:
         return made
     for target, one in zip(output, made, strict=True):
-        target.copy_(one)
+        _put(target, one)
     return output
+
+
+def _put(target: Tensor, made: Tensor) -> Tensor:
+    """Fill an output, which takes the result's shape, as PyTorch/XLA's do."""
+    if target.shape != made.shape:
+        with torch.no_grad():
+            target.resize_(made.shape)
+    return target.copy_(made)

@@ -7,6 +7,7 @@ import torch
 from xla_dynamo.lazy import memory
 from xla_dynamo.lazy.contents import cell_of
 from xla_dynamo.lazy.execution import tensors_behind
+from xla_dynamo.runtime.processes.job import seat
 from xla_dynamo.torch_private import pytree, storage_id
 
 
@@ -21,10 +22,16 @@ def save(
     Args:
         data: tensors in lists, tuples and dictionaries of any depth, such as a `state_dict()`.
         file_or_path: where to save it, as for `torch.save`.
-        master_only: as in PyTorch/XLA: whether one process saves; there is one.
-        global_master: as in PyTorch/XLA: whether that is one for each machine.
+        master_only: whether one process of each host writes. All of a job call this, since they
+            compute the tensors together; nobody waits until the file is there.
+        global_master: whether that is one process of all hosts.
     """
     found = [t for t in pytree.tree_leaves(data) if _is_of_device(t)]
+    with tensors_behind(found):  # computed, in all processes
+        pass
+    here = seat()
+    if master_only and (here.rank if global_master else here.local_rank) != 0:
+        return
     moved = _on_host(found)
     torch.save(
         pytree.tree_map_only(torch.Tensor, lambda t: moved.get(id(t), t), data), file_or_path

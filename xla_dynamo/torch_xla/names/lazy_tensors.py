@@ -4,6 +4,7 @@ from xla_dynamo.torch_xla.names.entries import Names, different, missing, other,
 
 _OURS, _RUNTIME = "xla_dynamo", "xla_dynamo.runtime"
 _MODEL = "xla_dynamo.torch_xla.forms.xla_model"
+_AMP = "xla_dynamo.torch_xla.forms.amp"
 
 _XLA_MODEL: Names = {
     **same(
@@ -92,17 +93,15 @@ TABLES: dict[str, Names] = {
         **same(_MODEL, "get_master_ip get_num_cached_compilation_graph is_bf16_supported"),
     },
     "torch_xla.amp": {
-        **same("xla_dynamo.torch_xla.forms.amp", "GradScaler autocast"),
+        **same(_AMP, "GradScaler autocast"),
         **other(syncfree="torch_xla.amp.syncfree"),
     },
-    "torch_xla.amp.autocast_mode": same("xla_dynamo.torch_xla.forms.amp", "autocast"),
-    "torch_xla.amp.grad_scaler": same("xla_dynamo.torch_xla.forms.amp", "GradScaler"),
-    "torch_xla.amp.syncfree": different(
-        "torch's own, which asks for no values here.", "torch.optim", "Adam AdamW SGD"
-    ),
-    "torch_xla.amp.syncfree.adam": different("torch's own.", "torch.optim", "Adam"),
-    "torch_xla.amp.syncfree.adamw": different("torch's own.", "torch.optim", "AdamW"),
-    "torch_xla.amp.syncfree.sgd": different("torch's own.", "torch.optim", "SGD"),
+    "torch_xla.amp.autocast_mode": same(_AMP, "autocast"),
+    "torch_xla.amp.grad_scaler": same(_AMP, "GradScaler"),
+    "torch_xla.amp.syncfree": same(_AMP, "Adam AdamW SGD"),
+    "torch_xla.amp.syncfree.adam": same(_AMP, "Adam"),
+    "torch_xla.amp.syncfree.adamw": same(_AMP, "AdamW"),
+    "torch_xla.amp.syncfree.sgd": same(_AMP, "SGD"),
     "torch_xla.backends": same(
         "xla_dynamo.torch_xla.forms.xla_model", "get_mat_mul_precision set_mat_mul_precision"
     ),
