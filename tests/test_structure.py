@@ -104,9 +104,9 @@ ROOMS = {
     "xla_dynamo": "lazy",
     "serving": "execution runtime torchvision_operators",
     "command_line": "execution kernels reports runtime serving stablehlo",
-    "torch_xla.forms": "distributed.fsdp graphs lazy runtime runtime.processes spmd stablehlo"
-    " xla_builder xla_dynamo",
     "torch_xla.kernels": "lowerings.builders lowerings.table runtime spmd xla_builder",
+    "torch_xla.forms": "decompositions distributed.fsdp graphs jax lazy runtime runtime.processes"
+    " spmd stablehlo torch_xla.kernels xla_builder xla_dynamo",
     "torch_xla.names": "",
     "torch_xla": "torch_xla.names",
     "torch_xla.on_path": "",

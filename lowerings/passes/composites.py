@@ -30,9 +30,11 @@ from xla_dynamo.lowerings.builders.values import Value, defining_operation
 MARK = "xla_dynamo.mark_tensor"
 
 
-def mark(x: Value, name: str, pos: int, id: str, is_input: bool, attr: str) -> Value:
+def mark(
+    x: Value, name: str, pos: int, id: str, is_input: bool, attr: str | None = None
+) -> Value:
     """The call that marks x as an input or an output, by its position, of a region."""
-    given = {"name": name, "pos": pos, "id": id, "is_input": is_input, "attr": attr}
+    given = {"name": name, "pos": pos, "id": id, "is_input": is_input, "attr": attr or ""}
     text = ir.StringAttr.get(json.dumps(given))
     return hlo.CustomCallOp([x.type], [x], MARK, backend_config=text).results[0]
 
@@ -218,4 +220,13 @@ def _attribute(value: Any) -> ir.Attribute:
         return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
     if isinstance(value, float):
         return ir.FloatAttr.get(ir.F32Type.get(), value)
+    if isinstance(value, list):
+        kind = next((k for k in (bool, float, int) if isinstance(value[0], k)), int)
+        element = {
+            bool: ir.IntegerType.get_signless(1),
+            float: ir.F32Type.get(),
+            int: ir.IntegerType.get_signless(64),
+        }[kind]
+        type_ = ir.RankedTensorType.get([len(value)], element)
+        return ir.DenseElementsAttr.get([_attribute(one) for one in value], type_)
     return ir.StringAttr.get(str(value))

@@ -300,12 +300,12 @@ def test_placements_pass_values_and_gradients():
 
 
 def test_marks_of_composites():
-    assert composite_marks.serialize_composite_attr({"a": 1}) == (("a", 1),)
-    assert composite_marks.deserialize_composite_attr((("a", 1),)) == {"a": 1}
-    with pytest.raises(TypeError, match="numbers, bools and texts"):
+    attributes = composite_marks.serialize_composite_attr({"a": 1})
+    assert composite_marks.deserialize_composite_attr(attributes) == {"a": 1}
+    with pytest.raises(ValueError, match="numbers, bools, texts"):
         composite_marks.serialize_composite_attr({"a": object()})
     x = torch.ones(2)
-    torch.testing.assert_close(composite_marks.mark_tensor(x, "n", 0, "i", False, (("a", 1),)), x)
+    torch.testing.assert_close(composite_marks.mark_tensor(x, "n", 0, "i", False, attributes), x)
     mark = composite_marks.BoundaryMetadata("n", 0, "i")
     text = composite_marks.BoundaryMetadataSerializer().encode(mark)
     assert text == '{"name": "n", "pos": 0, "id": "i", "is_input": true, "attr": null}'

@@ -151,6 +151,23 @@ def test_a_region_without_an_end():
         exported(Model(), torch.randn(3))
 
 
-def test_attributes_of_other_types():
-    with pytest.raises(TypeError, match=r"'a' of the composite 'tests\.x' is list"):
-        StableHLOCompositeBuilder("tests.x", {"a": [1]})
+@pytest.mark.parametrize("attr", [{"a": []}, {"a": [1, 2.0]}, {"a": None}, {1: 2}, 3])
+def test_attributes_of_other_types(attr):
+    with pytest.raises(ValueError, match="of a composite"):
+        StableHLOCompositeBuilder("tests.x", attr)
+    with pytest.raises(ValueError, match="not int"):
+        StableHLOCompositeBuilder("tests.x").mark_inputs(3)
+
+
+def test_attributes_that_are_lists():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            attributes = {"ints": [1, 2], "floats": [0.5], "bools": [True, False], "text": "t"}
+            builder = StableHLOCompositeBuilder("tests.lists", attributes)
+            return builder.mark_outputs(builder.mark_inputs(x) + 1)
+
+    text = exported(Model(), torch.randn(3)).get_stablehlo_text()
+    assert "ints = dense<[1, 2]> : tensor<2xi64>" in text
+    assert "floats = dense<5.000000e-01> : tensor<1xf32>" in text
+    assert "bools = dense<[true, false]> : tensor<2xi1>" in text
+    assert 'text = "t"' in text

@@ -12,11 +12,15 @@ from xla_dynamo.lowerings.builders.dtypes import dtype_name
 from xla_dynamo.torch_private import OpOverload, decomposition_table, dtype_abbrs, schema
 
 Node: TypeAlias = torch.fx.Node
+# A text in a node's meta that its operations have as the name of their location.
+LOCATION = "mlir_location"
 _Show: TypeAlias = Callable[[Any], str]
 
 
 def location(node: Node) -> ir.Location:
-    """The node's name and line, for XLA's profiles and dumps."""
+    """The node's name and line, or the text it was given, for XLA's profiles and dumps."""
+    if LOCATION in node.meta:
+        return ir.Location.name(node.meta[LOCATION])
     line = source_line(node)
     if line is None:
         return ir.Location.name(node.name)

@@ -43,6 +43,7 @@ _OF_ROOMS_ABOVE = (
     "call_jax",
     "grouped_outer_product",
     "grouped_product",
+    "mark_tensor",
     "place_to_device",
     "place_to_host",
     "scan",

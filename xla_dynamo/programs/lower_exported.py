@@ -74,7 +74,7 @@ class ExportedLowering(ProgramLowering):
         op = node.target
         if str(op) == "xla.mark_tensor.default":
             values = torch.fx.map_arg(node.args, self.env.__getitem__)
-            return mark(*values, *[""] * (6 - len(values)))
+            return mark(*values, **node.kwargs)
         if not isinstance(op, OpOverload) or find_rule(op) is not None or is_number(node):
             return super().node(node)
         if op.namespace not in self.custom_ops:

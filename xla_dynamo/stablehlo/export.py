@@ -1,5 +1,6 @@
 """An `ExportedProgram` of torch to a `StableHLOGraphModule`: the weights apart, one module."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -19,7 +20,7 @@ from xla_dynamo.errors import OptionError, UnsupportedError, UnsupportedOperator
 from xla_dynamo.graphs.fallback import eager_reason
 from xla_dynamo.graphs.preparation import prepare
 from xla_dynamo.graphs.request import Request
-from xla_dynamo.graphs.signatures import signature
+from xla_dynamo.graphs.signatures import LOCATION, signature
 from xla_dynamo.graphs.sizes import is_symbolic, static_values
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
@@ -45,6 +46,7 @@ from xla_dynamo.stablehlo.signature import (
 )
 from xla_dynamo.stablehlo.torch_trees import tree_of
 from xla_dynamo.torch_patches import exporting_alone
+from xla_dynamo.torch_private import GraphModuleSerializer
 
 Node: TypeAlias = torch.fx.Node
 _PLATFORMS = ("cpu", "cuda", "tpu")
@@ -84,6 +86,8 @@ class _Export:
         with exporting_alone(), resampling_is_whole():
             self.program = given.run_decompositions(dict(decompositions()))
         self.gm = self.program.graph_module
+        if options.export_node_metadata:
+            _name_locations_by_metadata(self.program)
         self.options = options
         self.placeholders = self.gm.graph.find_nodes(op="placeholder")
         self.platform = options.platform or self._platform()
@@ -277,6 +281,14 @@ def _constant(value: Any, what: str) -> Any:
             "tensors, numbers, text and None"
         )
     return value
+
+
+def _name_locations_by_metadata(program: ExportedProgram) -> None:
+    """Let each node's operations have the node's metadata as the name of their location."""
+    serializer = GraphModuleSerializer(program.graph_signature, program.module_call_graph)
+    for node in program.graph_module.graph.nodes:
+        if node.op == "call_function":
+            node.meta[LOCATION] = json.dumps(serializer.serialize_metadata(node))
 
 
 def _fixed(tensor: torch.Tensor) -> TensorSpec:

@@ -15,12 +15,15 @@ class StableHLOExportOptions:
             model's tensors.
         custom_ops_allowed_in_graph: namespaces, as "mylib", of operators without a rule that become
             custom calls of the target "mylib.op". Other operators without a rule are errors.
+        export_node_metadata: whether the operations of a node have the node's metadata as the name
+            of their location: JSON with its stack trace and its modules.
         matmul_precision: of float32 matrix products: "highest", "high" or "medium".
     """
 
     platform: str | None = None
     custom_ops_allowed_in_graph: Collection[str] = dataclasses.field(default_factory=set)
     matmul_precision: str = "highest"
+    export_node_metadata: bool = False
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an option.

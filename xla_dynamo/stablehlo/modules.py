@@ -46,13 +46,21 @@ def artifact_of(module: ir.Module, version: str | None = None) -> bytes:
             ) from error
 
 
+# What the text of a module has of a location: a text, in front of a line of a file or alone.
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_OF_FILES = re.compile(rf" {_TEXT}\((?:#loc\d*|{_TEXT}:\d+:\d+)\)")
+_ALONE = re.compile(rf" {_TEXT}$", flags=re.MULTILINE)
+
+
 def text_of(module: ir.Module) -> str:
-    """A module as text, with the names of locations behind the operations that have one."""
+    """A module as text, with the texts that operations have as locations behind them.
+
+    Not those of lines of files, which every operation may have.
+    """
     noted = module.operation.get_asm(enable_debug_info=True, pretty_debug_info=True)
-    if not re.search(r'^#loc\d* = "', noted, flags=re.MULTILINE):
-        return str(module)
     kept = [line for line in noted.splitlines() if not line.startswith("#loc")]
-    return "\n".join(kept).replace(" [unknown]", "")
+    text = _OF_FILES.sub("", "\n".join(kept)).replace(" [unknown]", "")
+    return text if _ALONE.search(text) else str(module)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -118,6 +126,23 @@ def refined(module: ir.Module, shapes: Sequence[Sequence[int]]) -> ir.Module:
             ) from error
     with make_ir_context():
         return ir.Module.parse(bytecode)
+
+
+def returning(artifact: bytes, results: Sequence[int]) -> bytes:
+    """The artifact of a program with some of another one's results, by number, in an order."""
+    module = module_of(artifact)
+    main = _main(module)
+    *_, last = main.entry_block.operations
+    kept = [last.operands[number] for number in results]
+    with module.context, ir.Location.unknown():
+        with ir.InsertionPoint(last):
+            func.ReturnOp(kept)
+        last.operation.erase()
+        types = ir.FunctionType.get(main.type.inputs, [value.type for value in kept])
+        main.attributes["function_type"] = ir.TypeAttr.get(types)
+        if "res_attrs" in main.attributes:
+            del main.attributes["res_attrs"]
+    return artifact_of(module)
 
 
 def _call_decompositions(module: ir.Module) -> None:

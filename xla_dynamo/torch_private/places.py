@@ -99,6 +99,11 @@ PLACES: dict[str, tuple[str, str]] = {
     ),
     "in_function_transform": ("torch._C:_are_functorch_transforms_active", "whether vmap calls"),
     "pytree": ("torch.utils:_pytree", "tensors in lists, tuples and dicts"),
+    "GraphModuleSerializer": (
+        "torch._export.serde.serialize:GraphModuleSerializer",
+        "the metadata of an exported program's nodes, as texts",
+    ),
+    "get_fake_args_kwargs": ("torch._inductor.fx_utils:get_fake_args_kwargs", "a node's values"),
     # Dynamo and AOTAutograd.
     "FrameAction": ("torch._C._dynamo.eval_frame:_FrameAction", "what Dynamo does with a frame"),
     "FrameExecStrategy": ("torch._C._dynamo.eval_frame:_FrameExecStrategy", "and with inner ones"),

@@ -6,6 +6,6 @@ from xla_dynamo.lowerings.table import Context, lowers
 
 @lowers("xla.mark_tensor.default")
 def mark_tensor(
-    ctx: Context, x: Value, name: str, pos: int, id: str, is_input: bool, attr: str = ""
+    ctx: Context, x: Value, name: str, pos: int, id: str, is_input: bool, attr: str | None = None
 ) -> Value:
     return x

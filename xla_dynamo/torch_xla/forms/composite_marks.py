@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from xla_dynamo.stablehlo import StableHLOCompositeBuilder
+from xla_dynamo.stablehlo.composites import (
+    deserialize_composite_attr,
+    serialize_composite_attr,
+)
 
 
 @dataclasses.dataclass
@@ -39,30 +41,8 @@ class BoundaryMetadataSerializer(json.JSONEncoder):
         return super().default(obj)
 
 
-@torch.compiler.assume_constant_result
-def serialize_composite_attr(attr: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...] | None:
-    """Attributes as pairs.
-
-    Raises:
-        TypeError: one is no number, bool or text.
-    """
-    StableHLOCompositeBuilder("attributes", attr)  # which checks them
-    return None if attr is None else tuple(attr.items())
-
-
-@torch.compiler.assume_constant_result
-def deserialize_composite_attr(attr: Any) -> dict[str, Any] | None:
-    """The attributes of pairs."""
-    return None if attr is None else dict(attr)
-
-
-@torch.compiler.assume_constant_result
-def _text_of(attr: Any) -> str:
-    return json.dumps(dict(attr)) if attr else ""
-
-
 def mark_tensor(
-    x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: Any = None
+    x: torch.Tensor, name: str, pos: int, id: str, is_input: bool, attr: str | None = None
 ) -> torch.Tensor:
     """A copy of a tensor, marked as an input or output of a composite.
 
@@ -74,8 +54,18 @@ def mark_tensor(
         is_input: whether the tensor is an input.
         attr: the composite's attributes, as `serialize_composite_attr` gives them.
     """
-    made: torch.Tensor = torch.ops.xla.mark_tensor(x, name, pos, id, is_input, _text_of(attr))
+    made: torch.Tensor = torch.ops.xla.mark_tensor(x, name, pos, id, is_input, attr)
     return made
 
 
 mark_tensor_xla = mark_tensor_meta = mark_tensor
+
+__all__ = [
+    "BoundaryMetadata",
+    "BoundaryMetadataSerializer",
+    "deserialize_composite_attr",
+    "mark_tensor",
+    "mark_tensor_meta",
+    "mark_tensor_xla",
+    "serialize_composite_attr",
+]

@@ -1,7 +1,8 @@
 """`core.xla_builder` and `core.xla_op_registry`, and texts of graphs."""
 
-from xla_dynamo.torch_xla.names.entries import Names, other, same
+from xla_dynamo.torch_xla.names.entries import Names, different, missing, other, same
 
+_STABLEHLO = "xla_dynamo.torch_xla.forms.stablehlo"
 _BUILDER, _TEXTS = "xla_dynamo.xla_builder", "xla_dynamo.torch_xla.forms.graph_texts"
 
 TABLES: dict[str, Names] = {
@@ -22,6 +23,41 @@ TABLES: dict[str, Names] = {
     "torch_xla.core.xla_op_registry": same("xla_dynamo.xla_builder.op_registry", "Op register"),
     "torch_xla.core.xla_model": same(_TEXTS, "get_stablehlo get_stablehlo_bytecode"),
     "torch_xla.debug.graph_saver": same(_TEXTS, "save_tensors_graph"),
+    "torch_xla.stablehlo": {
+        **same(
+            _STABLEHLO,
+            "StableHLOExportOptions StableHLOGraphModule exported_program_to_stablehlo "
+            "save_as_stablehlo save_torch_model_as_stablehlo",
+        ),
+        **same(
+            f"{_STABLEHLO}_bundles",
+            "InputLocation StableHLOFunc StableHLOFunctionMeta StableHLOJSONSerializer "
+            "StableHLOModelBundle VariableSignature VariableType stablehlo_obj_hook",
+        ),
+        **same("xla_dynamo.torch_xla.forms.exports", "XLAExportInterpreter"),
+        **other(_run_decompositions=f"{_STABLEHLO}:run_decompositions"),
+    },
+    "torch_xla.experimental.unbounded_dynamism_export": {
+        **same(
+            "xla_dynamo.torch_xla.forms.exports",
+            "call_function exported_program_has_symbolic_input_shape remove_no_op_slice",
+        ),
+        **same("xla_dynamo.torch_xla.forms.saved_models", "wrap_func_as_nn_module"),
+        **different(
+            "There is nothing to prepare: the lowering takes dynamic sizes as they are.",
+            "xla_dynamo.torch_xla.forms.exports",
+            "process_exported_program_with_symbolic_input",
+        ),
+        **missing(
+            "it prepares a program for PyTorch/XLA's lowering; ours takes dynamic sizes as they "
+            "are: export the program",
+            "decompose_dynamic_native_group_norm decompose_dynamic_native_layer_norm "
+            "decompose_dynamic_shape_select decompose_split_with_sizes dynamic_unsqueeze_to_view "
+            "flatten_embedding_indices_tensor native_group_norm_impl native_group_norm_pattern "
+            "native_layer_norm_impl native_layer_norm_pattern replace_dynamic_expand_with_xla_op "
+            "replace_dynamic_view_with_xla_op",
+        ),
+    },
     "torch_xla._XLAC": other(
         _get_graph_hash=f"{_TEXTS}:get_graph_hash",
         _get_stablehlo=f"{_TEXTS}:get_stablehlo_of_extension",

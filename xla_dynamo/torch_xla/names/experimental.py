@@ -3,7 +3,6 @@
 from xla_dynamo.torch_xla.names.entries import Names, different, missing, same
 
 _LOOPS = "xla_dynamo.torch_xla.forms.loops"
-_EXPORT = "xla_dynamo.stablehlo exports open sizes by itself"
 
 TABLES: dict[str, Names] = {
     "torch_xla.experimental": {
@@ -45,8 +44,5 @@ TABLES: dict[str, Names] = {
         "xla_dynamo.stablehlo", "StableHLOCompositeBuilder"
     ),
     "torch_xla.experimental.gru": different("torch's own.", "torch.nn", "GRU"),
-    "torch_xla.experimental.unbounded_dynamism_export": missing(
-        _EXPORT, "exported_program_has_symbolic_input_shape"
-    ),
     "torch_xla.experimental.pjrt_backend": {},
 }

@@ -1,6 +1,6 @@
 """The package itself, `core`, `runtime`, `amp`, `backends` and `stablehlo`."""
 
-from xla_dynamo.torch_xla.names.entries import Names, different, missing, other, same
+from xla_dynamo.torch_xla.names.entries import Names, different, other, same
 
 _OURS, _RUNTIME = "xla_dynamo", "xla_dynamo.runtime"
 _MODEL = "xla_dynamo.torch_xla.forms.xla_model"
@@ -53,7 +53,8 @@ TABLES: dict[str, Names] = {
         ),
         **same("xla_dynamo.torch_xla.forms.launching", "launch"),
         **same(
-            "xla_dynamo.torch_xla.forms.export", "save_as_stablehlo save_torch_model_as_stablehlo"
+            "xla_dynamo.torch_xla.forms.stablehlo",
+            "save_as_stablehlo save_torch_model_as_stablehlo",
         ),
         **other(__version__="xla_dynamo.torch_xla.forms.xla_model:VERSION"),
     },
@@ -105,19 +106,4 @@ TABLES: dict[str, Names] = {
     "torch_xla.backends": same(
         "xla_dynamo.torch_xla.forms.xla_model", "get_mat_mul_precision set_mat_mul_precision"
     ),
-    "torch_xla.stablehlo": {
-        **same(
-            "xla_dynamo.stablehlo",
-            "StableHLOExportOptions StableHLOGraphModule exported_program_to_stablehlo",
-        ),
-        **same(
-            "xla_dynamo.torch_xla.forms.export", "save_as_stablehlo save_torch_model_as_stablehlo"
-        ),
-        **missing(
-            "folders hold what xla_dynamo.stablehlo writes; StableHLOGraphModule.load reads them",
-            "InputLocation StableHLOFunc StableHLOFunctionMeta StableHLOJSONSerializer "
-            "StableHLOModelBundle VariableSignature VariableType XLAExportInterpreter "
-            "stablehlo_obj_hook",
-        ),
-    },
 }
