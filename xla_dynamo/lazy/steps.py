@@ -14,6 +14,7 @@ import torch
 
 from xla_dynamo.errors import UnsupportedError
 from xla_dynamo.lazy import contents, execution, memory, modes
+from xla_dynamo.lazy.placeholders import Placeholder
 from xla_dynamo.lazy.step_closures import run_closures
 from xla_dynamo.metrics import save_metrics
 from xla_dynamo.runtime import metrics
@@ -148,8 +149,13 @@ def unlazy(tensors: Sequence[torch.Tensor]) -> None:
     Raises:
         XlaDynamoError: XLA cannot compile or run the program; see `xla_dynamo.errors`.
     """
-    with execution.tensors_behind(tensors):
-        pass
+    with execution.running:
+        values = [contents.cell_of(t).value for t in tensors]
+        if pending := [v for v in values if v.record is not None]:
+            execution.compute(pending)
+        for value in values:
+            if value.buffer is not None and not isinstance(value.buffer, Placeholder):
+                value.buffer.block_until_ready()
 
 
 def unlazy_with_all(tensors: Sequence[torch.Tensor]) -> None:
