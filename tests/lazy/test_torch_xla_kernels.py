@@ -1,4 +1,4 @@
-"""PyTorch/XLA's other kernels: groups, 8 bits, functions of JAX, custom calls, pure functions."""
+"""PyTorch/XLA's other kernels: groups, 8 bits, functions of JAX, pure functions."""
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +8,8 @@ from jax.experimental import pallas as pl
 
 import xla_dynamo
 from xla_dynamo.spmd import HybridMesh, Mesh
-from xla_dynamo.stablehlo import exported_program_to_stablehlo
-from xla_dynamo.torch_xla.forms import composite_marks, pure_functions
-from xla_dynamo.torch_xla.kernels import custom_calls, grouped_matmul, quantize
+from xla_dynamo.torch_xla.forms import pure_functions
+from xla_dynamo.torch_xla.kernels import grouped_matmul, quantize
 from xla_dynamo.torch_xla.kernels.jax_functions import (
     convert_torch_dtype_to_jax,
     j2t_autograd,
@@ -245,70 +244,6 @@ def test_a_mesh_is_read_from_its_text():
     assert Mesh.from_str(str(hybrid)) == hybrid
     for text in ("None", "", "Mesh(a=x)", "f(a=2)", "Mesh(a=2, device_ids=(0, 0))"):
         assert Mesh.from_str(text) is None
-
-
-# --- custom calls --------------------------------------------------------------------------------
-
-
-class _Noted(torch.nn.Module):
-    def forward(self, x, y):
-        x = custom_calls.write_mlir_debuginfo(x + y, "MY_ADD")
-        return custom_calls.stablehlo_custom_call(
-            (custom_calls.place_to_host(x),),
-            "mine",
-            [[3], [2, 2]],
-            [torch.int8, torch.float32],
-            True,
-            "settings",
-            1,
-            {"a": "b"},
-        )[1]
-
-
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # of torch's own code
-def test_custom_calls_and_notes_are_exported():
-    exported = torch.export.export(_Noted(), (torch.ones(5), torch.ones(5)))
-    text = exported_program_to_stablehlo(exported).get_stablehlo_text()
-    lines = {line.split()[2]: line for line in text.splitlines() if " = stablehlo" in line}
-    assert lines["stablehlo.add"].endswith('"MY_ADD"')
-    call = lines["stablehlo.custom_call"]
-    for part in ("@mine", '"settings"', "has_side_effect = true", '{a = "b"}', "tensor<2x2xf32>"):
-        assert part in call
-    (node,) = [n for n in exported.graph.nodes if "custom_call" in str(n.target)]
-    shapes, dtypes = custom_calls.extract_custom_call_outputs_shape_dtype(node)
-    assert [tuple(s) for s in shapes] == [(3,), (2, 2)]
-    assert dtypes == [torch.int8, torch.float32]
-    with pytest.raises(NotImplementedError, match="eager torch has no mine"):
-        _Noted()(torch.ones(5), torch.ones(5))
-
-
-def test_placements_pass_values_and_gradients():
-    x = torch.randn(4, requires_grad=True)
-    there = x.detach().to("xla").requires_grad_()
-
-    def f(x):
-        moved = custom_calls.place_to_device(custom_calls.place_to_host(x) * 2)
-        return custom_calls.write_mlir_debuginfo(moved, "note").sin()
-
-    wanted = torch.autograd.grad((x * 2).sin().sum(), x)
-    for function in (f, compiled(f)):
-        for given in (x, there):
-            (found,) = torch.autograd.grad(function(given).sum(), given)
-            torch.testing.assert_close(found.cpu(), wanted[0])
-    assert custom_calls.place_to_host(None) is None
-    assert custom_calls.place_to_device(None) is None
-
-
-def test_marks_of_composites():
-    attributes = composite_marks.serialize_composite_attr({"a": 1})
-    assert composite_marks.deserialize_composite_attr(attributes) == {"a": 1}
-    with pytest.raises(ValueError, match="numbers, bools, texts"):
-        composite_marks.serialize_composite_attr({"a": object()})
-    x = torch.ones(2)
-    torch.testing.assert_close(composite_marks.mark_tensor(x, "n", 0, "i", False, attributes), x)
-    mark = composite_marks.BoundaryMetadata("n", 0, "i")
-    text = composite_marks.BoundaryMetadataSerializer().encode(mark)
-    assert text == '{"name": "n", "pos": 0, "id": "i", "is_input": true, "attr": null}'
 
 
 # --- pure functions ------------------------------------------------------------------------------

@@ -159,7 +159,8 @@ def _gradients(ctx: Any, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor
 
 def _call(function: str, *operands: torch.Tensor) -> Sequence[torch.Tensor]:
     if not is_tracing_here():
-        if in_function_transform():
+        # Without gradients only vmap and functionalization are left, which take the operator.
+        if in_function_transform() and torch.is_grad_enabled():
             return _Differentiable.apply(function, *operands)
         if in_forward_mode() and any(unpack_dual(x).tangent is not None for x in operands):
             raise NotImplementedError(

@@ -20,6 +20,7 @@ from xla_dynamo.torch_private.compilers import (
 )
 from xla_dynamo.torch_private.operators import (
     call_kernel,
+    define_quantized_decomposed,
     forget_kernels,
     library_kernels,
     public_name,
@@ -77,6 +78,7 @@ __all__ = [
     "change_default_device",
     "change_makers_of_maps",
     "current_region",
+    "define_quantized_decomposed",
     "forget_kernels",
     "function_of",
     "functorch_settings",

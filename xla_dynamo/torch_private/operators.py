@@ -31,6 +31,11 @@ def library_kernels() -> list[str]:
     return sorted(k for k in kernels if k.startswith("aten/") and not k.endswith(others))
 
 
+def define_quantized_decomposed() -> None:
+    """Define the operators `torch.ops.quantized_decomposed`."""
+    importlib.import_module("torch.ao.quantization.fx._decomposed")
+
+
 _PUBLIC = (
     "torch",
     "torch.nn.functional",

@@ -1,24 +1,11 @@
 """Names of `torch_xla.experimental.xla_dynamic_reshape_ops`, and the library of operators `xla`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
-
-class _Library(torch.library.Library):
-    """Torch's library, in which kernels for "XLA" are for the lazy device."""
-
-    def impl(
-        self, op_name: Any, fn: Callable[..., Any], dispatch_key: str = "", **options: Any
-    ) -> None:
-        """Register a kernel for a dispatch key."""
-        key = "PrivateUse1" if dispatch_key == "XLA" else dispatch_key
-        super().impl(op_name, fn, key, **options)
-
-
 # Others have made the namespace; all that a process defines in it lives as long as this.
-XLA_LIB = _Library("xla", "FRAGMENT")
+XLA_LIB = torch.library.Library("xla", "FRAGMENT")
 
 
 def dynamic_expand(

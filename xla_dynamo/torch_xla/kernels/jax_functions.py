@@ -1,5 +1,7 @@
 """Kernels of Pallas, and other functions of JAX, as functions of tensors."""
 
+import contextlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -59,6 +61,21 @@ def jax_import_guard() -> None:
 def requires_jax(func: _F) -> _F:
     """The function itself: JAX is there."""
     return func
+
+
+def maybe_get_jax(log: bool = True) -> Any:
+    """JAX, which is there."""
+    return jax
+
+
+def maybe_get_torchax() -> Any:
+    """The package torchax, or None where it is not installed; nothing here needs it."""
+    return importlib.import_module("torchax") if importlib.util.find_spec("torchax") else None
+
+
+def jax_env_context() -> contextlib.AbstractContextManager[None]:
+    """A block that changes nothing: no variable of the environment is in JAX's way."""
+    return contextlib.nullcontext()
 
 
 def to_jax_shape_dtype_struct(tensor: torch.Tensor) -> Any:

@@ -1,8 +1,15 @@
-"""Names of `torch_xla.experimental.quantized`: torch's operators of `quantized_decomposed`."""
+"""Names of `torch_xla.experimental.quantized`: torch's operators of `quantized_decomposed`.
+
+The import defines these operators, which the device runs as torch decomposes them.
+"""
 
 from typing import Any
 
 import torch
+
+from xla_dynamo.torch_private import define_quantized_decomposed
+
+define_quantized_decomposed()
 
 
 def _across(x: torch.Tensor, numbers: Any, axis: int | None) -> Any:

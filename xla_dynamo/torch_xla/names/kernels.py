@@ -4,6 +4,7 @@ from xla_dynamo.torch_xla.names.entries import Entry, Names, different, missing,
 
 _KERNELS = "xla_dynamo.torch_xla.kernels"
 _FLASH, _PAGED = f"{_KERNELS}.flash_attention", f"{_KERNELS}.paged_attention"
+_QUANTIZE = f"{_KERNELS}.quantize"
 _RAGGED, _GROUPED = f"{_KERNELS}.ragged_paged_attention", f"{_KERNELS}.grouped_matmul"
 _QUANTIZED, _JAX = f"{_KERNELS}.quantized_matmul", f"{_KERNELS}.jax_functions"
 _SPLASH, _CALLS = f"{_KERNELS}.splash_attention", f"{_KERNELS}.custom_calls"
@@ -53,6 +54,9 @@ _CUSTOM_KERNEL: Names = {
 }
 
 TABLES: dict[str, Names] = {
+    "torch_xla._internal.jax_workarounds": same(
+        _JAX, "jax_env_context jax_import_guard maybe_get_jax maybe_get_torchax requires_jax"
+    ),
     "torch_xla.experimental.assume_pure": {
         **same(
             _PURE,
@@ -100,7 +104,7 @@ TABLES: dict[str, Names] = {
         ),
     },
     "torch_xla.experimental.quantized": same(
-        f"{_KERNELS}.quantize",
+        _QUANTIZE,
         "xla_dequantize_per_tensor xla_quantize_per_channel xla_quantize_per_tensor",
     ),
     "torch_xla.experimental.splash_attention": {
@@ -136,9 +140,11 @@ TABLES: dict[str, Names] = {
 _EVERY_KERNEL = (_FLASH, _PAGED, _RAGGED, _GROUPED, _QUANTIZED)
 # What a module's import registers in torch, beside names: operators.
 IMPORTS: dict[str, tuple[str, ...]] = {
+    "torch_xla": (f"{_KERNELS}.user_kernels",),
     "torch_xla.experimental.custom_kernel": _EVERY_KERNEL,
     "torch_xla.experimental.stablehlo_custom_call": (_CALLS,),
     "torch_xla.experimental.xla_marker": (_MARKS,),
     "torch_xla.experimental.xla_mlir_debuginfo": (_CALLS,),
-    "torch_xla.experimental.xla_quantized_matmul": (_QUANTIZED,),
+    "torch_xla.experimental.quantized": (_QUANTIZE,),
+    "torch_xla.experimental.xla_quantized_matmul": (_QUANTIZED, _QUANTIZE),
 }
