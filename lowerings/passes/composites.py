@@ -30,9 +30,7 @@ from xla_dynamo.lowerings.builders.values import Value, defining_operation
 MARK = "xla_dynamo.mark_tensor"
 
 
-def mark(
-    x: Value, name: str, pos: int, id: str, is_input: bool, attr: str | None = None
-) -> Value:
+def mark(x: Value, name: str, pos: int, id: str, is_input: bool, attr: str | None = None) -> Value:
     """The call that marks x as an input or an output, by its position, of a region."""
     given = {"name": name, "pos": pos, "id": id, "is_input": is_input, "attr": attr or ""}
     text = ir.StringAttr.get(json.dumps(given))

@@ -195,6 +195,33 @@ def test_functions_of_the_extension():
     assert xla_dynamo.metrics.counter_value("mine") == before + 3
 
 
+def test_products_of_any_dimensions():
+    x, w = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    given = [t.to("xla").requires_grad_() for t in (x, w)]
+    made = c_extension._xla_dot_general(*given, (([-1], [1]), ([0], [0])))
+    torch.testing.assert_close(made.cpu(), x @ w)
+    made.sum().backward()
+    torch.testing.assert_close(given[0].grad.cpu(), w.sum(-1)[:, None].expand(2, 3, 4))
+    small = torch.randint(-99, 99, (3, 4), dtype=torch.int8)
+    numbers = (([1], [1]), ())
+    wide = c_extension._xla_dot_general(
+        *[small.to("xla")] * 2, numbers, preferred_element_type=torch.int32
+    )
+    assert torch.equal(wide.cpu(), small.int() @ small.int().t())
+    with pytest.raises(RuntimeError, match=r"second argument\) to be .* Got: CPUFloatType"):
+        c_extension._xla_dot_general(given[0], w, numbers)
+    with pytest.raises(ValueError, match="set_mat_mul_precision"):
+        c_extension._xla_dot_general(*given, numbers, "HIGHEST")
+
+
+def test_memory_of_a_tensor():
+    tensor, other = xla(3) + 1, xla(2, 2)
+    address = c_extension._unsafe_buffer_pointer(tensor)
+    assert address == c_extension._unsafe_buffer_pointer(tensor) != 0
+    assert c_extension._replace_xla_tensor(tensor, other) is tensor
+    assert torch.equal(tensor, other)
+
+
 def test_readiness():
     told = []
     tensor = xla(3) * 2

@@ -1,12 +1,16 @@
 """Names of `torch_xla._XLAC`, PyTorch/XLA's extension in C++, that scripts call themselves."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import torch
 
 import xla_dynamo
 from xla_dynamo import runtime
+from xla_dynamo.jax import call_jax
 from xla_dynamo.lazy.contents import cell_of
 from xla_dynamo.process_state import kept
 from xla_dynamo.runtime.clients import has_clients
@@ -187,3 +191,69 @@ def _on_ready_callback(tensor: torch.Tensor, callback: Callable[[], None]) -> No
 def _get_git_revs() -> dict[str, str]:
     """The commit of torch, and the release whose names these are."""
     return {"torch": str(torch.version.git_version), "xla": VERSION}
+
+
+def _unsafe_buffer_pointer(tensor: torch.Tensor) -> int:
+    """The address of a tensor's elements in the device's memory; it is computed first.
+
+    The address is good until the tensor is written to or gone.
+    """
+    xla_dynamo.unlazy([tensor])
+    return int(cell_of(tensor).value.buffer.unsafe_buffer_pointer())  # type: ignore[union-attr]
+
+
+def _replace_xla_tensor(tensor: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Let a tensor show the elements of another, with its shape; returns it."""
+    tensor.data = source.detach()
+    return tensor
+
+
+def _xla_dot_general(
+    lhs: torch.Tensor,
+    rhs: torch.Tensor,
+    dimension_numbers: Sequence[Any],
+    precision_config: str | None = None,
+    preferred_element_type: torch.dtype | None = None,
+) -> torch.Tensor:
+    """XLA's DotGeneral, with gradients.
+
+    Args:
+        lhs: a tensor of the device.
+        rhs: another.
+        dimension_numbers: the contracting dimensions of both, and () or the batch dimensions.
+        precision_config: none; `torch_xla.backends.set_mat_mul_precision` sets the precision.
+        preferred_element_type: the dtype of the result, in which products are summed.
+
+    Raises:
+        ValueError: a precision is given, or there are no dimensions to contract.
+        RuntimeError: a tensor is on another device.
+    """
+    if precision_config is not None:
+        raise ValueError("precision_config: call torch_xla.backends.set_mat_mul_precision instead")
+    for place, tensor in (("first", lhs), ("second", rhs)):
+        if tensor.device.type != "xla":
+            kind = tensor.type().rpartition(".")[2].replace("Tensor", "Type")
+            raise RuntimeError(
+                f"Expected input tensor ({place} argument) to be an actual XLA tensor. Got: "
+                f"{tensor.device.type.upper()}{kind}. Consider moving it ({place} argument) to XLA."
+            )
+    if not dimension_numbers:
+        raise ValueError("dimension_numbers has the dimensions that are contracted, of both sides")
+    contracting, *rest = dimension_numbers
+    batch = rest[0] if rest and rest[0] else ((), ())
+    dims = tuple(
+        tuple(d % t.dim() for d in some)
+        for pair in (contracting, batch)
+        for some, t in zip(pair, (lhs, rhs), strict=True)
+    )
+    made: torch.Tensor = call_jax(_dot_general(dims, preferred_element_type), lhs, rhs)
+    return made
+
+
+@functools.cache
+def _dot_general(dims: tuple[tuple[int, ...], ...], dtype: torch.dtype | None) -> Any:
+    wanted = None if dtype is None else jnp.dtype(str(dtype).removeprefix("torch."))
+    numbers = ((dims[0], dims[1]), (dims[2], dims[3]))
+    return functools.partial(
+        jax.lax.dot_general, dimension_numbers=numbers, preferred_element_type=wanted
+    )

@@ -11,7 +11,8 @@ TABLES: dict[str, Names] = {
         **same(
             "xla_dynamo.torch_xla.forms.c_extension",
             "_check_tensor_need_materialization _get_git_revs _get_ir_debug "
-            "_init_computation_client _on_ready_callback _set_ir_debug _xla_device_kind "
+            "_init_computation_client _on_ready_callback _replace_xla_tensor _set_ir_debug "
+            "_unsafe_buffer_pointer _xla_device_kind _xla_dot_general "
             "_xla_get_all_devices _xla_get_default_device _xla_get_device_ordinal "
             "_xla_get_devices _xla_get_replication_devices _xla_get_replication_devices_count "
             "_xla_get_runtime_devices _xla_increment_counter _xla_memory_info "
