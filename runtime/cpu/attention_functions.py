@@ -23,7 +23,7 @@ EXTERNALS = {
 }
 _MOST_HEADS = 4  # that are computed side by side
 _MOST_SUMS = 16  # vectors of sums of values, which registers hold
-AHEAD = 8  # so many keys before one is read, the processor is told of it
+_AHEAD = 8  # so many keys before one is read, the processor is told of it
 # exp(x) = 2**n * exp(r), with n = round(x / ln 2) and |r| <= ln(2) / 2. The logarithm is in two
 # parts, so that n times the first one is exact; exp(r) is 1 + r + r**2 * p(r), whose coefficients
 # are those of Cephes' expf. It is off by 2e-7 at most.
@@ -44,7 +44,7 @@ def side_by_side(heads: int, kv_heads: int) -> int:
 class AttentionWriter:
     """Writes the body of a function that attends for some heads at a time.
 
-    A subclass says in `for_keys` where keys and values lie, and calls `room` before all else.
+    A subclass says in `for_keys` where keys and values lie, and calls `take_room` before all else.
     """
 
     def __init__(
@@ -79,6 +79,14 @@ class AttentionWriter:
     def for_keys(self, places: Any, is_values: bool, do: Callable[[Any, Any], None]) -> None:
         """Do something for each key, or value: with its number, and the address of its row."""
         raise NotImplementedError
+
+    def for_rows(self, count: Any, row_of: Callable[[Any], Any], do: Callable[..., None]) -> None:
+        """Do something for each of some rows, by number and address; the next are fetched ahead."""
+        build, last = self.build, self.build.sub(count, WORD(1))
+        with self.body.times(count) as number:
+            ahead = build.add(number, WORD(_AHEAD))
+            self.fetch_row(row_of(build.select(build.icmp_signed("<", ahead, last), ahead, last)))
+            do(number, row_of(number))
 
     def take_room(self, keys: Any) -> None:
         """Take memory for so many keys' scores, of each head, and for its query in float32.
@@ -124,10 +132,7 @@ class AttentionWriter:
                 at = 4 * self.lanes * (h * self.vectors + i)
                 query = build.load(body.address(self._queries, at), typ=self.vector, align=4)
                 total = body.multiply_add(part, query, total)
-            name = f"llvm.vector.reduce.fadd.v{self.lanes}f32"
-            known = body.intrinsic(name, FLOAT, FLOAT, self.vector)
-            value = build.call(known, [FLOAT(-0.0), total], fastmath=("reassoc",))
-            build.store(value, self._at_score(h, key), align=4)
+            build.store(self._folded("fadd", total), self._at_score(h, key), align=4)
 
     def weights(self, h: int, count: Any, mask: Any, mask_kind: ir.Type) -> tuple[Any, Any]:
         """Make weights of a head's scores, to which a mask is added if there is one.
@@ -136,7 +141,7 @@ class AttentionWriter:
             Their sum and the largest score, each in all lanes; 1 and 0 where all weights are 0.
         """
         build, body, lanes = self.build, self.body, self.lanes
-        least = ir.Constant(self.vector, [-math.inf] * lanes)
+        least = self.every(-math.inf)
         # Behind the last score comes what is nothing, up to a whole vector.
         build.store(least, self._at_score(h, count), align=4)
         if mask is not None:
@@ -221,16 +226,18 @@ class AttentionWriter:
         place = self._at_score(h, self.build.mul(turn, WORD(self.lanes)))
         return self.build.load(place, typ=self.vector, align=4)
 
-    def _in_all_lanes(self, kind: str, value: Any) -> Any:
-        """The sum of a vector's numbers, or the largest, in each lane."""
+    def _folded(self, kind: str, value: Any) -> Any:
+        """The sum of a vector's numbers ("fadd"), or the largest ("fmax")."""
         build, body = self.build, self.body
         name = f"llvm.vector.reduce.{kind}.v{self.lanes}f32"
         if kind == "fadd":
             known = body.intrinsic(name, FLOAT, FLOAT, self.vector)
-            one = build.call(known, [FLOAT(-0.0), value], fastmath=("reassoc",))
-        else:
-            one = build.call(body.intrinsic(name, FLOAT, self.vector), [value])
-        return repeated(build, one, self.lanes)
+            return build.call(known, [FLOAT(-0.0), value], fastmath=("reassoc",))
+        return build.call(body.intrinsic(name, FLOAT, self.vector), [value])
+
+    def _in_all_lanes(self, kind: str, value: Any) -> Any:
+        """The same, in each lane."""
+        return repeated(self.build, self._folded(kind, value), self.lanes)
 
     def every(self, number: float) -> Any:
         """A number in all lanes."""

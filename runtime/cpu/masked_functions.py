@@ -13,7 +13,6 @@ import torch
 from llvmlite import ir
 
 from xla_dynamo.runtime.cpu.attention_functions import (
-    AHEAD,
     FLOAT,
     TYPES,
     AttentionWriter,
@@ -188,12 +187,7 @@ class _Writer(AttentionWriter):
         start = places.values if is_values else places.keys
         row = WORD(self._of.strides[2 if is_values else 1][2] * BYTES[self.kind])
         base = body.address(start, build.mul(places.first, row))
-        last = build.sub(places.count, WORD(1))
-        with body.times(places.count) as key:
-            ahead = build.add(key, WORD(AHEAD))
-            ahead = build.select(build.icmp_signed("<", ahead, last), ahead, last)
-            self.fetch_row(body.address(base, build.mul(ahead, row)))
-            do(key, body.address(base, build.mul(key, row)))
+        self.for_rows(places.count, lambda key: body.address(base, build.mul(key, row)), do)
 
     # --- elements ------------------------------------------------------------------------------
 

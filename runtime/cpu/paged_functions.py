@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from llvmlite import ir
 
-from xla_dynamo.runtime.cpu.attention_functions import AHEAD, AttentionWriter, side_by_side
+from xla_dynamo.runtime.cpu.attention_functions import AttentionWriter, side_by_side
 from xla_dynamo.runtime.cpu.float_functions import BYTES
 from xla_dynamo.runtime.cpu.llvm_functions import ADDRESS, NUMBER, WORD
 
@@ -125,11 +125,7 @@ class _Writer(AttentionWriter):
             place = build.mul(build.add(places.first_k, key), WORD(8))
             return body.address(base, build.mul(body.load(self._read, place), WORD(row)))
 
-        last = build.sub(places.past, WORD(1))
-        with body.times(places.past) as key:
-            ahead = build.add(key, WORD(AHEAD))
-            self.fetch_row(cached(build.select(build.icmp_signed("<", ahead, last), ahead, last)))
-            do(key, cached(key))
+        self.for_rows(places.past, cached, do)
         with body.times(build.sub(places.count, places.past)) as number:
             place = build.mul(build.add(places.first_q, number), WORD(row))
             do(build.add(places.past, number), body.address(new, place, at))
