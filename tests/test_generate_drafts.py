@@ -6,6 +6,7 @@ import transformers
 
 import xla_dynamo
 from tests.test_generate import check, encoder_decoder, gpt2, llama, prompt, sliding
+from xla_dynamo.generation.replaced_methods import method_replaced
 
 pytestmark = [
     pytest.mark.usefixtures("others_may_warn", "cold"),
@@ -146,3 +147,23 @@ def test_older_releases_of_transformers_are_refused(monkeypatch):
     monkeypatch.delattr(transformers.Cache, "is_croppable")
     with pytest.raises(RuntimeError, match="24 or newer, or leave out"):
         xla_dynamo.generate(llama(), prompt(), prompt_lookup_num_tokens=3)
+
+
+def test_a_users_own_method_is_called_and_stays():
+    class Model:
+        def ask(self, x):
+            return x
+
+    def doubled(ask):
+        return lambda x: 2 * ask(x)
+
+    model = Model()
+    with method_replaced(model, "ask", doubled):
+        assert model.ask(3) == 6
+        with method_replaced(model, "ask", doubled):  # as another thread may
+            assert model.ask(3) == 6
+    assert "ask" not in vars(model)
+    model.ask = own = lambda x: -x
+    with method_replaced(model, "ask", doubled), method_replaced(model, "ask", doubled):
+        assert model.ask(3) == -6
+    assert model.ask is own

@@ -8,10 +8,12 @@ if it would have chosen the same.
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from xla_dynamo.generation.replaced_methods import method_replaced
 
 
 def whole_cache(model: Any, places: int) -> Any:
@@ -65,20 +67,19 @@ def candidates_filled_up(model: Any, most: int | None, places: int) -> Iterator[
     )
     longest = min(places, embedded)
 
-    def get_candidate_generator(**kwargs: Any) -> Any:
-        generator = type(model)._get_candidate_generator(model, **kwargs)
-        config = kwargs["generation_config"]
-        # Of these the results depend on how many candidates there are: each draws a number.
-        if not config.do_sample and config.assistant_ensemble_weight is None:
-            _fill_up(generator, most, longest)
-        return generator
+    def wrapped(get_candidate_generator: Callable[..., Any]) -> Callable[..., Any]:
+        def filled_up(**kwargs: Any) -> Any:
+            generator = get_candidate_generator(**kwargs)
+            config = kwargs["generation_config"]
+            # Of these the results depend on how many candidates there are: each draws a number.
+            if not config.do_sample and config.assistant_ensemble_weight is None:
+                _fill_up(generator, most, longest)
+            return generator
 
-    model._get_candidate_generator = get_candidate_generator
-    try:
+        return filled_up
+
+    with method_replaced(model, "_get_candidate_generator", wrapped):
         yield
-    finally:
-        # Another thread that decodes with the model may have been here before.
-        vars(model).pop("_get_candidate_generator", None)
 
 
 def _fill_up(generator: Any, most: int | None, longest: int) -> None:

@@ -5,11 +5,12 @@ with them spins for a millisecond, on a core that the next step's program wants.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from xla_dynamo.generation.replaced_methods import method_replaced
 from xla_dynamo.runtime.cpu import torch_shares
 
 # Numbers of all logits of a step up to which one thread is enough.
@@ -35,22 +36,23 @@ def steps_in_one_thread(model: Any, config: Any, kwargs: Mapping[str, Any]) -> I
     before = torch.get_num_threads()
     vocabulary = getattr(model.config.get_text_config(decoder=True), "vocab_size", _MOST_NUMBERS)
 
-    def get_compiled_call(*args: Any) -> Any:
-        call = type(model).get_compiled_call(model, *args)
+    def wrapped(get_compiled_call: Callable[..., Any]) -> Callable[..., Any]:
+        def in_one_thread(*args: Any) -> Any:
+            call = get_compiled_call(*args)
 
-        def step(*args: Any, **kwargs: Any) -> Any:
-            ids = kwargs.get("input_ids")
-            if ids is not None and ids.shape[0] * vocabulary <= _MOST_NUMBERS:
-                torch_shares.set_threads_here(1)
-            return call(*args, **kwargs)
+            def step(*args: Any, **kwargs: Any) -> Any:
+                ids = kwargs.get("input_ids")
+                if ids is not None and ids.shape[0] * vocabulary <= _MOST_NUMBERS:
+                    torch_shares.set_threads_here(1)
+                return call(*args, **kwargs)
 
-        return step
+            return step
 
-    model.get_compiled_call = get_compiled_call
+        return in_one_thread
+
     try:
-        yield
+        with method_replaced(model, "get_compiled_call", wrapped):
+            yield
     finally:
-        # Another thread that decodes with the model may have been here before.
-        vars(model).pop("get_compiled_call", None)
         if torch.get_num_threads() == 1:  # nobody has chosen another number meanwhile
             torch_shares.set_threads_here(before)
