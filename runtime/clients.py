@@ -222,16 +222,14 @@ def placement_over(mesh: Mesh, one: Placement) -> Placement:
         ShardingError: there are no such devices.
     """
     known = devices_of_all(one.platform)
-    if missing := [i for i in mesh.device_ids if not 0 <= i < len(known)]:
-        few = (
-            f"call xla_dynamo.runtime.set_device_count({max(mesh.device_ids) + 1}) before anything "
-        )
-        few += f"is compiled, or set CPU_NUM_DEVICES={max(mesh.device_ids) + 1}"
+    if missing := [i for i in mesh.ids if not 0 <= i < len(known)]:
+        few = f"call xla_dynamo.runtime.set_device_count({max(mesh.ids) + 1}) before anything "
+        few += f"is compiled, or set CPU_NUM_DEVICES={max(mesh.ids) + 1}"
         raise ShardingError(
             f"{mesh} has the devices {missing}, and the platform {one.platform!r} has "
             f"{[*range(len(known))]}" + (f": {few}" if one.platform == "cpu" else "")
         )
-    return dataclasses.replace(one, devices=tuple(known[i] for i in mesh.device_ids))
+    return dataclasses.replace(one, devices=tuple(known[i] for i in mesh.ids))
 
 
 def placement_beside(ranks: Sequence[int], one: Placement) -> Placement:

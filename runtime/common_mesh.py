@@ -22,14 +22,14 @@ def common_mesh(meshes: Iterable[Mesh]) -> Mesh:
         return every[0]
     steps = sorted({step for mesh in every for step in _steps(mesh)})
     pairs = list(zip(steps[1:], steps, strict=False))
-    same = all(mesh.device_ids == every[0].device_ids for mesh in every)
+    same = all(mesh.ids == every[0].ids for mesh in every)
     if not same or any(outer % inner for outer, inner in pairs):
         raise ShardingError(
             f"no mesh has the axes of {every[0]} and of {every[1]}: use meshes of the same "
             "devices in the same order, whose sizes divide one another"
         )
     sizes = [outer // inner for outer, inner in reversed(pairs)]
-    return Mesh(every[0].device_ids, sizes, [f"part_{i}" for i in range(len(sizes))])
+    return Mesh(every[0].ids, sizes, [f"part_{i}" for i in range(len(sizes))])
 
 
 def on_mesh(sharding: Sharding, mesh: Mesh) -> Sharding:

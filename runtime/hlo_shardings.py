@@ -36,7 +36,7 @@ def tile_assignment(sharding: Sharding) -> TileAssignment:
     """The devices of a mesh that have each shard of a tensor."""
     tiling = sharding.tiling()
     found: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for shard, device in zip(tiling.shards, sharding.mesh.device_ids, strict=True):
+    for shard, device in zip(tiling.shards, sharding.mesh.ids, strict=True):
         found[shard] = tuple(sorted((*found.get(shard, ()), device)))  # as XLA has them
     return TileAssignment(tiling.counts, dict(sorted(found.items())))
 

@@ -26,14 +26,14 @@ class Mesh:
     """A grid of devices with names for its axes, as PyTorch/XLA's `Mesh`.
 
     Attributes:
-        device_ids: the ids of the PJRT devices, in row-major order of the grid.
+        ids: the ids of the PJRT devices, in row-major order of the grid.
         mesh_shape: the sizes of the axes.
         axis_names: their names.
 
     >>> mesh = Mesh(range(8), (2, 4), ("data", "model"))
     """
 
-    __slots__ = ("axis_names", "device_ids", "mesh_shape")
+    __slots__ = ("axis_names", "ids", "mesh_shape")
 
     def __init__(
         self,
@@ -46,18 +46,18 @@ class Mesh:
         Raises:
             ShardingError: ids or names come twice, or the numbers of things do not agree.
         """
-        self.device_ids = tuple(int(i) for i in np.asarray(list(device_ids)).flatten())
+        self.ids = tuple(int(i) for i in np.asarray(list(device_ids)).flatten())
         self.mesh_shape = tuple(int(n) for n in mesh_shape)
         names = [f"axis_{i}" for i in range(len(self.mesh_shape))]
         self.axis_names = tuple(names if axis_names is None else axis_names)
         count = math.prod(self.mesh_shape)
-        if len(self.device_ids) != count or not count:
+        if len(self.ids) != count or not count:
             raise ShardingError(
                 f"a mesh of shape {self.mesh_shape} has {count} devices, and "
-                f"{len(self.device_ids)} ids were given"
+                f"{len(self.ids)} ids were given"
             )
-        if len(set(self.device_ids)) != count:
-            raise ShardingError(f"a mesh has each device once, unlike {self.device_ids}")
+        if len(set(self.ids)) != count:
+            raise ShardingError(f"a mesh has each device once, unlike {self.ids}")
         if len(self.axis_names) != len(self.mesh_shape):
             raise ShardingError(
                 f"the axes {self.axis_names} are not as many as the sizes {self.mesh_shape}"
@@ -71,7 +71,12 @@ class Mesh:
 
     def size(self) -> int:
         """The number of devices."""
-        return len(self.device_ids)
+        return len(self.ids)
+
+    @property
+    def device_ids(self) -> Any:
+        """The ids of the devices: a tuple."""
+        return self.ids
 
     def shape(self) -> "OrderedDict[str, int]":
         """The sizes of the axes by their names."""
@@ -79,7 +84,7 @@ class Mesh:
 
     def get_logical_mesh(self) -> np.ndarray:
         """The ids in an array of the mesh's shape."""
-        return np.array(self.device_ids).reshape(self.mesh_shape)
+        return np.array(self.ids).reshape(self.mesh_shape)
 
     def get_axis_name_idx(self, name: str) -> int | None:
         """The number of an axis; None where there is none of this name."""
@@ -93,8 +98,8 @@ class Mesh:
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={n}" for name, n in self.shape().items())
-        in_order = self.device_ids == tuple(range(self.size()))
-        return f"Mesh({axes})" if in_order else f"Mesh({axes}, device_ids={self.device_ids})"
+        in_order = self.ids == tuple(range(self.size()))
+        return f"Mesh({axes})" if in_order else f"Mesh({axes}, device_ids={self.ids})"
 
     @classmethod
     def from_str(cls, mesh_str: str) -> "Mesh | None":
@@ -110,7 +115,7 @@ class Mesh:
             return None
 
     def _fields(self) -> tuple[Any, ...]:
-        return self.device_ids, self.mesh_shape, self.axis_names
+        return self.ids, self.mesh_shape, self.axis_names
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

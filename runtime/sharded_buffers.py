@@ -132,20 +132,18 @@ def spread(buffer: Buffer, sharding: Sharding, placement: Placement) -> Buffer:
     if now == sharding:
         return buffer
     if (
-        now is not None
-        and now.mesh.device_ids == sharding.mesh.device_ids
-        and now.tiling() == sharding.tiling()
+        now is not None and now.mesh.ids == sharding.mesh.ids and now.tiling() == sharding.tiling()
     ):  # by axes of other names
         return array_over(buffer.shape, sharding, placement.devices, shards_of(buffer))
     if now is not None and len(placement.processes) > 1:
-        if set(now.mesh.device_ids) != set(sharding.mesh.device_ids):
+        if set(now.mesh.ids) != set(sharding.mesh.ids):
             raise ShardingError(
                 f"a tensor of shape {tuple(buffer.shape)} lies over {now.mesh}, and a program of "
                 f"{sharding.mesh} reads it: over several processes, use meshes of the same devices"
             )
         tiling = now.tiling()
-        if now.mesh.device_ids != sharding.mesh.device_ids:
-            order = [now.mesh.device_ids.index(i) for i in sharding.mesh.device_ids]
+        if now.mesh.ids != sharding.mesh.ids:
+            order = [now.mesh.ids.index(i) for i in sharding.mesh.ids]
             own = dict(zip(placement_over(now.mesh, placement).own, shards_of(buffer), strict=True))
             shards = [own[order[i]] for i in placement.own]
             tiling = Tiling(tiling.counts, tuple(tiling.shards[i] for i in order))

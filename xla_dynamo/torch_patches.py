@@ -11,7 +11,8 @@ group of the backend 'xla', the code of torch's device meshes and DTensors that 
 to torch_xla (`distributed.device_meshes`) and the methods of DDP's Reducer that make maps of used
 parameters (`distributed.reducers`), what runs draws of DTensors (`distributed.shared_draws`), and
 the device of a group (`distributed.changes_in_torch`). Where scripts of PyTorch/XLA run, kernels
-that libraries register for the key "XLA" are our device's (`torch_xla.kernels.user_kernels`). The
+that libraries register for the key "XLA" are our device's (`torch_xla.kernels.user_kernels`), and
+tensors with a mark have more attributes (`torch_xla.forms.sharded_tensors`). The
 flag "is compiling" is set for a block to one that says so in one thread alone (`torch_threads`).
 Torch's switches that `patch` of its configuration sets are each thread's own. Two switches are set
 for a block, and are torch's for all threads meanwhile: oneDNN, while a recurrent layer is traced,

@@ -134,7 +134,7 @@ def _check_collective(node: Node, mesh: Mesh | None) -> None:
     if sorted(groups) != list(indices):
         raise ShardingError(
             f"{name_of(node)} goes along axes of its mesh, {mesh.axis_names}, each once, or has "
-            f"groups of one size, with each of the devices {mesh.device_ids} in one{describe(node)}"
+            f"groups of one size, with each of the devices {mesh.ids} in one{describe(node)}"
         )
 
 

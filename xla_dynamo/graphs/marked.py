@@ -69,7 +69,7 @@ def _move(node: torch.fx.Node, mesh: Mesh) -> None:
     def moved(axes: tuple[tuple[str, ...], ...]) -> list[str]:
         return [",".join(names) for names in on_mesh(Sharding(before, axes), mesh).axes]
 
-    grid = list(mesh.device_ids), list(mesh.mesh_shape), list(mesh.axis_names)
+    grid = list(mesh.ids), list(mesh.mesh_shape), list(mesh.axis_names)
     if len(rest) == 2:  # the last of a mark's arguments: the replicated axes
         rest[1:] = moved((axes_of_entry(rest[1]),))  # type: ignore[arg-type]
     node.args = (x, *grid, moved(axes_of_entries(spec)), *rest)  # type: ignore[arg-type]

@@ -118,7 +118,7 @@ class _Trace:
         return self._call(
             MARK,
             self._base(value),
-            list(mesh.device_ids),
+            list(mesh.ids),
             list(mesh.mesh_shape),
             list(mesh.axis_names),
             names,

@@ -104,7 +104,7 @@ def sharding_code(model: torch.nn.Module, *inputs: torch.Tensor) -> str:
     lines = [
         "from xla_dynamo import spmd",
         "",
-        f"MESH = spmd.Mesh({list(mesh.device_ids)}, {mesh.mesh_shape}, {mesh.axis_names})",
+        f"MESH = spmd.Mesh({list(mesh.ids)}, {mesh.mesh_shape}, {mesh.axis_names})",
         "SPECS = {",
         *(f"    {name!r}: {_spec(s)!r}," for name, s in found.items()),
         "}",

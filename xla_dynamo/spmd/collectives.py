@@ -184,4 +184,4 @@ def _groups(
 
 
 def _index(mesh: Mesh, device: int) -> int:
-    return mesh.device_ids.index(device) if device in mesh.device_ids else NOWHERE
+    return mesh.ids.index(device) if device in mesh.ids else NOWHERE

@@ -105,7 +105,7 @@ def enable_manual_sharding(
     refuse_forward_mode()
     mesh = mesh_or_current(mesh)
     names = [",".join(axes) for axes in axes_of(mesh, partition_spec)]
-    return torch.ops.xla.full_to_shard(t, mesh.device_ids, mesh.mesh_shape, mesh.axis_names, names)
+    return torch.ops.xla.full_to_shard(t, mesh.ids, mesh.mesh_shape, mesh.axis_names, names)
 
 
 def disable_manual_sharding(
@@ -139,7 +139,7 @@ def disable_manual_sharding(
 
 def _leave(t: torch.Tensor, spec: PartitionSpec, *, mesh: Mesh) -> torch.Tensor:
     names = [",".join(axes) for axes in axes_of(mesh, spec)]
-    return torch.ops.xla.shard_to_full(t, mesh.device_ids, mesh.mesh_shape, mesh.axis_names, names)
+    return torch.ops.xla.shard_to_full(t, mesh.ids, mesh.mesh_shape, mesh.axis_names, names)
 
 
 def _map(cross: Callable[..., Any], tree: Any, specs: Specs, mesh: Mesh, name: str) -> Any:

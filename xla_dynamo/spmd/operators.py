@@ -64,7 +64,7 @@ def mark_in_graph(
     names = [",".join(a) for a in axes]
     return torch.ops.xla.mark_sharding(
         x,
-        mesh.device_ids,
+        mesh.ids,
         mesh.mesh_shape,
         mesh.axis_names,
         names,

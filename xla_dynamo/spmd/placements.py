@@ -45,7 +45,7 @@ def to_device_mesh(mesh: Mesh, device_type: str = "xla") -> DeviceMesh:
             f"a DeviceMesh of the type {device_type!r} is one of processes: call "
             "torch.distributed.init_process_group first, or take the type 'xla'"
         )
-    ids = torch.tensor(mesh.device_ids).reshape(mesh.mesh_shape)
+    ids = torch.tensor(mesh.ids).reshape(mesh.mesh_shape)
     of_processes = device_type != "xla"
     return DeviceMesh(device_type, ids, mesh_dim_names=mesh.axis_names, _init_backend=of_processes)
 

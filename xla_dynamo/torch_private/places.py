@@ -27,6 +27,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "excluded_keys": ("torch._C:_dispatch_tls_local_exclude_set", "keys that a thread leaves out"),
     "ExcludeDispatchKeys": ("torch._C:_ExcludeDispatchKeyGuard", "leaves keys out for a block"),
     "ForceDispatchKeys": ("torch._C:_ForceDispatchKeyGuard", "sets both for a block"),
+    "DisableTorchDispatch": ("torch._C:_DisableTorchDispatch", "hides operators from subclasses"),
     "TorchDispatchMode": ("torch.utils._python_dispatch:TorchDispatchMode", "sees all operators"),
     "DisablePythonDispatcher": ("torch._C:_DisablePythonDispatcher", "sets that aside again"),
     "backward_id": ("torch._C:_current_graph_task_id", "of the backward that runs here, or -1"),

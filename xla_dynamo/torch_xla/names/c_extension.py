@@ -21,6 +21,13 @@ TABLES: dict[str, Names] = {
             "_xla_step_marker _xla_sync_live_tensors _xla_sync_multi _xla_tensors_from_aten "
             "_xla_wait_device_ops",
         ),
+        **same(
+            "xla_dynamo.torch_xla.forms.sharding_functions",
+            "OpSharding _get_local_shard_replica_and_indices _get_local_shards "
+            "_get_xla_op_sharding _get_xla_sharding_spec _get_xla_sharding_specs "
+            "_get_xla_sharding_type _load_local_shards _xla_annotate_custom_sharding "
+            "_xla_clear_sharding _xla_mark_sharding",
+        ),
         **other(
             _clear_xla_counters=f"{_METRICS}:clear_counters",
             _clear_xla_metrics=f"{_METRICS}:clear_metrics",

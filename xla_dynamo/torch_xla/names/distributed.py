@@ -10,33 +10,37 @@ _LOADERS: Names = {
     **same(f"{_FORMS}.loaders", "MpDeviceLoader ParallelLoader PerDeviceLoader"),
     **missing("it is inside of PyTorch/XLA's loader", "PerDeviceQueue"),
 }
+_SHARDED = f"{_FORMS}.sharded_tensors"
 _MARKS: Names = {
     **same(
         _SPMD,
-        "HybridMesh Mesh ShardingSpec clear_sharding disable_manual_sharding "
-        "enable_manual_sharding get_1d_mesh get_global_mesh mark_sharding "
-        "mark_sharding_with_gradients set_global_mesh",
+        "ShardingSpec clear_sharding disable_manual_sharding enable_manual_sharding "
+        "get_global_mesh mark_sharding_with_gradients set_global_mesh",
     ),
+    **same(f"{_FORMS}.meshes", "HybridMesh Mesh ShardingType get_1d_mesh"),
     **same(
-        "xla_dynamo.torch_xla.forms.spmd",
-        "XLAShardedTensor apply_xla_patch_to_nn_linear shard_as unwrap_sharded_tensor "
-        "wrap_as_sharded_tensor wrap_if_sharded",
-    ),
-    **missing("checkpoints know the shards: xla_dynamo.distributed_checkpoint", "XLAShard"),
-    **different("A type for annotations.", "xla_dynamo.torch_xla.forms.spmd", "PartitionSpec"),
-    **missing("linear layers keep their dimensions here", "EinsumLinear XLAPatchedLinear"),
-    **missing(
-        "use mark_sharding, or shard_map for functions of shards",
-        "ShardingType annotate_custom_sharding apply_backward_optimization_barrier "
+        f"{_FORMS}.spmd",
+        "EinsumLinear MarkShardingFunction XLAPatchedLinear annotate_custom_sharding "
+        "apply_backward_optimization_barrier apply_xla_patch_to_nn_linear mark_sharding shard_as "
+        "unwrap_sharded_tensor wrap_as_sharded_tensor wrap_if_sharded "
         "xla_patched_nn_linear_forward",
     ),
+    **same(_SHARDED, "XLAShard"),
+    **different(
+        "Tensors with a mark are its instances; it is no class of their own, nor a DTensor.",
+        _SHARDED,
+        "XLAShardedTensor",
+    ),
+    **different("A type for annotations.", f"{_FORMS}.spmd", "PartitionSpec"),
+    **missing("the operator is xla::mark_sharding here", "aot_mark_sharding_fake"),
 }
 _BY_DTENSOR: Names = {
-    **same(_SPMD, "xla_distribute_module xla_distribute_tensor"),
-    **other(convert_to_xla_mesh="xla_dynamo.spmd:mesh_from_device_mesh"),
-    **other(convert_to_xla_partition_spec="xla_dynamo.spmd:convert_placements_to_partition_spec"),
-    **same("xla_dynamo.spmd", "auto_policy"),
-    **missing("it is inside of PyTorch/XLA's wrapper", "with_xla"),
+    **same(_SPMD, "auto_policy xla_distribute_module"),
+    **same(
+        f"{_FORMS}.spmd",
+        "convert_to_xla_mesh convert_to_xla_partition_spec xla_distribute_tensor",
+    ),
+    **same(f"{_FORMS}.spmd", "with_xla"),
 }
 _PICTURES: Names = same(_SPMD, "visualize_sharding visualize_tensor_sharding")
 
@@ -65,14 +69,14 @@ TABLES: dict[str, Names] = {
     ),
     "torch_xla.distributed.spmd": {**_MARKS, **_BY_DTENSOR, **_PICTURES},
     "torch_xla.distributed.spmd.api": _BY_DTENSOR,
-    "torch_xla.distributed.spmd.debugging": _PICTURES,
+    "torch_xla.distributed.spmd.debugging": {
+        **_PICTURES,
+        **same(f"{_FORMS}.spmd", "RICH_ENABLED"),
+    },
     "torch_xla.distributed.spmd.xla_sharding": _MARKS,
     "torch_xla.distributed.spmd.xla_sharded_tensor": {
-        **same("xla_dynamo.torch_xla.forms.spmd", "XLAShardedTensor"),
-        **missing(
-            "checkpoints know the shards: xla_dynamo.distributed_checkpoint",
-            "XLAShard no_dispatch",
-        ),
+        **{name: _MARKS[name] for name in ("XLAShard", "XLAShardedTensor")},
+        **same(_SHARDED, "no_dispatch"),
     },
     "torch_xla.distributed.fsdp": {
         **same(_FSDP, "XlaFullyShardedDataParallel checkpoint_module"),
@@ -95,12 +99,11 @@ TABLES: dict[str, Names] = {
     ),
     "torch_xla.distributed.fsdp.utils": {
         **same(_FSDP, "checkpoint_module"),
-        **same("xla_dynamo.torch_xla.forms.spmd", "apply_xla_patch_to_nn_linear"),
+        **same(f"{_FORMS}.spmd", "XLAPatchedLinear apply_xla_patch_to_nn_linear"),
         **same(
             _PARTS,
             "BucketizedReduceScatter DummyReduceScatter dummy_all_gather dummy_all_reduce",
         ),
-        **missing("linear layers keep their dimensions here", "XLAPatchedLinear"),
     },
     "torch_xla.distributed.fsdp.wrap": {
         **different(
