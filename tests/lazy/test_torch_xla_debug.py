@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import xla_dynamo
+from tests.fresh_process import run
 from xla_dynamo.errors import XlaDynamoError
 from xla_dynamo.torch_xla.forms import (
     frame_reports,
@@ -16,6 +17,7 @@ from xla_dynamo.torch_xla.forms import (
     profiler,
     saved_models,
     surroundings,
+    utilities,
 )
 
 REPORT = """text of something else
@@ -108,8 +110,8 @@ def test_tensors_are_compared():
 
 
 def test_runs_are_compared(tmp_path, monkeypatch):
-    for run, last in (("a", 2.0), ("b", 3.0)):
-        model_comparison.configure(tmp_path / run)
+    for folder, last in (("a", 2.0), ("b", 3.0)):
+        model_comparison.configure(tmp_path / folder)
         x = torch.ones(2, device="xla")
         assert model_comparison.save("x", x) is x
         model_comparison.save("x", x * last)
@@ -210,3 +212,46 @@ def test_functions_as_modules():
     if not saved_models.has_tf_package():
         with pytest.raises(ModuleNotFoundError, match="tensorflow"):
             saved_models.load_save_model_and_inference("nowhere", (torch.ones(1),))
+
+
+def test_metrics_are_written_to_a_summary():
+    written = {}
+
+    class Writer:
+        def add_scalar(self, name, value, step):
+            written[name, step] = value
+
+    xla_dynamo.metrics.clear_all()
+    torch.tensor([3, 0], device="xla").nonzero()
+    utilities.write_to_summary(Writer(), 4, {"loss": 0.5}, write_xla_metrics=True)
+    assert written["loss", 4] == 0.5
+    assert written["aten::nonzero__Value", 4] == written["aten_ops_sum", 4] == 1
+    assert written["TransferToDeviceTime__TotalSamples", 4] == 1
+
+
+IN_A_PROCESS = """
+import sys, unittest
+from xla_dynamo.torch_xla.forms.utilities import mp_test
+
+@mp_test
+def ends(code):
+    sys.exit(code)
+
+class Case(unittest.TestCase):
+    @mp_test
+    def runTest(self):
+        self.assertEqual(2, self.expected)
+
+case = Case()
+case.expected = 2
+case.runTest()
+case.expected = 3
+try:
+    case.runTest()
+except AssertionError as error:
+    print(ends(0), ends(3), error)
+"""
+
+
+def test_a_test_in_a_process_of_its_own():
+    assert run(IN_A_PROCESS).stdout == "0 3 the process of the test ended with the code 1\n"

@@ -5,6 +5,7 @@ import threading
 import time
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -333,3 +334,19 @@ def test_states_of_devices():
     assert torch.equal(torch.rand(3, device="xla").cpu(), first)
     with pytest.raises(RuntimeError, match="one type"):
         recomputation.get_device_states(x, torch.ones(1, device="meta"))
+
+
+def test_dlpack(torch_xla_installed):
+    import torch_xla.utils.dlpack as xdlpack
+
+    x = torch.arange(6.0).view(2, 3).to("xla")
+    capsule = xdlpack.to_dlpack(x)
+    x += 1
+    y = xdlpack.from_dlpack(capsule)
+    assert y.device == x.device
+    assert (y + 1).tolist() == x.tolist()
+    given = np.ones((2, 2), np.float32)
+    z = xdlpack.from_dlpack(given)
+    z *= 3
+    assert z.tolist() == [[3, 3]] * 2
+    assert given.tolist() == [[1, 1]] * 2

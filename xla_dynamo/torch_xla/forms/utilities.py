@@ -1,6 +1,9 @@
 """Names of `torch_xla.test`, and of spawned processes."""
 
+import functools
+import multiprocessing
 import time
+import unittest
 from collections.abc import Callable
 from typing import Any
 
@@ -8,11 +11,33 @@ import torch
 from torch import nn
 
 import xla_dynamo
+from xla_dynamo.torch_xla.forms.metrics_comparison import parse_metrics_report
 
 
 def now(format: str = "%H:%M:%S") -> str:
     """The time of day, as `time.strftime` writes it."""
     return time.strftime(format)
+
+
+def mp_test(func: Callable[..., Any]) -> Callable[..., int | None]:
+    """Run a test, as a method of a `unittest.TestCase`, in a process that is forked for it.
+
+    Nothing may have been computed before, since a forked process cannot compute then.
+
+    Returns:
+        The test, which fails if the process does, and returns the process's exit code.
+    """
+
+    @functools.wraps(func)
+    def run(*args: Any, **kwargs: Any) -> int | None:
+        process = multiprocessing.get_context("fork").Process(target=func, args=args, kwargs=kwargs)
+        process.start()
+        process.join()
+        if process.exitcode and args and isinstance(args[0], unittest.TestCase):
+            raise AssertionError(f"the process of the test ended with the code {process.exitcode}")
+        return process.exitcode
+
+    return run
 
 
 def print_training_update(
@@ -78,13 +103,22 @@ def write_to_summary(
     dict_to_write: dict[str, float] | None = None,
     write_xla_metrics: bool = False,
 ) -> None:
-    """Write numbers, and counters of compilations if they are asked for, if there is a writer."""
+    """Write numbers, if there is a writer.
+
+    Args:
+        summary_writer: the writer, as TensorBoard's, or None.
+        global_step: the step that they belong to.
+        dict_to_write: the numbers by their names.
+        write_xla_metrics: whether to write those of the report of metrics, too, and how often
+            torch ran an operator, as "aten_ops_sum".
+    """
     if summary_writer is None:
         return
     told = dict(dict_to_write or {})
     if write_xla_metrics:
-        metrics = xla_dynamo.metrics
-        told |= {name: metrics.counter_value(name) for name in metrics.counter_names()}
+        counted = parse_metrics_report(xla_dynamo.metrics.metrics_report())
+        told |= counted
+        told["aten_ops_sum"] = sum(n for name, n in counted.items() if name.startswith("aten::"))
     for name, value in told.items():
         summary_writer.add_scalar(name, value, global_step)
 

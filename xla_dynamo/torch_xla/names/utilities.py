@@ -1,6 +1,6 @@
 """`utils` and `test`."""
 
-from xla_dynamo.torch_xla.names.entries import Names, different, missing, same
+from xla_dynamo.torch_xla.names.entries import Names, different, same
 
 _FORMS = "xla_dynamo.torch_xla.forms.utilities"
 
@@ -49,7 +49,7 @@ TABLES: dict[str, Names] = {
     ),
     "torch_xla.utils.dlpack": {
         **same("xla_dynamo", "to_dlpack"),
-        **same("torch.utils.dlpack", "from_dlpack"),
+        **different("The elements are copied.", "xla_dynamo.torch_xla.forms.dlpack", "from_dlpack"),
     },
     "torch_xla.utils.gcsfs": same(
         "xla_dynamo.torch_xla.forms.files",
@@ -71,9 +71,8 @@ TABLES: dict[str, Names] = {
     "torch_xla.test.test_utils": {
         **same(
             _FORMS,
-            "close_summary_writer get_summary_writer now print_test_update print_training_update "
-            "write_to_summary",
+            "close_summary_writer get_summary_writer mp_test now print_test_update "
+            "print_training_update write_to_summary",
         ),
-        **missing("it runs PyTorch/XLA's own tests", "mp_test"),
     },
 }
