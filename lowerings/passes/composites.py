@@ -185,7 +185,8 @@ def _decomposition(
         ir.StringAttr(op.attributes["sym_name"]).value
         for op in module.regions[0].blocks[0].operations
     }
-    candidates = (f"{name}.impl" + (f"_{i}" if i else "") for i in itertools.count())
+    numbered = (f"{name}.impl_{i}" for i in itertools.count())
+    candidates = itertools.chain([f"{name}.impl"], numbered)
     chosen = next(n for n in candidates if n not in names)
     with ir.InsertionPoint(module.regions[0].blocks[0]), ir.Location.unknown():
         function = func.FuncOp(chosen, ([a.type for a in arguments], []), visibility="private")

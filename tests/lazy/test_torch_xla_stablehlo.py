@@ -282,3 +282,18 @@ def exports_model():
             return torch.ops.aten.slice.Tensor(x, 0, 0, 9223372036854775807) + 1
 
     return Model()
+
+
+def test_custom_calls_have_the_names_of_overloads():
+    library = torch.library.Library("bundles", "DEF")
+    library.define("doubled(Tensor x) -> Tensor")
+    torch.library.register_fake("bundles::doubled", torch.empty_like, lib=library)
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return torch.ops.bundles.doubled(x.sin())
+
+    options = StableHLOExportOptions()
+    options.custom_ops_allowed_in_graph.add("bundles")
+    text = stablehlo.exported_program_to_stablehlo(export(Model(), X), options)
+    assert "stablehlo.custom_call @bundles.doubled.default(" in text.get_stablehlo_text()

@@ -5,7 +5,7 @@ Nothing here imports torch.
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from jax.extend import mlir
@@ -128,9 +128,25 @@ def refined(module: ir.Module, shapes: Sequence[Sequence[int]]) -> ir.Module:
         return ir.Module.parse(bytecode)
 
 
-def returning(artifact: bytes, results: Sequence[int]) -> bytes:
-    """The artifact of a program with some of another one's results, by number, in an order."""
+def returning(
+    artifact: bytes, results: Sequence[int], default_overloads: Collection[str] = ()
+) -> bytes:
+    """The artifact of a program with some of another one's results, by number, in an order.
+
+    Custom calls of "namespace.operator", of these namespaces, become those of
+    "namespace.operator.default".
+    """
     module = module_of(artifact)
+
+    def name_overload(op: ir.Operation) -> ir.WalkResult:
+        if op.name == "stablehlo.custom_call":
+            target = ir.StringAttr(op.attributes["call_target_name"]).value
+            if target.count(".") == 1 and target.partition(".")[0] in default_overloads:
+                op.attributes["call_target_name"] = ir.StringAttr.get(f"{target}.default")
+        return ir.WalkResult.ADVANCE
+
+    with module.context:
+        module.operation.walk(name_overload)
     main = _main(module)
     *_, last = main.entry_block.operations
     kept = [last.operands[number] for number in results]

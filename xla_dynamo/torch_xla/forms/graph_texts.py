@@ -93,14 +93,11 @@ class _Lines:
         further = placeholders[len(graph.values) :]
         self._numbers = further[0] if further and _is_of_numbers(graph) else None
         for node in nodes:
-            if node.op == "placeholder" and node is not self._numbers:
-                where = "device=xla:0"
-                self._names[node] = self._add("xla::device_data", _shape(node), [], [where])
-            elif node.op == "call_function":
+            if node.op == "call_function":
                 self._call(node)
         outputs: Any = graph.gm.graph.output_node().args[0]
         for number, node in enumerate(outputs):
-            name = self._names[node]
+            name = self._name_of(node)
             line = self.lines[int(name[1:].partition(".")[0])]
             line.attributes.append(f"ROOT={number}")
 
@@ -108,20 +105,27 @@ class _Lines:
         self.lines.append(_Line(name, shape, operands, attributes))
         return f"%{len(self.lines) - 1}"
 
+    def _name_of(self, node: Node) -> str:
+        """The line of a node; of an input it is written when the input is first read."""
+        if node not in self._names:
+            where = ["device=xla:0"]
+            self._names[node] = self._add("xla::device_data", _shape(node), [], where)
+        return self._names[node]
+
     def _call(self, node: Node) -> None:
         source = node.args[0] if node.args else None
         number = self._number(node)
         if number is not None:
             self._names[node] = self._add("prim::Constant", _shape(node), [], [f"value={number}"])
         elif isinstance(source, torch.fx.Node) and node.name.startswith("getitem"):
-            self._names[node] = f"{self._names[source]}.{node.args[1]}"
+            self._names[node] = f"{self._name_of(source)}.{node.args[1]}"
         elif isinstance(source, torch.fx.Node) and _copies_a_result(node):
-            self._names[node] = self._names[source]
+            self._names[node] = self._name_of(source)
         elif isinstance(node.target, OpOverload):
             self._operator(node, node.target)
         else:  # of random numbers, with a key and an operator
             op, *rest = node.args[1:]
-            operands = [self._names[n] for n in _nodes((source, rest, node.kwargs))]
+            operands = [self._name_of(n) for n in _nodes((source, rest, node.kwargs))]
             name = schema(op).name if isinstance(op, OpOverload) else str(node.target)
             self._names[node] = self._add(name, _shape(node), operands, [f"args={rest}"])
 
@@ -136,17 +140,17 @@ class _Lines:
         attributes: list[str] = []
         arguments = schema(op).arguments
         given = {a.name: value for a, value in zip(arguments, node.args, strict=False)}
-        for argument in arguments:
+        for argument in reversed(arguments):  # numbers come first, as PyTorch/XLA writes them
             value = {**given, **node.kwargs}.get(argument.name)
             if value is None:
                 continue
             if nodes := list(_nodes(value)):
-                operands += [self._names[n] for n in nodes]
+                operands[:0] = [self._name_of(n) for n in nodes]
             elif str(argument.type) in ("Tensor", "number") and not isinstance(value, list):
                 told = _shape_of((), torch.tensor(value).dtype)
-                operands.append(self._add("prim::Constant", told, [], [f"value={value}"]))
+                operands.insert(0, self._add("prim::Constant", told, [], [f"value={value}"]))
             else:
-                attributes.append(f"{argument.name}={value}")
+                attributes.insert(0, f"{argument.name}={value}")
         place = _location(node)
         attributes += [f"location={place}"] if place else []
         self._names[node] = self._add(schema(op).name, _shape(node), operands, attributes)

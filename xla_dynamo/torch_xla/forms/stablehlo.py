@@ -47,7 +47,8 @@ class StableHLOExportOptions:
         save_weights: whether a folder has the weights.
         inline_all_constant: not read: numbers of the program are constants in it.
         export_weights: whether the bundle has the weights.
-        custom_ops_allowed_in_graph: namespaces of operators that become custom calls.
+        custom_ops_allowed_in_graph: namespaces of operators that become custom calls, of the target
+            "namespace.operator.overload".
         export_node_metadata: whether operations have the metadata of the program's nodes as the
             names of their locations, which the text then shows.
         platform, matmul_precision: as of `xla_dynamo.stablehlo.StableHLOExportOptions`.
@@ -237,7 +238,9 @@ def _bundle_of(
             "torch.tensor of it, or use xla_dynamo.stablehlo"
         )
     results = [leaf.result for leaf in signature.outputs if leaf.result is not None]
-    artifact = returning(made.get_stablehlo_bytecode(), results)
+    artifact = returning(
+        made.get_stablehlo_bytecode(), results, options.custom_ops_allowed_in_graph
+    )
     weights: dict[str, Any] = {}
     constants: list[np.ndarray] = []
     locations = []
