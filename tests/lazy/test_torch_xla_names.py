@@ -1,6 +1,7 @@
 """What stands for PyTorch/XLA's names is there, and what does not says what to do."""
 
 import importlib
+import runpy
 import sys
 import types
 
@@ -76,3 +77,11 @@ def test_nothing_is_installed_by_an_import():
 
 def test_the_page():
     assert torch_xla_names.PAGE.read_text() == torch_xla_names.page(), "run `make docs`"
+
+
+def test_a_module_with_a_command_runs_as_one(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["consolidate_sharded_ckpts", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("torch_xla.distributed.fsdp.consolidate_sharded_ckpts", None, "__main__")
+    assert not ended.value.code
+    assert "--ckpt_prefix" in capsys.readouterr().out

@@ -85,8 +85,8 @@ TABLES: dict[str, Names] = {
     "torch_xla.distributed.fsdp.consolidate_sharded_ckpts": same(
         f"{_FSDP}.consolidate_sharded_ckpts", "main"
     ),
-    "torch_xla.distributed.fsdp.xla_flatten_params_wrapper": missing(
-        "give XlaFullyShardedDataParallel flatten_parameters=True",
+    "torch_xla.distributed.fsdp.xla_flatten_params_wrapper": same(
+        f"{_FORMS}.flat_parameters",
         "FlatParameter FlatTypes ParamGroups State XlaFlattenParamsWrapper replace_by_prefix_",
     ),
     "torch_xla.distributed.fsdp.xla_fully_sharded_data_parallel": {
