@@ -58,6 +58,9 @@ def test_trees_are_visited_once_and_rewritten():
     data, found = tree(), []
     values.for_each_instance(data, lambda v: type(v) is int, found.append)
     assert sorted(found) == [1, 2, 3, 4, 5]  # 3 is one object, found once
+    again = []
+    values.for_each_instance_rewrite(data, lambda v: type(v) is int, again.append)
+    assert again == found
     new = values.for_each_instance_rewrite(data, lambda v: type(v) is int, lambda v: -v)
     assert new["a"] == [-1, (-2, Pair(-3, "b"))]
     assert new["c"] == {-4}

@@ -231,7 +231,8 @@ def for_each_instance_rewrite(
         if isinstance(one, dict):
             new = keep(one, _emptied(one))
             for key, part in one.items():
-                new[copy_of(key)] = copy_of(part)
+                new_key = copy_of(key)  # before its value, as `for_each_instance` does
+                new[new_key] = copy_of(part)
             return new
         if isinstance(one, set):
             new = keep(one, set())
