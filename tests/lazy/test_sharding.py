@@ -352,3 +352,13 @@ def test_what_a_program_made_is_shown(capsys):
         ["CPU", "0", "CPU", "1", "CPU", "2", "CPU", "3"],
         ["CPU", "4", "CPU", "5", "CPU", "6", "CPU", "7"],
     ]
+
+
+def test_what_is_marked_in_a_compiled_region_alone_stays_sharded():
+    x = on_device(16, 8).requires_grad_()
+    mark = torch.compile(spmd.mark_sharding_with_gradients, backend="openxla", fullgraph=True)
+    marked = mark(x, WIDE, ("data", "model"))
+    assert axes(marked) == (("data",), ("model",))
+    torch.testing.assert_close(marked.sum().cpu(), x.cpu().sum())
+    (found,) = torch.autograd.grad((marked * 2).sum(), x)
+    torch.testing.assert_close(found.cpu(), torch.full((16, 8), 2.0))

@@ -9,7 +9,7 @@ from xla_dynamo.lazy.contents import Value, cell_of, geometry_of, new_tensor, sh
 from xla_dynamo.lazy.execution import compute, left_pending, running, tensors_behind
 from xla_dynamo.lazy.sharding import computed, gather, is_here, mark, put_shards, shard_of
 from xla_dynamo.runtime import marks, metrics
-from xla_dynamo.runtime.jaxlib_private import Buffer
+from xla_dynamo.runtime.jaxlib_private import Buffer, sharding_of
 from xla_dynamo.runtime.mesh import Sharding
 
 
@@ -71,6 +71,8 @@ class LazyTensors:
 
     def over(self, buffer: Buffer, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
         """A tensor of the device with these contents."""
+        if not marks.were_ever_there() and sharding_of(buffer) is not None:
+            marks.expect()  # the compiled region had some, and what reads its result is divided
         dtype = getattr(torch, str(buffer.dtype))
         return new_tensor(Value((dtype, torch.Size(size), tuple(stride), 0), buffer))
 
