@@ -1,6 +1,6 @@
 """`core.xla_builder` and `core.xla_op_registry`, and texts of graphs."""
 
-from xla_dynamo.torch_xla.names.entries import Names, different, missing, other, same
+from xla_dynamo.torch_xla.names.entries import Names, different, other, same
 
 _STABLEHLO = "xla_dynamo.torch_xla.forms.stablehlo"
 _BUILDER, _TEXTS = "xla_dynamo.xla_builder", "xla_dynamo.torch_xla.forms.graph_texts"
@@ -48,9 +48,8 @@ TABLES: dict[str, Names] = {
             "xla_dynamo.torch_xla.forms.exports",
             "process_exported_program_with_symbolic_input",
         ),
-        **missing(
-            "it prepares a program for PyTorch/XLA's lowering; ours takes dynamic sizes as they "
-            "are: export the program",
+        **same(
+            "xla_dynamo.torch_xla.forms.dynamic_passes",
             "decompose_dynamic_native_group_norm decompose_dynamic_native_layer_norm "
             "decompose_dynamic_shape_select decompose_split_with_sizes dynamic_unsqueeze_to_view "
             "flatten_embedding_indices_tensor native_group_norm_impl native_group_norm_pattern "
