@@ -11,7 +11,14 @@ from torch import nn
 
 import xla_dynamo
 from xla_dynamo.errors import OptionError
-from xla_dynamo.torch_xla.forms import amp, data_parallel, deprecation, loaders, plugins
+from xla_dynamo.torch_xla.forms import (
+    amp,
+    data_parallel,
+    deprecation,
+    loaders,
+    multiprocess,
+    plugins,
+)
 from xla_dynamo.torch_xla.forms import sharded_parameters as parts
 from xla_dynamo.torch_xla.forms.tree_functions import pytreeify
 from xla_dynamo.torch_xla.forms.zero_redundancy_optimizer import ZeroRedundancyOptimizer
@@ -263,3 +270,10 @@ def test_steps_are_skipped_by_a_tensor(name, options):
     torch.testing.assert_close(ours.weight.cpu(), right.weight)
     with pytest.raises(ValueError, match="0-d"):
         skipping.step(found_inf=torch.ones(1, device="xla"))
+
+
+def test_results_of_processes_are_returned():
+    assert multiprocess.run_multiprocess(dict, [("a", 1)], b=2) == {0: {"a": 1, "b": 2}}
+    calls = []
+    multiprocess.spawn_threads(lambda *given: calls.append(given), (3, 4))
+    assert calls == [(0, 3, 4)]

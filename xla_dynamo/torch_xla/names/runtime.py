@@ -15,7 +15,7 @@ TABLES: dict[str, Names] = {
     "torch_xla._internal": {},
     "torch_xla._internal.pjrt": {
         **same("xla_dynamo", "spawn"),
-        **missing("use torch_xla.launch", "run_multiprocess spawn_threads"),
+        **same(f"{_FORMS}.multiprocess", "run_multiprocess spawn_threads"),
         **missing(
             "processes are prepared by torch_xla.launch, or by a launcher's environment",
             "initialize_multiprocess initialize_singleprocess",
