@@ -10,6 +10,7 @@ import torch
 import xla_dynamo
 from tests.fresh_process import run
 from xla_dynamo.errors import XlaDynamoError
+from xla_dynamo.lazy import steps
 from xla_dynamo.torch_xla.forms import (
     frame_reports,
     metrics_comparison,
@@ -195,14 +196,28 @@ def test_one_profile_at_a_time(tmp_path):
 
 def test_a_traced_step_ends_with_a_sync():
     xla_dynamo.metrics.clear_all()
-    profiler.set_tracer_marked_step(False)
+    steps.set_tracer_marked_step(False)
     with profiler.StepTrace("step", step_num=1):
         x = torch.ones(3, device="xla") + 1
     assert xla_dynamo.metrics.counter_value("MarkStep") == 1
-    assert profiler.get_tracer_marked_step()
+    assert steps.get_tracer_marked_step()
     with pytest.raises(ZeroDivisionError), profiler.StepTrace("step", step_num=2):
         x / (1 // 0)
     assert xla_dynamo.metrics.counter_value("MarkStep") == 1
+    assert not steps.get_tracer_marked_step()
+
+
+def test_loaders_end_no_step_that_a_trace_has_ended():
+    xla_dynamo.metrics.clear_all()
+    for batch in xla_dynamo.MpDeviceLoader([torch.ones(2)] * 3, "xla"):
+        with profiler.StepTrace("step", step_num=1):
+            x = batch + 1
+    assert xla_dynamo.metrics.counter_value("MarkStep") == 3
+    assert not steps.get_tracer_marked_step()
+    for batch in xla_dynamo.MpDeviceLoader([torch.ones(2)] * 3, "xla"):
+        x += batch
+    assert xla_dynamo.metrics.counter_value("MarkStep") == 6
+    assert x.tolist() == [5, 5]
 
 
 def test_functions_as_modules():

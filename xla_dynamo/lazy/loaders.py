@@ -73,9 +73,9 @@ class MpDeviceLoader:
         try:
             for number, batch in enumerate(upload):
                 if number and number % self._batches == 0:
-                    steps.sync()
+                    steps.end_for_loader()
                 yield batch
-            steps.sync()
+            steps.end_for_loader()
         finally:
             upload.stop()
 

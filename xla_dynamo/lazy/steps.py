@@ -17,6 +17,7 @@ from xla_dynamo.lazy import contents, execution, memory, modes
 from xla_dynamo.lazy.placeholders import Placeholder
 from xla_dynamo.lazy.step_closures import run_closures
 from xla_dynamo.metrics import save_metrics
+from xla_dynamo.process_state import kept
 from xla_dynamo.runtime import metrics
 
 
@@ -39,6 +40,32 @@ def sync(wait: bool = True) -> None:
 
 
 mark_step = sync
+
+
+class _Tracer:
+    def __init__(self) -> None:
+        self.marked_step = False
+
+
+_tracer = kept(_Tracer)
+
+
+def set_tracer_marked_step(value: bool) -> None:
+    """Note that a profiler's step ends with `sync()`: a loader then does not end it again."""
+    _tracer.marked_step = value
+
+
+def get_tracer_marked_step() -> bool:
+    """Whether a profiler's step has ended the step, or will, for which a loader would wait."""
+    return _tracer.marked_step
+
+
+def end_for_loader() -> None:
+    """End a step before the next batch, unless a profiler's step has ended it."""
+    if _tracer.marked_step:
+        _tracer.marked_step = False
+    else:
+        sync()
 
 
 def _end() -> None:

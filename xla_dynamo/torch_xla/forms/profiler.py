@@ -15,17 +15,9 @@ import torch
 
 import xla_dynamo
 from xla_dynamo.errors import XlaDynamoError
-from xla_dynamo.process_state import kept
+from xla_dynamo.lazy.steps import set_tracer_marked_step
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-class _Steps:
-    def __init__(self) -> None:
-        self.are_marked_by_tracer = False
-
-
-_steps = kept(_Steps)
 
 
 class ProfilerServer:
@@ -152,19 +144,6 @@ def trace_detached(*args: Any, **kwargs: Any) -> None:
     threading.Thread(target=trace, args=args, kwargs=kwargs).start()
 
 
-def set_tracer_marked_step(value: bool) -> None:
-    """Note whether a `StepTrace` ended the step; it does so itself.
-
-    No loader asks: where it ends the step once more, nothing is left to compute.
-    """
-    _steps.are_marked_by_tracer = value
-
-
-def get_tracer_marked_step() -> bool:
-    """Whether a `StepTrace` ended the step since somebody noted that none did."""
-    return _steps.are_marked_by_tracer
-
-
 def start_trace(log_dir: str | os.PathLike[str]) -> None:
     """Begin to record what XLA executes, for XProf or TensorBoard.
 
@@ -227,6 +206,8 @@ class StepTrace(Trace):
         try:
             if error[0] is None:
                 xla_dynamo.sync()
+            else:
+                set_tracer_marked_step(False)
         finally:
             super().__exit__(*error)
 

@@ -17,9 +17,9 @@ TABLES: dict[str, Names] = {
     "torch_xla.debug.profiler": {
         **same(
             _PROFILER,
-            "StepTrace Trace get_tracer_marked_step set_tracer_marked_step start_server "
-            "start_trace stop_trace trace_me",
+            "StepTrace Trace start_server start_trace stop_trace trace_me",
         ),
+        **same("xla_dynamo.lazy.steps", "get_tracer_marked_step set_tracer_marked_step"),
         **different(
             "Profiles of other processes need the package xprof.",
             _PROFILER,
