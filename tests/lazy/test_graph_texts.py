@@ -10,10 +10,15 @@ import torch
 
 import xla_dynamo
 from xla_dynamo.errors import ExecutionError
-from xla_dynamo.lazy.placeholders import create_placeholder_tensor
+from xla_dynamo.lazy.placeholders import create_placeholder_tensor, is_placeholder
 from xla_dynamo.torch_xla.forms import graph_texts
 from xla_dynamo.torch_xla.forms.lowering_context import LoweringContext
-from xla_dynamo.xla_builder import call_jax, computation_from_module_proto, get_computation_hlo
+from xla_dynamo.xla_builder import (
+    call_jax,
+    computation_from_module_proto,
+    create_builder,
+    get_computation_hlo,
+)
 
 
 def executions():
@@ -78,8 +83,11 @@ def test_dot_has_an_edge_for_each_operand(pair):
     assert text.count(" -> ") == nodes - 1  # each line has one reader but the last
 
 
-def test_stablehlo_and_hlo(pair):
+def test_stablehlo_and_hlo(pair, monkeypatch):
     result, _ = pair
+    monkeypatch.setenv("XLA_HLO_DEBUG", "1")
+    assert "test_graph_texts.py" in graph_texts.get_stablehlo([result])
+    monkeypatch.delenv("XLA_HLO_DEBUG")
     text = graph_texts.get_stablehlo([result])
     assert "stablehlo.dot_general" in text
     assert "-> tensor<3x5xf32>" in text
@@ -211,10 +219,21 @@ def test_placeholders():
     xla_dynamo.device()
     given = create_placeholder_tensor((2, 3), torch.bfloat16)
     assert (given.shape, given.dtype, given.device.type) == ((2, 3), torch.bfloat16, "xla")
+    assert is_placeholder(given)
     made = given @ given.t() + 1
+    assert not is_placeholder(made)
     text = graph_texts.get_stablehlo([made])
     assert "%arg0: tensor<2x3xbf16>" in text
     assert "dot_general" in text
     for tensor in (made, given):
         with pytest.raises(ExecutionError, match=r"placeholder of shape \(2, 3\)"):
             tensor.cpu()
+
+
+def test_computations_by_functions_of_the_extension():
+    builder = create_builder("low")
+    x = graph_texts.op_param(builder, 0, {"type": "f32", "sizes": (2,)})
+    doubled = graph_texts.op_create(builder, "Add", (x, x), {})
+    computation = graph_texts.op_build("low", doubled)
+    (found,) = graph_texts.user_computation("xla::low", [torch.ones(2)], computation)
+    torch.testing.assert_close(found, torch.full((2,), 2.0))

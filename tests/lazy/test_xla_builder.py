@@ -25,6 +25,7 @@ from xla_dynamo.xla_builder import (
     tensor_shape,
     xla_computation_as_func,
 )
+from xla_dynamo.xla_builder.callables import number_of_known_forms
 from xla_dynamo.xla_builder.op_registry import register
 from xla_dynamo.xla_builder.shapes import TORCH_DTYPES
 
@@ -202,6 +203,14 @@ def test_functions_of_jax(compiles):
     assert found["nothing"] is None
     found["sines"].sum().backward()
     torch.testing.assert_close(a.grad.cpu(), torch.cos(x) * 3)
+
+
+def test_functions_of_jax_are_traced_once_for_a_form():
+    x = torch.ones(4, device=xla_dynamo.device())
+    before = number_of_known_forms()
+    for given, scale in ((x, 2), (x + 1, 2), (x, 3), (torch.ones(5, device="xla"), 3), (x, 3)):
+        call_jax(sines, (given, {"x": given}), {"scale": scale})
+    assert number_of_known_forms() == before + 3
 
 
 def test_functions_of_jax_that_make_arrays():

@@ -103,6 +103,10 @@ class FlatFunction:
             return array
         raise TypeError(f"{self.name} returns a {type(x).__name__}, which is no array")
 
+    def number_of_forms(self) -> int:
+        """For how many dtypes and shapes of its arguments the function was traced."""
+        return len(self._trees)
+
     def tree_of_results(self, kinds: Sequence[tuple[str, tuple[int, ...]]]) -> Any:
         """JAX's structure of the results for arguments of these dtypes, by name, and shapes.
 

@@ -183,7 +183,12 @@ class JaxCallable(CompiledCallableWithCache):
 
 # By a function, or what stands for it, by the arguments that are no tensors, and by their nesting.
 # They live as long as the process, since functions of JAX that graphs have do.
-_functions: dict[Any, FlatFunction] = {}
+KNOWN_FUNCTIONS: dict[Any, FlatFunction] = {}
+
+
+def number_of_known_forms() -> int:
+    """How many functions of JAX `call_jax` knows, each for so many forms of its arguments."""
+    return sum(function.number_of_forms() for function in KNOWN_FUNCTIONS.values())
 
 
 def call_jax(
@@ -259,7 +264,7 @@ def _key_of(
     kinds = tuple(map(type, constants))
     is_wide = jax.config.jax_enable_x64
     key = (override_hash or jax_func, constants, kinds, places, form, is_wide)
-    if key not in _functions:
+    if key not in KNOWN_FUNCTIONS:
 
         @functools.wraps(jax_func)
         def call(*arrays: Any) -> Any:
@@ -273,5 +278,5 @@ def _key_of(
             return made
 
         # What it makes itself has 32 bits, as JAX's users know it.
-        _functions[key] = register(call, is_narrow=not is_wide)
-    return _functions[key].key
+        KNOWN_FUNCTIONS[key] = register(call, is_narrow=not is_wide)
+    return KNOWN_FUNCTIONS[key].key

@@ -15,8 +15,10 @@ from xla_dynamo.lazy.contents import cell_of
 from xla_dynamo.lazy.pending_graphs import PendingGraph, pending_graph
 from xla_dynamo.stablehlo.modules import artifact_of, module_of
 from xla_dynamo.torch_private import OpOverload, schema
+from xla_dynamo.xla_builder.builder import Builder, Handle
 from xla_dynamo.xla_builder.computations import Computation, computation_of_module, module_bytes
-from xla_dynamo.xla_builder.shapes import type_name_of
+from xla_dynamo.xla_builder.op import mkop
+from xla_dynamo.xla_builder.shapes import Shape, type_name_of
 from xla_dynamo.xla_builder.user_computation import xla_computation_as_func
 
 Node: TypeAlias = torch.fx.Node
@@ -28,8 +30,11 @@ def get_stablehlo(tensors: Tensors | None = None) -> str:
 
     Args:
         tensors: the outputs; with None or none, all that is pending.
+
+    If the environment variable XLA_HLO_DEBUG is 1, operations have the user's lines as locations.
     """
-    return str(pending_graph(tensors or None).module)
+    module = pending_graph(tensors or None).module
+    return module.operation.get_asm(enable_debug_info=os.environ.get("XLA_HLO_DEBUG") == "1")
 
 
 def get_stablehlo_bytecode(tensors: Tensors | None = None) -> bytes:
@@ -289,3 +294,18 @@ def run_stablehlo(bytecode: bytes, args: Tensors) -> list[torch.Tensor]:
 def user_computation(opname: str, inputs: Tensors, computation: Computation) -> list[torch.Tensor]:
     """The results of a computation for tensors."""
     return xla_computation_as_func(computation, opname)(inputs)
+
+
+def op_create(builder: Builder, opname: str, operands: Sequence[Handle], args: Any) -> Handle:
+    """What `mkop` makes, without the `Op` around it."""
+    return mkop(opname, operands, **{**args, "builder": builder}).op
+
+
+def op_param(builder: Builder, param_no: int, shape: Any) -> Handle:
+    """What `mkparam` makes, without the `Op` around it."""
+    return builder.parameter(param_no, Shape(shape))
+
+
+def op_build(name: str, op: Handle) -> Computation:
+    """The computation that returns a value of a builder."""
+    return op.builder.build(name, op.value)

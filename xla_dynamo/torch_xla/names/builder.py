@@ -16,6 +16,10 @@ TABLES: dict[str, Names] = {
         ),
         **other(
             create_placeholder_tensor="xla_dynamo.lazy.placeholders:create_placeholder_tensor",
+            _JAX_TO_XLA_COMPUTATION_CACHE="xla_dynamo.xla_builder.callables:KNOWN_FUNCTIONS",
+            _jax_to_xla_computation_cache_elements=(
+                "xla_dynamo.xla_builder.callables:number_of_known_forms"
+            ),
             _PT_XLA_TYPE_MAP="xla_dynamo.xla_builder.shapes:TYPE_NAMES",
             _XLA_PT_TYPE_MAP="xla_dynamo.xla_builder.shapes:TORCH_DTYPES",
         ),
@@ -70,6 +74,9 @@ TABLES: dict[str, Names] = {
         _xla_computation_text=f"{_BUILDER}:get_computation_hlo",
         _xla_op_computation_from_module_proto=f"{_BUILDER}:computation_from_module_proto",
         _xla_op_create_builder=f"{_BUILDER}:create_builder",
+        _xla_op_create=f"{_TEXTS}:op_create",
+        _xla_op_param=f"{_TEXTS}:op_param",
+        _xla_op_build=f"{_TEXTS}:op_build",
         _xla_user_computation=f"{_TEXTS}:user_computation",
         lowering="torch_xla._XLAC.lowering",
     ),
