@@ -1,9 +1,12 @@
 """What scripts of PyTorch/XLA use beside its documented names: seeds, gradients, lines printed."""
 
+import gc
+
 import pytest
 import torch
 
 import xla_dynamo
+from xla_dynamo.torch_xla import modules
 from xla_dynamo.torch_xla.forms import launching, random_state, utilities, xla_model
 
 
@@ -57,3 +60,14 @@ def test_one_process_is_launched_here_with_one_device(monkeypatch):
     monkeypatch.setattr(xla_dynamo.runtime, "is_spmd", lambda: True)
     with pytest.raises(NotImplementedError, match="SPMD"):
         launching.launch(print)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_import_leaves_the_collection_of_garbage_as_it_was(enabled):
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with modules._nothing_collected():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()

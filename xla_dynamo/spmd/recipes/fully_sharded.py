@@ -58,9 +58,9 @@ class SpmdFullyShardedDataParallel(ModuleWrapper):
     def __init__(
         self,
         module: torch.nn.Module,
-        *,
         mesh: Mesh | None = None,
         shard_output: Callable[[Any, Mesh], Any] | None = None,
+        *,
         auto_wrap_policy: Callable[..., bool] | None = None,
         auto_wrapper_callable: Callable[..., torch.nn.Module] | None = None,
         extra_data_axis: str | None = None,
