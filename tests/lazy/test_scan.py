@@ -11,6 +11,8 @@ import xla_dynamo
 from xla_dynamo.torch_private import pytree
 from xla_dynamo.torch_xla.forms.scan import scan, split, tree_flatten_none
 from xla_dynamo.torch_xla.forms.scan_functions import Scan, value_and_grad_partitioned
+from xla_dynamo.torch_xla.forms.scan_rows import Builder, dynamic_slice, dynamic_update_slice
+from xla_dynamo.xla_builder import xla_computation_as_func
 
 WIDTH = 16
 
@@ -248,3 +250,20 @@ def test_forward_and_backward_of_a_row():
     init.grad = xs.grad = None
     results_and_gradients(lambda i, x: scan(lambda c, x: (c @ x, c @ x), i, x), init, xs)
     torch.testing.assert_close(found, (init.grad.cpu(), xs.grad.cpu()))
+
+
+def test_rows_in_computations():
+    """A row of a stack, doubled, in the place of another one."""
+    device = xla_dynamo.device()
+    stack, first, second = torch.randn(3, 2, 4), torch.tensor(0), torch.tensor(2)
+    builder = Builder("rows")
+    numbers = [builder.add_param(t.to(device)) for t in (stack, first, second)]
+    assert numbers == [0, 1, 2]
+    assert builder.num_params() == 3
+    rows, at, to = builder.params()
+    row = dynamic_slice(rows, at)
+    computation = dynamic_update_slice(rows, row + row, to).build("rows")
+    (found,) = xla_computation_as_func(computation)(list(builder.param_tensors()))
+    expected = stack.clone()
+    expected[2] = 2 * stack[0]
+    torch.testing.assert_close(found.cpu(), expected)

@@ -1,6 +1,6 @@
 """`experimental`: loops and checkpoints."""
 
-from xla_dynamo.torch_xla.names.entries import Names, different, missing, same
+from xla_dynamo.torch_xla.names.entries import Names, different, same
 
 _LOOPS = "xla_dynamo.torch_xla.forms.loops"
 
@@ -16,8 +16,8 @@ TABLES: dict[str, Names] = {
     "torch_xla.experimental.scan": {
         **same("xla_dynamo.torch_xla.forms.scan", "scan split tree_flatten_none"),
         **same("xla_dynamo.torch_xla.forms.scan_functions", "Scan value_and_grad_partitioned"),
-        **missing(
-            "it is inside of PyTorch/XLA's loop", "Builder dynamic_slice dynamic_update_slice"
+        **same(
+            "xla_dynamo.torch_xla.forms.scan_rows", "Builder dynamic_slice dynamic_update_slice"
         ),
     },
     "torch_xla.experimental.scan_layers": same(
