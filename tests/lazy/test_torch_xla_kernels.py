@@ -9,6 +9,7 @@ from jax.experimental import pallas as pl
 import xla_dynamo
 from xla_dynamo.spmd import HybridMesh, Mesh
 from xla_dynamo.torch_xla.forms import pure_functions
+from xla_dynamo.torch_xla.forms.profiler import Trace, trace_me
 from xla_dynamo.torch_xla.kernels import grouped_matmul, quantize
 from xla_dynamo.torch_xla.kernels.jax_functions import (
     convert_torch_dtype_to_jax,
@@ -301,3 +302,13 @@ def test_parameters_of_lowered_functions():
     assert inputs[1] is captured is others[1]
     assert inputs[2] is real[0]
     assert places == {2: 0, 0: 2}
+
+
+def test_names_for_the_profiler_do_not_keep_a_function_from_being_compiled():
+    @trace_me("all of it")
+    def f(x):
+        with Trace("inside"):
+            return x.sin()
+
+    x = torch.randn(3, device="xla")
+    torch.testing.assert_close(pure_functions.assume_pure(f)(x).cpu(), f(x).cpu())

@@ -15,6 +15,7 @@ TOLD = {
     "exported": "ended ['--flag']",
     "fake_mnist": "ended 6",
     "generation": "ended",
+    "kernels": "ended 3.0",
     "layers_as_a_loop": "ended",
     "profiled": "ended",
     "sharded": "ended",

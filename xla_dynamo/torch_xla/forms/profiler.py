@@ -16,6 +16,7 @@ import torch
 import xla_dynamo
 from xla_dynamo.errors import XlaDynamoError
 from xla_dynamo.lazy.steps import set_tracer_marked_step
+from xla_dynamo.torch_private import is_tracing_here
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -163,11 +164,11 @@ def stop_trace() -> None:
 
 
 class Trace(contextlib.ContextDecorator):
-    """A block that XProf and `torch.profiler` show under a name."""
+    """A block that XProf and `torch.profiler` show under a name; in compiled functions nothing."""
 
     def __init__(self, name: str, **kwargs: Any) -> None:
         """Take the name, and what else XProf shows beside it."""
-        self._inside = contextlib.ExitStack()
+        self._inside: contextlib.ExitStack | None = None
         self._name, self._others = name, kwargs
 
     def _entered(self) -> list[Any]:
@@ -177,12 +178,16 @@ class Trace(contextlib.ContextDecorator):
         ]
 
     def __enter__(self) -> "Trace":
-        for one in self._entered():
-            self._inside.enter_context(one)
+        if not is_tracing_here():
+            self._inside = contextlib.ExitStack()
+            for one in self._entered():
+                self._inside.enter_context(one)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._inside.__exit__(*error)
+        if self._inside is not None:
+            self._inside.__exit__(*error)
+            self._inside = None
 
 
 class StepTrace(Trace):
