@@ -46,8 +46,26 @@ def train_from_host_memory():
 
 
 def mesh_jobs():
-    """Both, in one job."""
-    return train_fully_sharded(), train_from_host_memory(), moved(), names()
+    """All of them, in one job; the last one changes what programs do from then on."""
+    shown = train_fully_sharded(), train_from_host_memory(), moved(), names()
+    return *shown, train_by_automatic_shardings()
+
+
+def train_by_automatic_shardings():
+    """Losses of a loop on the device that marks nothing, and whether a weight is sharded."""
+    runtime.use_spmd(auto=True)
+    spmd.set_global_mesh(spmd.get_1d_mesh("data"))  # no other is tried
+    model = new_model().to("xla")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for tokens, labels in batches(steps=3):
+        optimizer.zero_grad()
+        loss = loss_fn(model, tokens.to("xla"), labels.to("xla"))
+        loss.backward()
+        optimizer.step()
+        xla_dynamo.sync()
+        losses.append(loss.item())
+    return losses, any(spmd.sharding_of(model.head.weight).axes)
 
 
 def moved():
@@ -93,9 +111,11 @@ def shard_bytes(tensor):
 def check(processes, devices_each):
     alone, count = losses_alone(), processes * devices_each
     for rank, result in enumerate(results_of(mesh_jobs, processes, devices_each)):
-        (losses, shards, own, whole), from_host, (y, uneven), told = result
+        (losses, shards, own, whole), from_host, (y, uneven), told, (automatic, sharded) = result
         torch.testing.assert_close(torch.tensor(losses), alone, rtol=1e-4, atol=0)
         torch.testing.assert_close(torch.tensor(from_host), alone[:3], rtol=1e-4, atol=0)
+        torch.testing.assert_close(torch.tensor(automatic), alone[:3], rtol=1e-4, atol=0)
+        assert sharded
         assert set(shards) == {1.0}, "a device has its part of each parameter and state, no more"
         assert own == devices_each
         assert whole.shape == (64, 32)
