@@ -16,7 +16,7 @@ _HOW = (
 )
 _COUNTS = (
     "`make docs` writes this page from [the tables](../xla_dynamo/torch_xla/names): {there} names "
-    "of PyTorch/XLA 2.9 are there, {missing} are not.\n"
+    "of PyTorch/XLA 2.9 are there, {different} of them with a difference, and {missing} are not.\n"
 )
 
 
@@ -24,20 +24,29 @@ def page() -> str:
     """The page's text."""
     every = [entry for names in TABLES.values() for entry in names.values()]
     there = sum(bool(entry.target) for entry in every)
-    parts = [_TITLE, _HOW, _COUNTS.format(there=there, missing=len(every) - there)]
+    different = sum(bool(entry.target and entry.note) for entry in every)
+    parts = [
+        _TITLE,
+        _HOW,
+        _COUNTS.format(there=there, different=different, missing=len(every) - there),
+    ]
     parts += [_section(module, names) for module, names in sorted(TABLES.items()) if names]
     return "\n".join(parts)
 
 
 def _section(module: str, names: Mapping[str, Entry]) -> str:
     rows = [f"## {module}\n"]
-    if there := [_told(name, entry) for name, entry in sorted(names.items()) if entry.target]:
-        rows.append(f"There: {', '.join(there)}.\n")
-    reasons: dict[str, list[str]] = {}
+    plain = {name: e for name, e in sorted(names.items()) if e.target and not e.note}
+    if plain:
+        rows.append(f"There: {', '.join(_told(name, entry) for name, entry in plain.items())}.\n")
+    noted: dict[tuple[bool, str], list[str]] = {}
     for name, entry in sorted(names.items()):
-        if not entry.target:
-            reasons.setdefault(entry.note, []).append(f"`{name}`")
-    rows += [f"Not there: {', '.join(some)}: {reason}.\n" for reason, some in reasons.items()]
+        if entry.note:
+            told = _told(name, entry) if entry.target else f"`{name}`"
+            noted.setdefault((not entry.target, entry.note), []).append(told)
+    for (is_missing, note), some in sorted(noted.items(), key=lambda item: item[0][0]):
+        state = "Not there" if is_missing else "There, with a difference"
+        rows.append(f"{state}: {', '.join(some)}: {note.removesuffix('.')}.\n")
     return "\n".join(rows)
 
 
