@@ -83,7 +83,7 @@ def quantized_matmul(
         made = F.linear(x, w.to(x.dtype)) * scaler
         return made if zero_point is None else made - x.sum(-1, keepdim=True) * zero_point
     rows, scale = _quantized(x)
-    made = torch._int_mm(rows.reshape(-1, x.shape[-1]), w.t()) * scaler
+    made = torch.ops.aten._int_mm(rows.reshape(-1, x.shape[-1]), w.t()) * scaler
     made = made.reshape(*x.shape[:-1], -1)
     if zero_point is not None:
         made = made - rows.to(zero_point.dtype).sum(-1, keepdim=True) * zero_point
