@@ -1,7 +1,7 @@
 """Automatic shardings against recipes by hand, over eight devices of the CPU.
 
-`python -m bench.auto_sharding` compiles a training step with AdamW of a GPT-2 of four layers and of
-a ResNet-18 on small images, float32, runs three steps, and prints what each device holds as
+`python -m bench.auto_sharding` compiles a training step of a GPT-2 of four layers (AdamW) and of a
+ResNet-18 on small images (SGD with momentum), float32, runs three steps, and prints what each device holds as
 arguments and sends (`bench.collective_bytes`), and how far the losses are from eager's. Each row is
 a process of its own.
 """
@@ -35,7 +35,7 @@ def measure(model_name: str, way: str) -> dict[str, Any]:
     xla_dynamo.runtime.set_device_count(_DEVICES)
     torch.manual_seed(0)
     model, batch, loss = _gpt2() if model_name == "gpt2" else _resnet18()
-    wanted = _eager_losses(model, batch, loss)
+    wanted = _eager_losses(model_name, model, batch, loss)
     mesh = spmd.Mesh(range(_DEVICES), (_DEVICES,), ("data",))
     if way == "automatic":
         xla_dynamo.runtime.use_spmd(auto=True)
@@ -45,7 +45,7 @@ def measure(model_name: str, way: str) -> dict[str, Any]:
             recipes.data_parallel(model, mesh)
         else:
             model = recipes.SpmdFullyShardedDataParallel(model, mesh=mesh, axis="data")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = _optimizer(model_name, model)
     step = xla_dynamo.train_step(model, loss, optimizer)
     start = time.perf_counter()
     report = xla_dynamo.explain(step)(*batch)
@@ -60,13 +60,19 @@ def measure(model_name: str, way: str) -> dict[str, Any]:
     }
 
 
-def _eager_losses(model: Any, batch: Any, loss: Callable[..., Any]) -> list[float]:
-    import copy
-
+def _optimizer(model_name: str, model: Any) -> Any:
     import torch
 
+    if model_name == "gpt2":
+        return torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+
+
+def _eager_losses(model_name: str, model: Any, batch: Any, loss: Callable[..., Any]) -> list[float]:
+    import copy
+
     model = copy.deepcopy(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = _optimizer(model_name, model)
     found = []
     for _ in range(_STEPS):
         optimizer.zero_grad()

@@ -13,6 +13,8 @@ from xla_dynamo.spmd import Mesh
 ONE_AXIS = Mesh(range(8), (8,), ("x",))
 WIDE = Mesh(range(8), (2, 4), ("data", "model"))
 TALL = Mesh(range(8), (4, 2), ("data", "model"))
+# LLVM is most of the time otherwise; what XLA's partitioner does is the same.
+QUICK = {"xla_options": {"xla_backend_optimization_level": 0}}
 
 
 def collectives(executable):

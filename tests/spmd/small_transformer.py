@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import xla_dynamo
-from tests.spmd.sharding import ONE_AXIS, TALL, WIDE
+from tests.spmd.sharding import ONE_AXIS, QUICK, TALL, WIDE
 from xla_dynamo import spmd
 from xla_dynamo.spmd.recipes import shard_batch
 
@@ -21,8 +21,6 @@ def on_meshes(test):
     return pytest.mark.every(3)(pytest.mark.parametrize("name", MESHES)(test))
 
 
-# LLVM is most of the time otherwise; what XLA's partitioner does is the same.
-QUICK = {"xla_options": {"xla_backend_optimization_level": 0}}
 VOCABULARY, WIDTH, HEADS, HIDDEN = 64, 32, 8, 48
 BATCH, LENGTH = 16, 24
 

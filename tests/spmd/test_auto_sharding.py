@@ -7,8 +7,7 @@ from jax.interpreters.mlir import make_ir_context
 
 import xla_dynamo
 from bench.collective_bytes import collectives, sent_by_kind
-from tests.spmd.sharding import ONE_AXIS, WIDE, mlp
-from tests.spmd.small_transformer import QUICK
+from tests.spmd.sharding import ONE_AXIS, QUICK, WIDE, mlp
 from xla_dynamo import process_state, spmd
 from xla_dynamo.errors import OptionError
 from xla_dynamo.lowerings.auto_sharding.costs import Speeds
