@@ -1,9 +1,9 @@
 """Automatic shardings against recipes by hand, over eight devices of the CPU.
 
 `python -m bench.auto_sharding` compiles a training step of a GPT-2 of four layers (AdamW) and of a
-ResNet-18 on small images (SGD with momentum), float32, runs three steps, and prints what each device holds as
-arguments and sends (`bench.collective_bytes`), and how far the losses are from eager's. Each row is
-a process of its own.
+ResNet-18 on small images (SGD with momentum), float32, and runs three steps. It prints what each
+device holds as arguments and sends (`bench.collective_bytes`), and how far the losses are from
+eager's. Each row is a process of its own.
 """
 
 import argparse
