@@ -6,6 +6,7 @@ import sys
 import types
 
 import pytest
+import torch
 
 import xla_dynamo
 from docs import torch_xla_names
@@ -85,3 +86,13 @@ def test_a_module_with_a_command_runs_as_one(monkeypatch, capsys):
         runpy.run_module("torch_xla.distributed.fsdp.consolidate_sharded_ckpts", None, "__main__")
     assert not ended.value.code
     assert "--ckpt_prefix" in capsys.readouterr().out
+
+
+def test_tensors_tell_whether_they_are_on_the_device():
+    import torch_xla
+
+    assert torch.ones(1, device=torch_xla.device()).is_xla
+    assert not torch.ones(1).is_xla
+    fn = torch.compile(lambda x: x + 1 if x.is_xla else x - 1, backend="eager", fullgraph=True)
+    assert fn(torch.ones(1)) == 0
+    assert fn(torch.ones(1, device="xla")).item() == 2
