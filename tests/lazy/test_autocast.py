@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import xla_dynamo
+from xla_dynamo import metrics
 
 
 def f(name):
@@ -103,3 +104,43 @@ def test_a_scaler_skips_what_overflows():
             assert torch.equal(layer.weight.detach().cpu(), before)
     assert scales == [2.0, 2.0, 4.0]
     assert not torch.equal(layer.weight.detach().cpu(), before)
+
+
+def scaled_steps(device):
+    """The scales and weights of steps with a gradient scaler, of which one overflows."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler(device, init_scale=2.0**10, growth_interval=3)
+    found = []
+    for step in range(8):
+        x = torch.full((2, 4), float("inf") if step == 5 else step + 1.0).to(device)
+        optimizer.zero_grad()
+        scaler.scale(model(x).square().mean() * 1e-3).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        found.append((scaler.get_scale(), model.weight.detach().cpu().clone()))
+    return found
+
+
+def test_gradient_scalers_run_on_the_device():
+    metrics.clear_counters()
+    for (scale, weight), (wanted, eager) in zip(
+        scaled_steps("xla"), scaled_steps("cpu"), strict=True
+    ):
+        assert scale == wanted
+        torch.testing.assert_close(weight, eager)
+    assert set(metrics.executed_fallback_ops()) == {"aten::_local_scalar_dense"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("number", [0.5, 1.0, 3.3e-5, float("inf")])
+def test_gradients_are_unscaled_as_in_eager(dtype, number):
+    found = []
+    for device in ("cpu", "xla"):
+        grads = [torch.tensor([1.5, -2.25, 7e-3, 0.0]), torch.tensor(3.0), torch.empty(0)]
+        grads = [grad.to(dtype).to(device) for grad in grads]
+        overflow, factor = torch.zeros(1).to(device), torch.tensor(number).to(device)
+        torch._amp_foreach_non_finite_check_and_unscale_(grads, overflow, factor)
+        found.append([t.cpu() for t in (*grads, overflow)])
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0, equal_nan=True)

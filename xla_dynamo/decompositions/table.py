@@ -6,7 +6,13 @@ from typing import Any
 
 import torch
 
-from xla_dynamo.decompositions import fused_cells, nll_loss, torch_draws, whole_resampling
+from xla_dynamo.decompositions import (
+    fused_cells,
+    loss_scaling,
+    nll_loss,
+    torch_draws,
+    whole_resampling,
+)
 from xla_dynamo.decompositions.foreach import foreach_decompositions
 from xla_dynamo.torch_private import (
     OpOverload,
@@ -123,7 +129,7 @@ def decompositions(rng: str = "xla") -> dict[OpOverload, Callable[..., Any]]:
     for op in _KEPT:
         table.pop(op, None)
     table |= get_decompositions(_ADDED) | foreach_decompositions() | nll_loss.DECOMPOSITIONS
-    table |= fused_cells.DECOMPOSITIONS
+    table |= fused_cells.DECOMPOSITIONS | loss_scaling.DECOMPOSITIONS
     table[aten.roll.default] = _roll
     op = aten.channel_shuffle.default
     table[op] = _in_memory_of_its_own(table[op])

@@ -1,4 +1,4 @@
-"""`tensor.is_xla`, which torch answers for PyTorch/XLA's own key alone: True on this device, too."""
+"""`tensor.is_xla`, which torch answers for PyTorch/XLA's own key alone: True of ours, too."""
 
 import torch
 
