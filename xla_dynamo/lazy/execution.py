@@ -20,6 +20,7 @@ from xla_dynamo.lazy import (
     debug,
     donations,
     growth,
+    manual_regions,
     memory,
     modes,
     placeholders,
@@ -169,8 +170,11 @@ def _alone() -> Iterator[None]:
 def _cut(roots: Iterable[Value] | None) -> Slice | None:
     """The slice of these values, or of all but those of a program that could not be compiled."""
     with contents.lock:
-        if roots is None and left_pending():
-            roots = [v for v in _pending() if v not in _left]
+        if roots is not None:
+            roots = list(roots)
+            manual_regions.refuse(roots)
+        elif left_pending():
+            roots = [v for v in _pending() if v not in _left and not manual_regions.is_shard(v)]
         return cut(roots)
 
 
@@ -211,7 +215,9 @@ def _pending() -> list[Value]:
 
 def left_pending() -> bool:
     """Whether values stay pending when all is computed, so that what they read must be kept."""
-    return bool(_left) and any(v in _left for v in _pending())
+    if not (_left or manual_regions.were_entered()):
+        return False
+    return any(v in _left or manual_regions.is_shard(v) for v in _pending())
 
 
 @contextlib.contextmanager

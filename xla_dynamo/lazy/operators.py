@@ -18,6 +18,7 @@ from xla_dynamo.lazy.execution import compute, tensors_behind
 from xla_dynamo.lazy.fused_optimizers import FUSED
 from xla_dynamo.lazy.indexing import INDEXING, with_boolean_masks
 from xla_dynamo.lazy.lists import one_at_a_time, writes_lists
+from xla_dynamo.lazy.manual_regions import is_shard
 from xla_dynamo.lazy.memory import fallback_device, give_dtype
 from xla_dynamo.lazy.records import record
 from xla_dynamo.lazy.refusals import refuse_beyond_memory
@@ -41,12 +42,14 @@ aten = torch.ops.aten
 _OF_ROOMS_ABOVE = (
     "after",
     "call_jax",
+    "full_to_shard",
     "grouped_outer_product",
     "grouped_product",
     "mark_tensor",
     "place_to_device",
     "place_to_host",
     "scan",
+    "shard_to_full",
     "stablehlo_custom_call",
     "user_computation",
     "write_mlir_debuginfo",
@@ -164,7 +167,8 @@ def _after(result: Any) -> None:
     if modes.state.is_eager and modes.runs_at_once():
         made = [t for t in _tensors([result]) if t.device.type == "xla"]
         with metrics.renamed(_OF_EAGER_MODE):
-            compute([cell_of(t).value for t in made], "eager_mode()")
+            values = [cell_of(t).value for t in made]
+            compute([v for v in values if not is_shard(v)], "eager_mode()")
     elif growth.is_due():
         compute(cause="a stream of operators without sync()")
 

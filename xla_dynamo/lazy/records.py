@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from xla_dynamo.lazy import contents, random_state
+from xla_dynamo.lazy import contents, manual_regions, random_state
 from xla_dynamo.lazy.changing_numbers import changing_numbers_of, may_change
 from xla_dynamo.lazy.contents import (
     Cell,
@@ -87,6 +87,7 @@ class Record:
         numbers: the values of the `Number`s.
         overwritten: the values that the cells it writes had before.
         count: how many results it has.
+        is_inside_region: whether they are shards inside of a manual region.
         drawn: where they are random, references to them.
         key: what they are drawn from; None if they are not random.
         order: records are made in this order.
@@ -94,8 +95,8 @@ class Record:
     """
 
     __slots__ = (
-        "args", "count", "drawn", "inputs", "key", "kwargs", "numbers", "order", "overwritten",
-        "place", "recipe",
+        "args", "count", "drawn", "inputs", "is_inside_region", "key", "kwargs", "numbers", "order",
+        "overwritten", "place", "recipe",
     )  # fmt: skip
 
     def __init__(self, recipe: Recipe, call: "_Call", overwritten: list[Value]) -> None:
@@ -107,6 +108,8 @@ class Record:
         self.count = 0
         self.drawn: Sequence[weakref.ref[Value]] = ()
         self.key = random_state.next_key() if recipe.signature.draws else None
+        read = (arg.value for arg in self.inputs)
+        self.is_inside_region = manual_regions.is_inside(recipe.signature.name, read)
 
     def result(self, geometry: Geometry) -> Value:
         """One more result."""

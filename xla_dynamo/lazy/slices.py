@@ -10,10 +10,13 @@ from typing import Any
 
 from xla_dynamo.lazy import donations, memory
 from xla_dynamo.lazy.contents import Value, live_cells, marked_shardings
+from xla_dynamo.lazy.manual_regions import ENTRY, EXIT, is_shard
 from xla_dynamo.lazy.records import Record
 from xla_dynamo.runtime import marks
 from xla_dynamo.runtime.mesh import Mesh, Sharding
-from xla_dynamo.spmd.operators import MARK
+
+# Operators that say over which mesh.
+_WITH_MESHES = ("xla::mark_sharding", ENTRY, EXIT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,7 +90,11 @@ def cut(roots: Iterable[Value] | None) -> Slice | None:
                 inputs.append(value)
             program.append(-1 - number)
         numbers += record.numbers
-    outputs = [v for v in live.values() if v.record is not None and v.record.order in firsts]
+    outputs = [
+        v
+        for v in live.values()
+        if v.record is not None and v.record.order in firsts and not is_shard(v)
+    ]
     if not everything:
         outputs += _others(wanted, records, outputs)
     replaced = _replaced(outputs, known, live) if everything else [-1] * len(outputs)
@@ -125,7 +132,7 @@ def _division(
     marked = marked_shardings()
     asked = tuple(marked.get(id(v)) for v in outputs)
     found = [s.mesh for s in (*given, *asked) if s is not None]
-    found += [_mesh_of(r) for r in records if r.recipe.signature.op is MARK]
+    found += [_mesh_of(r) for r in records if r.recipe.signature.name in _WITH_MESHES]
     mesh = next((m for m in found if m.size() > 1), None)
     if mesh is None:
         return None
@@ -134,7 +141,7 @@ def _division(
 
 
 def _mesh_of(record: Record) -> Mesh:
-    """The mesh of a record of a mark."""
+    """The mesh of a record of a mark, or of an end of a manual region."""
     _, device_ids, mesh_shape, axis_names, *_ = record.args
     return Mesh(device_ids, mesh_shape, axis_names)
 
@@ -166,7 +173,8 @@ def _others(
 ) -> list[Value]:
     """What must be kept beside what lives: the roots, and draws that pending records may read."""
     drawn = [made() for record in records for made in record.drawn]
-    every = [v for v in (*wanted, *drawn) if v is not None and v.record is not None]
+    given = [v for v in (*wanted, *drawn) if v is not None and v.record is not None]
+    every = [v for v in given if not is_shard(v)]
     known = set(map(id, outputs))
     return [v for i, v in {id(v): v for v in every}.items() if i not in known]
 

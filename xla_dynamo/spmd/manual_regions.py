@@ -91,7 +91,8 @@ def enable_manual_sharding(
     What is computed with the shard is computed by each device, until `disable_manual_sharding`.
 
     Args:
-        t: the tensor, in a compiled region, of any dtype.
+        t: the tensor, of any dtype: in a compiled region, or on the device 'xla'. There what is
+            computed with the shard stays pending until what leaves the region is computed.
         partition_spec: as for `mark_sharding`.
         mesh: the devices. If it is not given, the global mesh.
 
@@ -100,9 +101,11 @@ def enable_manual_sharding(
 
     Raises:
         ShardingError: the spec has another rank or unknown axes, or a size is not divisible (where
-            the graph is compiled); or this is no compiled region.
+            the graph is compiled); or this is neither a compiled region nor the device 'xla'.
     """
     refuse_forward_mode()
+    if not is_tracing_here():
+        expect_marks()
     mesh = mesh_or_current(mesh)
     names = [",".join(axes) for axes in axes_of(mesh, partition_spec)]
     return torch.ops.xla.full_to_shard(t, mesh.ids, mesh.mesh_shape, mesh.axis_names, names)
