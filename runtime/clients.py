@@ -153,6 +153,11 @@ def numbers_of(placement: Placement) -> list[int]:
     return [numbers[device.id] for device in placement.devices]
 
 
+def live_executables() -> list[Any]:
+    """PJRT's executables that live, on all platforms."""
+    return [e for devices in _clients.values() for e in devices[0].client.live_executables()]
+
+
 def has_clients() -> bool:
     """Whether there is a client of PJRT in this process."""
     return bool(_clients)

@@ -148,6 +148,18 @@ class Cost:
     temporary_bytes: int = 0
 
 
+# By the ids of PJRT's executables, which take no weak references: each new one takes off what had
+# its id before.
+_lines: dict[int, Mapping[str, tuple[str, int]]] = {}
+_MOST_LINES = 1024
+
+
+def text_and_lines(loaded: Any) -> tuple[str, Mapping[str, tuple[str, int]]]:
+    """The optimized HLO of PJRT's executable, and what `Executable.note_lines` knows of it."""
+    text = "\n\n".join(module.to_string() for module in loaded.hlo_modules())
+    return text, _lines.get(id(loaded), {})
+
+
 class Executable:
     """A program compiled for the devices of a placement.
 
@@ -189,6 +201,7 @@ class Executable:
                 placement, devices=(placement.device,), replicas=placement.devices
             )
         self._loaded, self.was_saved = _compile(module, everywhere, xla_options or {}, written_as)
+        _lines.pop(id(self._loaded), None)  # of one that is gone
         self.placement, self._tilings = placement, tilings
         self.compile_seconds = time.perf_counter() - start
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)
@@ -223,6 +236,18 @@ class Executable:
         if self._tilings is not None:
             return list(self._tilings)
         return result_tilings(self._loaded, len(self.placement.devices))
+
+    def note_lines(self, lines: Mapping[str, tuple[str, int]]) -> None:
+        """Keep the file and line that each node of the graph comes from, by its name.
+
+        What comes from the disk cache has those of the process that compiled it.
+        """
+        if len(_lines) >= _MOST_LINES:
+            living = set(map(id, self._loaded.client.live_executables()))
+            for known in list(_lines):
+                if known not in living:
+                    _lines.pop(known, None)
+        _lines[id(self._loaded)] = lines
 
     def hlo_text(self) -> str:
         """The optimized HLO that the platform runs."""

@@ -24,7 +24,7 @@ from xla_dynamo.graphs.marked import on_one_mesh
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values, values_at
 from xla_dynamo.graphs.source_graph import SourceGraph
-from xla_dynamo.graphs.source_lines import describe
+from xla_dynamo.graphs.source_lines import describe, lines_of
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower import lower
 from xla_dynamo.programs.lower_bounded import BoundedProgram
@@ -260,6 +260,8 @@ class CompiledGraph(BoxedGraph):
         if log.isEnabledFor(logging.DEBUG):
             log.debug("StableHLO:\n%s", program.module)
         executable = self._executable(program, placement)
+        if executable is not None:
+            executable.note_lines(lines_of(self._gm))
         compiling = frozen + (executable.compile_seconds if executable else 0.0)
         if executable is None or not executable.was_saved:
             metrics.increment("UncachedCompile")

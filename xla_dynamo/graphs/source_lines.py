@@ -66,6 +66,12 @@ def last_line(gm: torch.fx.GraphModule) -> SourceLine | None:
     return next((x for x in lines if x and x.is_users), None)
 
 
+def lines_of(gm: torch.fx.GraphModule) -> dict[str, tuple[str, int]]:
+    """The file and line that each node of a graph comes from, by name, of those that tell."""
+    found = ((node.name, source_line(node)) for node in gm.graph.nodes)
+    return {name: (line.file, line.line) for name, line in found if line is not None}
+
+
 def describe(node: torch.fx.Node) -> str:
     """An indented "at file:line in function: text" for error messages."""
     line = source_line(node)

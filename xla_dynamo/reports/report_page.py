@@ -40,10 +40,15 @@ def page(report: CompilationLog, tables: Sequence[Table]) -> str:
     parts += [_folded(str(graph), _operators(graph)) for graph in report.graphs]
     parts.append("<h2>Programs</h2>")
     parts += [_program(built) for built in report.executables]
+    return html_page("xla_dynamo.explain", parts)
+
+
+def html_page(title: str, parts: Sequence[str]) -> str:
+    """A page of a title and parts that are HTML."""
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f"<title>xla_dynamo.explain</title><style>{_STYLE}</style></head>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n"
         f"<body>\n{body}\n</body></html>\n"
     )
 
@@ -65,15 +70,17 @@ def _of_table(table: Table) -> str:
     numeric = [column.justify == "right" for column in table.columns]
     rows = zip(*(column.cells for column in table.columns), strict=True)
     heads = [str(column.header) for column in table.columns]
-    return f"<h2>{escape(str(table.title))}</h2>" + _table(heads, rows, numeric)
+    return f"<h2>{escape(str(table.title))}</h2>" + table_of_html(heads, rows, numeric)
 
 
-def _table(
+def table_of_html(
     heads: Sequence[str],
     rows: Iterable[Sequence[Any]],
     numeric: Sequence[bool] = (),
     marked: Sequence[bool] = (),
 ) -> str:
+    """A table as HTML; `numeric` says which columns are numbers, `marked` which rows stand out."""
+
     def cell(tag: str, index: int, text: Any) -> str:
         kind = ' class="number"' if index < len(numeric) and numeric[index] else ""
         return f"<{tag}{kind}>{escape('' if text is None else str(text))}</{tag}>"
@@ -90,7 +97,7 @@ def _table(
 def _operators(graph: CompilationRecord) -> str:
     rows = [(o.name, o.decomposed_from, o.line, o.eager) for o in graph.operators]
     heads = ("operator", "decomposed from", "where", "in eager torch, since")
-    return _table(heads, rows, marked=[o.eager is not None for o in graph.operators])
+    return table_of_html(heads, rows, marked=[o.eager is not None for o in graph.operators])
 
 
 def _program(built: BuiltExecutable) -> str:
