@@ -9,6 +9,7 @@ from xla_dynamo.errors import ProcessError
 from xla_dynamo.torch_xla.forms import arenas, buckets, c_extension, functions, readiness, replicas
 from xla_dynamo.torch_xla.forms.dynamic_sizes import XLA_LIB
 from xla_dynamo.torch_xla.forms.values import DataWrapper
+from xla_dynamo.torch_xla.kernels.user_kernels import take_kernels_for_xla
 
 
 def xla(*shape):
@@ -240,6 +241,7 @@ def test_readiness():
 
 
 def test_operators_of_your_own():
+    take_kernels_for_xla()
     XLA_LIB.define("twice_for_a_test(Tensor x) -> Tensor")
     torch.library.impl(XLA_LIB, "twice_for_a_test", "XLA")(lambda x: x * 2)
     x = xla(3)

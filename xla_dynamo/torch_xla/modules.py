@@ -125,7 +125,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             # As there, the device exists once the package is imported.
             with _nothing_collected():
                 importlib.import_module("xla_dynamo").device()
-                importlib.import_module("xla_dynamo.torch_xla.forms.tensor_attributes")
         module.__all__ = [n for n in TABLES[module.__name__] if not n.startswith("_")]  # type: ignore[attr-defined]
 
 

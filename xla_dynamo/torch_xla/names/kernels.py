@@ -138,9 +138,9 @@ TABLES: dict[str, Names] = {
     },
 }
 _EVERY_KERNEL = (_FLASH, _PAGED, _RAGGED, _GROUPED, _QUANTIZED)
-# What a module's import registers in torch, beside names: operators.
+# What a module's import registers in torch, beside names: operators, and attributes of tensors.
 IMPORTS: dict[str, tuple[str, ...]] = {
-    "torch_xla": (f"{_KERNELS}.user_kernels",),
+    "torch_xla": (f"{_KERNELS}.user_kernels", "xla_dynamo.torch_xla.forms.tensor_attributes"),
     "torch_xla.experimental.custom_kernel": _EVERY_KERNEL,
     "torch_xla.experimental.stablehlo_custom_call": (_CALLS,),
     "torch_xla.experimental.xla_marker": (_MARKS,),
