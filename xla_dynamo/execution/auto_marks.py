@@ -9,7 +9,7 @@ import torch
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.source_graph import SourceGraph
 from xla_dynamo.programs.auto_sharding import choose_shardings
-from xla_dynamo.runtime import marks, metrics, topology
+from xla_dynamo.runtime import marks, metrics
 from xla_dynamo.runtime.clients import placement_of
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.spmd.auto_sharding import meshes_to_choose_from, report
@@ -20,14 +20,10 @@ _KINDS = ("inference", "training step")
 
 
 def auto_marks_for(source: SourceGraph, request: Request) -> "AutoMarks | None":
-    """What marks the inputs of a graph, if `use_spmd(auto=True)` was called and it is for one."""
-    if not topology.chooses_shardings() or request.kind not in _KINDS:
-        return None
-    return (
-        AutoMarks(source, request)
-        if source.facts.is_static and not source.facts.has_marks
-        else None
-    )
+    """What marks the inputs of a graph, if that is of a kind, and in a form, that it can be for."""
+    facts = source.facts
+    is_one = request.kind in _KINDS and facts.is_static and not facts.has_marks
+    return AutoMarks(source, request) if is_one else None
 
 
 class AutoMarks:

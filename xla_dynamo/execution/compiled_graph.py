@@ -15,7 +15,6 @@ from xla_dynamo.calls.frozen_inputs import FrozenValues
 from xla_dynamo.calls.steps import Steps, steps_of
 from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed
-from xla_dynamo.execution.auto_marks import auto_marks_for
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.execution.traced_strides import with_strides
 from xla_dynamo.graphs.dynamic_sizes import NotBounded
@@ -30,7 +29,7 @@ from xla_dynamo.programs.lower import lower
 from xla_dynamo.programs.lower_bounded import BoundedProgram
 from xla_dynamo.programs.program import Program, Strides
 from xla_dynamo.programs.targets import target_of
-from xla_dynamo.runtime import marks, metrics
+from xla_dynamo.runtime import marks, metrics, topology
 from xla_dynamo.runtime.clients import placement_beside, placement_of, placement_over, tensors_on
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.mesh import Sharding
@@ -73,7 +72,11 @@ class CompiledGraph(BoxedGraph):
         # A feeder that says where the program runs passes other tensors than the user's.
         self._may_be_marked = request.placement is None
         self._saved = saved or SavedPrograms(None, "")
-        self._auto = auto_marks_for(source, request) if self._may_be_marked else None
+        self._auto = None
+        if self._may_be_marked and topology.chooses_shardings():
+            from xla_dynamo.execution.auto_marks import auto_marks_for  # not before it is needed
+
+            self._auto = auto_marks_for(source, request)
         is_marked = facts.has_marks or self._auto is not None or self._any_marks()
         asked = request
         if is_marked or facts.is_symbolic:
