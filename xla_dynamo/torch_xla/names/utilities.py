@@ -1,10 +1,15 @@
 """`utils` and `test`."""
 
-from xla_dynamo.torch_xla.names.entries import Names, different, same
+from xla_dynamo.torch_xla.names.entries import Names, different, missing, same
 
 _FORMS = "xla_dynamo.torch_xla.forms.utilities"
 
 TABLES: dict[str, Names] = {
+    "torch_xla.tf_saved_model_integration": missing(
+        "SavedModels are TensorFlow's: save the program by torch_xla.stablehlo.save_as_stablehlo, "
+        "and call its text there by tf.raw_ops.XlaCallModule, or in JAX",
+        "main make_tf_function save_stablehlo_graph_as_tf save_torch_module_as_tf_saved_model",
+    ),
     "torch_xla.utils": {},
     "torch_xla.utils.utils": {
         **same(
