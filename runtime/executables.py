@@ -156,8 +156,11 @@ _MOST_LINES = 1024
 
 def text_and_lines(loaded: Any) -> tuple[str, Mapping[str, tuple[str, int]]]:
     """The optimized HLO of PJRT's executable, and what `Executable.note_lines` knows of it."""
-    text = "\n\n".join(module.to_string() for module in loaded.hlo_modules())
-    return text, _lines.get(id(loaded), {})
+    return _text_of(loaded), _lines.get(id(loaded), {})
+
+
+def _text_of(loaded: Any) -> str:
+    return "\n\n".join(module.to_string() for module in loaded.hlo_modules())
 
 
 class Executable:
@@ -251,4 +254,4 @@ class Executable:
 
     def hlo_text(self) -> str:
         """The optimized HLO that the platform runs."""
-        return "\n\n".join(m.to_string() for m in self._loaded.hlo_modules())
+        return _text_of(self._loaded)

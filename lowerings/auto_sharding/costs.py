@@ -18,7 +18,7 @@ from jax.extend.mlir.dialects import stablehlo as hlo
 from xla_dynamo.lowerings.builders.functions import main_of, operations_of
 from xla_dynamo.lowerings.builders.operation_names import named
 from xla_dynamo.lowerings.builders.shardings import SHARDING, mesh_axes, shardings_of
-from xla_dynamo.lowerings.builders.values import Value, dtype_of, rank_of, shape_of
+from xla_dynamo.lowerings.builders.values import Value, dtype_of, shape_of
 
 # What writes nothing: values that are known, and collectives' own results are counted as sent.
 _FREE = named("constant iota broadcast_in_dim reshape") | {"sdy.constant", "func.return"}
@@ -180,7 +180,6 @@ def _operations_of_product(op: Any, local: Mapping[Value, tuple[int, ...]]) -> f
 
 def _operations_of_convolution(op: Any, local: Mapping[Value, tuple[int, ...]]) -> float:
     numbers = hlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    weight = op.operands[1]
     outer = numbers.kernel_output_feature_dimension
-    of_one = math.prod(n for d, n in enumerate(local[weight]) if d != outer)
-    return 2.0 * math.prod(local[op.results[0]]) * of_one if rank_of(weight) else 0.0
+    of_one = math.prod(n for d, n in enumerate(local[op.operands[1]]) if d != outer)
+    return 2.0 * math.prod(local[op.results[0]]) * of_one

@@ -5,14 +5,13 @@ none is better. The search takes no clock into account, so each process of a job
 """
 
 import dataclasses
-import io
 from collections.abc import Iterator, Mapping, Sequence
 
 from jax.extend.mlir import ir
 
 from xla_dynamo.lowerings.auto_sharding.costs import Cost, Speeds, cost_of
 from xla_dynamo.lowerings.auto_sharding.roles import Role, roles_of
-from xla_dynamo.lowerings.builders.functions import main_of, operations_within
+from xla_dynamo.lowerings.builders.functions import bytecode_of, main_of, operations_within
 from xla_dynamo.lowerings.builders.shardings import SHARDING, declare_mesh, sharding_attribute
 from xla_dynamo.lowerings.builders.values import rank_of
 from xla_dynamo.lowerings.partitioning.propagation import (
@@ -34,7 +33,6 @@ class Found:
     """The best choice that a search found for a mesh.
 
     Attributes:
-        axis_sizes: the axes of the mesh by name, with their sizes.
         axes: for arguments, by number, the axes that shard each dimension; others are whole.
         cost: of a call, for each device.
         whole: what a call costs where each device has everything that is not sharded already.
@@ -42,7 +40,6 @@ class Found:
         tried: how many choices were judged.
     """
 
-    axis_sizes: Mapping[str, int]
     axes: Mapping[int, Axes]
     cost: Cost
     whole: Cost
@@ -82,14 +79,14 @@ class _Search:
         changed: Sequence[int],
         speeds: Speeds,
     ) -> None:
-        base = ir.Module.parse(_bytecode(module))
+        base = ir.Module.parse(bytecode_of(module))
         remove_duplicates(base)
         arguments = main_of(base).entry_block.arguments
         free = [n for n in range(len(arguments)) if n not in fixed]
         self._roles = _worthwhile(roles_of(base, free, changed))
         declare_mesh(base, list(axis_sizes), list(axis_sizes.values()))
         self._ranks = [rank_of(x) for x in arguments]
-        self._base, self._sizes = _bytecode(base), dict(axis_sizes)
+        self._base, self._sizes = bytecode_of(base), dict(axis_sizes)
         self._fixed, self._speeds = dict(fixed), speeds
         self._judged: dict[tuple[Axes, ...], tuple[float, Cost]] = {}
         self._most = max(_OPERATIONS_IN_ALL // sum(1 for _ in operations_within(base)), 24)
@@ -108,7 +105,7 @@ class _Search:
         seconds, cost = self._judged[best]
         axes = self._arguments(best)
         _, whole = self._judged[tuple(map(_whole, self._roles))]
-        return Found(self._sizes, axes, cost, whole, seconds, len(self._judged))
+        return Found(axes, cost, whole, seconds, len(self._judged))
 
     def _has_time(self) -> bool:
         return len(self._judged) < self._most
@@ -192,9 +189,3 @@ def _worthwhile(roles: Sequence[Role]) -> list[Role]:
 
 def _whole(role: Role) -> Axes:
     return ((),) * len(role.shape)
-
-
-def _bytecode(module: ir.Module) -> bytes:
-    file = io.BytesIO()
-    module.operation.write_bytecode(file)
-    return file.getvalue()

@@ -1,9 +1,20 @@
 """The functions of a module: finding them and their operations, and changing their types."""
 
+import io
 from collections.abc import Iterator, Mapping
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func
+
+
+def bytecode_of(module: ir.Module) -> bytes:
+    """A module in MLIR's bytecode, which depends on nothing but the module.
+
+    `ir.Module.parse` makes a copy of it.
+    """
+    file = io.BytesIO()
+    module.operation.write_bytecode(file)
+    return file.getvalue()
 
 
 def main_of(module: ir.Module) -> func.FuncOp:

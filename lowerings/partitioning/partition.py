@@ -8,13 +8,13 @@ combined. What this does not know is left to XLA's partitioner.
 """
 
 import dataclasses
-import io
 import logging
 
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import sdy
 
 from xla_dynamo.lowerings.builders.functions import (
+    bytecode_of,
     main_of,
     operations_within,
     remove_attributes,
@@ -68,9 +68,7 @@ def partition(module: ir.Module) -> Partitioned | None:
     """
     if any(op.name in _OTHERS or is_end_of_region(op) for op in operations_within(module)):
         return None
-    copy = io.BytesIO()
-    module.operation.write_bytecode(copy)
-    local = ir.Module.parse(copy.getvalue())
+    local = ir.Module.parse(bytecode_of(module))
     try:
         propagate(local)
         if is_fragile := any(map(_is_fragile, operations_within(local))):

@@ -134,7 +134,6 @@ def choose_shardings(
         for number, axes in best.axes.items():
             slot = slots[number]
             assert slot is not None
-            if any(axes):
-                permutation = invert_perm(slot.layout.permutation)
-                shardings[slot.index] = Sharding(mesh, axes).permuted(permutation)
+            permutation = invert_perm(slot.layout.permutation)
+            shardings[slot.index] = Sharding(mesh, axes).permuted(permutation)
     return ChosenShardings(mesh, shardings, best.cost, best.whole, sum(f.tried for f, _ in found))

@@ -5,7 +5,6 @@ form, and each tensor of the graph's own in `constants/`. Reading a file runs no
 """
 
 import dataclasses
-import io
 import json
 import math
 import operator
@@ -23,6 +22,7 @@ from xla_dynamo.graphs.call_sizes import CallSizes, TensorSizes
 from xla_dynamo.graphs.output_views import ViewStep
 from xla_dynamo.kernels.libraries import can_execute_packed, libraries_of
 from xla_dynamo.lowerings.bounded.extents import Extent
+from xla_dynamo.lowerings.builders.functions import bytecode_of
 from xla_dynamo.lowerings.kernels import KERNELS, PackedKernel
 from xla_dynamo.lowerings.passes.pack_weights import Packed
 from xla_dynamo.programs.checks import check_program
@@ -205,10 +205,8 @@ def _read(archive: zipfile.ZipFile) -> Program:
 
 def _artifact(module: ir.Module) -> bytes:
     # Of a copy, since the operations become those of another dialect.
-    bytecode = io.BytesIO()
-    module.operation.write_bytecode(bytecode)
     with module.context:
-        copy = ir.Module.parse(bytecode.getvalue())
+        copy = ir.Module.parse(bytecode_of(module))
     # Other dialects: CHLO, whose operations PJRT plugins decompose.
     return hlo.serialize_portable_artifact(copy, hlo.get_current_version(), True)
 

@@ -184,6 +184,7 @@ def _is_of_chlo(op: ir.Operation) -> bool:
     return ir.StringAttr(op.attributes["name"]).value.startswith("chlo.")
 
 
+# Not that of `lowerings`, which imports torch: a folder runs without it.
 def _bytecode(module: ir.Module) -> bytes:
     file = io.BytesIO()
     module.operation.write_bytecode(file)

@@ -10,12 +10,11 @@ from jax.extend.mlir.dialects import func
 from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.errors import LoweringError
-from xla_dynamo.lowerings.builders.functions import update_type
+from xla_dynamo.lowerings.builders.functions import bytecode_of, update_type
 from xla_dynamo.xla_builder.computations import (
     Computation,
     leaves,
     mlir_type,
-    module_bytes,
     nested,
     plain_leaves,
     shape_of_type,
@@ -102,7 +101,7 @@ class Builder:
             update_type(self._function)
             self.module.operation.attributes["sym_name"] = ir.StringAttr.get(name)
             self.module.operation.verify()
-            written = module_bytes(self.module)
+            written = bytecode_of(self.module)
             last.operation.erase()
         return Computation(name, written, tuple(self._parameters), Shape(_plain_shape(root)))
 

@@ -4,7 +4,6 @@ import contextvars
 import dataclasses
 import functools
 import hashlib
-import io
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +13,13 @@ from jax.interpreters.mlir import make_ir_context
 
 from xla_dynamo.errors import StorageError
 from xla_dynamo.lowerings.builders.dtypes import tensor_type, torch_dtype
-from xla_dynamo.lowerings.builders.functions import main_of, merge, operations_of, rebind
+from xla_dynamo.lowerings.builders.functions import (
+    bytecode_of,
+    main_of,
+    merge,
+    operations_of,
+    rebind,
+)
 from xla_dynamo.lowerings.builders.values import Value
 from xla_dynamo.runtime import jaxlib_private
 from xla_dynamo.xla_builder.shapes import Plain, Shape, torch_dtype_of, type_name_of
@@ -118,10 +123,8 @@ def function_name(computation: Computation) -> str:
 
 
 def module_bytes(module: ir.Module) -> bytes:
-    """A module in MLIR's bytecode, which depends on nothing but the module."""
-    file = io.BytesIO()
-    module.operation.write_bytecode(file)
-    return file.getvalue()
+    """A module of StableHLO in the form that `computation_of_module` takes."""
+    return bytecode_of(module)
 
 
 def computation_of_module(name: str, module: bytes) -> Computation:
@@ -135,7 +138,7 @@ def computation_of_module(name: str, module: bytes) -> Computation:
         given = [Shape(shape_of_type(type_)) for type_ in function.type.inputs]
         made = [shape_of_type(type_) for type_ in function.type.results]
         result = Shape(made[0] if len(made) == 1 else tuple(made))
-        return Computation(name, module_bytes(parsed), tuple(given), result)
+        return Computation(name, bytecode_of(parsed), tuple(given), result)
 
 
 def computation_from_module_proto(name: str, proto: bytes) -> Computation:
