@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import xla_dynamo
-from docs.examples.progress import plot_losses, track
+from docs.examples.progress import plot, track
 
 BATCH = 64
 
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> tuple[float, float]:
     step = eager_step(resumed.model, resumed.optimizer)
     in_eager = losses + resumed.run(step, everything, rest, "resumed in eager")
 
-    plot_losses({"train_step": whole, "second half in eager": in_eager}, options.out / "loss.png")
+    plot(options.out / "loss.png", losses={"train_step": whole, "second half in eager": in_eager})
     accuracies = training.accuracy(everything), resumed.accuracy(everything)
     print(f"held-out accuracy: {accuracies[0]:.1%}; second half in eager: {accuracies[1]:.1%}")
     print(f"checkpoint and loss curve: {options.out}/")

@@ -6,7 +6,6 @@ Bytes are the tokens. AdamW with a warm-up and a cosine schedule, clipped gradie
 average of the weights, all inside the compiled step. At the end the average writes some Python.
 """
 
-import argparse
 import functools
 import pathlib
 import sysconfig
@@ -18,7 +17,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import xla_dynamo
-from docs.examples.progress import plot_losses, track
+from docs.examples.progress import plot, track
+from docs.examples.recipes.common import options_of
 
 CONTEXT = 128
 
@@ -93,12 +93,9 @@ def loss_fn(model: nn.Module, text: torch.Tensor) -> torch.Tensor:
 
 def main(arguments: Sequence[str] | None = None) -> list[float]:
     """Train, print a sample, and return the losses."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=600)
+    parser = options_of(__doc__, "gpt", steps=600)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpt"))
     options = parser.parse_args(arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
 
     text, model = corpus(), GPT()
@@ -120,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         losses.append(float(step(text[starts + torch.arange(CONTEXT + 1)].long())))
         schedule.step()
 
-    plot_losses({"train_step": losses}, options.out / "loss.png")
+    plot(options.out / "loss.png", losses={"train_step": losses})
     torch.save(average.module.state_dict(), options.out / "model.pt")
     print(f"loss, nats a byte: {losses[0]:.2f} at first, {sum(losses[-20:]) / 20:.2f} at the end")
     print(f"weights and loss curve: {options.out}/\n")
