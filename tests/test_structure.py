@@ -22,11 +22,12 @@ by_path = pytest.mark.parametrize(
 )
 
 # What each room may import besides itself: rooms above it, and of those these alone.
-EVERYWHERE = ("errors", "process_state", "torch_private")
+EVERYWHERE = ("errors", "process_state", "switches", "torch_private")
 ROOMS = {
     "errors": "",
     "lowerings.target": "",
     "process_state": "",
+    "switches": "",
     "torch_private": "",
     "torch_threads": "",
     "torchvision_operators": "",
@@ -35,6 +36,7 @@ ROOMS = {
     "runtime.cpu": "",
     "runtime.processes": "",
     "torch_patches": "",
+    "dumps": "",
     "generation": "runtime.cpu",
     "lowerings.builders": "lowerings.table",
     "runtime": "runtime.cpu runtime.processes",
@@ -69,7 +71,7 @@ ROOMS = {
     " lowerings.rules.random lowerings.rules.reductions lowerings.rules.shapes"
     " lowerings.rules.structure",
     "lowerings": "lowerings.rules lowerings.table",
-    "graphs": "kernels lowerings lowerings.bounded lowerings.builders lowerings.table options"
+    "graphs": "dumps kernels lowerings lowerings.bounded lowerings.builders lowerings.table options"
     " runtime runtime.processes",
     "decompositions": "graphs lowerings.table torch_patches",
     "programs": "decompositions graphs kernels lowerings lowerings.bounded lowerings.builders"
@@ -88,9 +90,9 @@ ROOMS = {
     "stablehlo": "calls decompositions graphs lowerings.bounded lowerings.builders"
     " lowerings.target options programs runtime torch_patches",
     "variants": "calls graphs lowerings.target memory programs runtime",
-    "execution": "calls decompositions events graphs lowerings.builders lowerings.passes"
+    "execution": "calls decompositions dumps events graphs lowerings.builders lowerings.passes"
     " lowerings.table lowerings.target memory options programs runtime spmd variants",
-    "backend": "calls decompositions dynamo events execution graphs lowerings.passes options"
+    "backend": "calls decompositions dumps dynamo events execution graphs lowerings.passes options"
     " programs runtime runtime.processes torch_threads",
     "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table metrics options"
     " programs runtime runtime.cpu runtime.processes spmd torch_patches torch_threads",
@@ -101,6 +103,7 @@ ROOMS = {
     "registration": "distributed",
     "distributed_checkpoint": "runtime runtime.processes spmd training",
     "reports": "backend dynamo events lowerings.passes options runtime training",
+    "reproduction": "dumps execution graphs lowerings.passes options",
     "xla_dynamo": "lazy",
     "serving": "execution runtime torchvision_operators",
     "command_line": "execution kernels reports runtime serving stablehlo",

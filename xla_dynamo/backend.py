@@ -18,6 +18,7 @@ from xla_dynamo.decompositions.refused_calls import (
 )
 from xla_dynamo.decompositions.table import decompositions
 from xla_dynamo.decompositions.whole_resampling import resampling_is_whole
+from xla_dynamo.dumps.program_dump import folder_of_dumps
 from xla_dynamo.dynamo.aot_metadata import (
     adds_nothing,
     changed_inputs,
@@ -97,7 +98,8 @@ def openxla(
     # At several sizes, the programs of a graph under `freeze` share values of this process.
     is_shared = parsed.freeze and has_dynamic_sizes(gm)
     is_of_several = joined() is not None  # whose programs may be others in each process
-    if folder is None or is_shared or is_of_several or marks.were_ever_there():
+    is_dumped = folder_of_dumps(parsed.dump) is not None  # what is saved has no graph to show
+    if folder is None or is_shared or is_of_several or is_dumped or marks.were_ever_there():
         return compile_torch_graph(gm, example_inputs, parsed)
     return _saved_or_compiled(gm, example_inputs, parsed, folder)
 
@@ -197,6 +199,8 @@ def compile_torch_graph(
         options = dataclasses.replace(options, freeze=False)
     prepare_recurrent_layers(gm)
     read_marked_values(gm)
+    is_dumped = folder_of_dumps(options.dump) is not None
+    dynamo_graph = gm.print_readable(print_output=False) if is_dumped else None
 
     def request_of(kind: str, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Request:
         if kind == "backward":
@@ -210,6 +214,7 @@ def compile_torch_graph(
                 input_strides=strides,
                 placement=placement,
                 observer=observer,
+                dynamo_graph=dynamo_graph,
             )
         return Request(
             options,
@@ -222,6 +227,7 @@ def compile_torch_graph(
             placement=placement,
             shardings=shardings,
             observer=observer,
+            dynamo_graph=dynamo_graph,
         )
 
     changed: set[int] = set()

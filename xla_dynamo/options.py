@@ -73,6 +73,8 @@ class Options:
             sizes is compiled: "wait" for it; run in the next "larger" bucket that is compiled
             already, and wait where there is none; or run in "eager" torch. With the last two, a
             thread in the background compiles.
+        dump: a folder into which each program that is compiled is dumped, as by the environment
+            variable XLA_DYNAMO_DUMP: a folder of its own, with a `run.py` that runs it alone.
     """
 
     constant_limit: int = 64
@@ -86,6 +88,7 @@ class Options:
     tune: bool = False
     buckets: str | tuple[int, ...] = "auto"
     while_compiling: str = "wait"
+    dump: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> "Options":
@@ -132,6 +135,9 @@ def _check(key: str, value: Any, kind: Any) -> None:
             raise OptionError(
                 f"option {key!r} must be 'auto', 'exact' or a list of sizes above 1, not {value!r}"
             )
+    elif key == "dump":
+        if not isinstance(value, str | None):
+            raise OptionError(f"option {key!r} must be the path of a folder, not {value!r}")
     elif kind is bool:
         if not isinstance(value, bool):
             raise OptionError(f"option {key!r} must be True or False, not {value!r}")

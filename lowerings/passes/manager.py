@@ -9,7 +9,7 @@ import logging
 import os
 import pathlib
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from jax.extend.mlir import ir
 
@@ -44,8 +44,13 @@ class Rewritten:
     seconds: dict[str, float]
 
 
-def run(module: ir.Module, target: Target) -> Rewritten:
+Observe = Callable[[str, ir.Module], None]
+
+
+def run(module: ir.Module, target: Target, observe: Observe | None = None) -> Rewritten:
     """Run every pass that is for the target, the users' among them, on a module in place.
+
+    `observe` is given the module as it was lowered, and behind each pass with the pass's name.
 
     Raises:
         LoweringError: a user's pass failed, or a pass left an invalid module.
@@ -62,6 +67,8 @@ def run(module: ir.Module, target: Target) -> Rewritten:
     dump = None if switches.dump is None else _Dump(switches.dump, number)
     if dump is not None:
         dump.write(module, "lowered")
+    if observe is not None:
+        observe("lowered", module)
     if verifies:
         _verify(module, "the rules of the lowering table wrote an invalid module")
     notes, seconds = Notes(), dict[str, float]()
@@ -77,6 +84,8 @@ def run(module: ir.Module, target: Target) -> Rewritten:
         seconds[each.name] = seconds.get(each.name, 0.0) + taken  # two may have one name
         if dump is not None:
             dump.write(module, each.name)
+        if observe is not None:
+            observe(each.name, module)
         if verifies:
             _verify(module, _blame(each))
         if found is not None:

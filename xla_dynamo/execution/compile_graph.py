@@ -10,8 +10,10 @@ import torch
 
 from xla_dynamo.calls.calls import BoxedGraph, Call
 from xla_dynamo.calls.effects import take_effects
+from xla_dynamo.dumps.program_dump import folder_of_dumps
 from xla_dynamo.events import CompilationRecord, log_event
 from xla_dynamo.execution.compiled_graph import CompiledGraph
+from xla_dynamo.execution.dumped_graph import compile_dumped
 from xla_dynamo.execution.effectful_graph import EffectfulGraph
 from xla_dynamo.execution.saved_programs import SavedPrograms
 from xla_dynamo.execution.split_graph import Part, SplitGraph
@@ -43,6 +45,20 @@ def compile_graph(
         UnsupportedOperator, UnsupportedDtype, LoweringError, CompileError: see `errors`.
     """
     request = request or Request()
+    if (root := folder_of_dumps(request.options.dump)) is None:
+        return compile_undumped(gm, example_inputs, request, saved)
+    return compile_dumped(
+        root, lambda asked: compile_undumped(gm, example_inputs, asked, saved), gm, request
+    )
+
+
+def compile_undumped(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    request: Request,
+    saved: SavedPrograms | None = None,
+) -> BoxedGraph:
+    """What `compile_graph` does, whether dumps are wanted or not."""
     options = request.options
     record = CompilationRecord(lambda: gm, request.kind, request.observer or log_event)
     prepare(gm)

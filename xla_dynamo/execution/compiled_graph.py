@@ -265,6 +265,8 @@ class CompiledGraph(BoxedGraph):
         executable = self._executable(program, placement)
         if executable is not None:
             executable.note_lines(lines_of(self._gm))
+        if executable is not None and self.request.dump is not None:
+            self.request.dump.add_executable(executable.hlo_text, f"{reason} {dict(sizes)}")
         compiling = frozen + (executable.compile_seconds if executable else 0.0)
         if executable is None or not executable.was_saved:
             metrics.increment("UncachedCompile")

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from xla_dynamo.dumps.program_dump import ProgramDump
 from xla_dynamo.options import Options
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 from xla_dynamo.runtime.placement import Placement
@@ -30,6 +31,8 @@ class Request:
         shardings: how inputs, by number, are sharded over it; the others are whole on each device.
         observer: is called with the events of the compilation (see `events`); None writes to the
             log.
+        dynamo_graph: the code of the graph that AOTAutograd was given, for a dump.
+        dump: where the program is dumped.
     """
 
     options: Options = dataclasses.field(default_factory=Options)
@@ -44,3 +47,5 @@ class Request:
     mesh: Mesh | None = None
     shardings: Mapping[int, Sharding] = dataclasses.field(default_factory=dict)
     observer: Callable[[Any], None] | None = None
+    dynamo_graph: str | None = None
+    dump: ProgramDump | None = None

@@ -176,7 +176,7 @@ class ProgramLowering(GraphLowering):
         if packed:
             arguments.append(Handles(with_forms(packed, notes)))
         if cut is not None and cut.module is not None:
-            zero = run_passes(cut.module, builder.target).takes_negative_zero
+            zero = run_passes(cut.module, builder.target, builder.observer()).takes_negative_zero
             read = [before[number] for number in cut.arguments]
             read += [NegativeZero()] * zero
             of_cut = Frozen(cut.module, tuple(read), tuple(cut.computed))
@@ -198,7 +198,7 @@ class ProgramLowering(GraphLowering):
 
     def run_passes(self) -> Notes:
         """Run the passes that are for the target over the module that was written."""
-        return run_passes(self.builder.module, self.builder.target)
+        return run_passes(self.builder.module, self.builder.target, self.builder.observer())
 
     # --- arguments -----------------------------------------------------------------------------
 

@@ -43,6 +43,11 @@ class ModuleBuilder:
         whole: the arrays whose shards `main` takes and returns, once it is partitioned.
     """
 
+    def observer(self) -> Callable[[str, ir.Module], None] | None:
+        """What is shown the module behind each pass, if the program is dumped."""
+        dump = self.request.dump
+        return None if dump is None else dump.observer()
+
     def __init__(self, target: Target, request: Request) -> None:
         """Make a module whose `main` has neither arguments nor results yet."""
         self.target, self.request = target, request
