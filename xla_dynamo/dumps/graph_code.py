@@ -120,7 +120,7 @@ class _Recording(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # dispatched by torch
-        if hasattr(func, "_schema") or isinstance(func, HigherOrderOperator):
+        if isinstance(func, (torch._ops.OpOverload, HigherOrderOperator)):
             return self._tracer.create_proxy("call_function", func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 

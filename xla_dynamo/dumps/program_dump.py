@@ -34,7 +34,6 @@ _RUN = '''\
     python run.py   # exit status: 0 if it gives eager torch's results, else 1
 
 The values of the inputs are in inputs.pt; of those that are not, random ones are drawn.
-`xla-dynamo minify run.py` makes a program that fails as small as it can be.
 """
 
 {imports}

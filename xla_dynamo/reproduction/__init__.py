@@ -1,4 +1,4 @@
-"""A dumped program alone: `run.py` compares it with eager torch, `minify` makes it small."""
+"""A dumped program alone: `run.py` compares it with eager torch."""
 
 from xla_dynamo.reproduction.run import main
 

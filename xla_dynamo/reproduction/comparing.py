@@ -15,6 +15,8 @@ _TOLERANCES = {
     torch.float16: 1e-2,
     torch.bfloat16: 5e-2,
 }
+# How often as far it may be as roundings of the inputs move it.
+_TIMES_NOISE = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,22 +32,43 @@ class Difference:
     wrong: tuple[str, ...]
 
 
-def compare(results: Sequence[Any], expected: Sequence[Any], skip: frozenset[int]) -> Difference:
-    """Compare results, by number, but for those to skip."""
+def compare(
+    results: Sequence[Any],
+    expected: Sequence[Any],
+    skip: frozenset[int] = frozenset(),
+    noise: Sequence[float] = (),
+) -> Difference:
+    """Compare results, by number, but for those to skip.
+
+    `noise` is how far eager's own results move when the inputs are rounded otherwise: what cancels
+    to nothing, as the gradient of a bias before a batch norm does, is rounding alone.
+    """
     largest, wrong = 0.0, []
     if len(results) != len(expected):
         return Difference(float("inf"), (f"{len(results)} results, not {len(expected)}",))
     for index, (found, wanted) in enumerate(zip(results, expected, strict=True)):
         if index in skip:
             continue
-        difference, text = _one(found, wanted)
+        difference, text = _one(found, wanted, noise[index] if noise else 0.0)
         largest = max(largest, difference)
         if text:
             wrong.append(f"result {index}: {text}")
     return Difference(largest, tuple(wrong))
 
 
-def _one(found: Any, wanted: Any) -> tuple[float, str]:
+def noise_of(other: Any, wanted: Any) -> float:
+    """The largest distance of a result from the same one of inputs that were rounded otherwise."""
+    if not isinstance(wanted, torch.Tensor) or wanted.numel() == 0:
+        return 0.0
+    if not isinstance(other, torch.Tensor) or other.shape != wanted.shape:
+        return 0.0
+    if not wanted.dtype.is_floating_point and not wanted.dtype.is_complex:
+        return 0.0
+    distance = (_plain(other) - _plain(wanted)).abs()
+    return float(distance[distance.isfinite()].max()) if bool(distance.isfinite().any()) else 0.0
+
+
+def _one(found: Any, wanted: Any, noise: float) -> tuple[float, str]:
     if not isinstance(wanted, torch.Tensor):
         return (0.0, "") if found == wanted else (float("inf"), f"{found!r}, not {wanted!r}")
     kind, other = (f"{t.dtype} {list(t.shape)}" for t in (found, wanted))
@@ -67,7 +90,7 @@ def _one(found: Any, wanted: Any) -> tuple[float, str]:
     scale = float(y[y.isfinite()].abs().max()) or 1.0
     distance = (x - y).abs().masked_fill(same, 0.0)
     largest = float(distance.max()) / scale
-    tolerance = _TOLERANCES.get(wanted.dtype, 0.2)  # float8
+    tolerance = max(_TOLERANCES.get(wanted.dtype, 0.2), _TIMES_NOISE * noise / scale)  # float8
     if largest <= tolerance:
         return largest, ""
     count = int((distance > tolerance * scale).sum())

@@ -25,6 +25,7 @@ _OPERATORS = (
     "xla_dynamo.spmd.manual_operators",
     "xla_dynamo.spmd.collective_operators",
 )
+_ROUNDED = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclasses.dataclass
@@ -64,9 +65,14 @@ class SavedProgram:
         """Inputs for one call, which may change them: what shares memory shares it again."""
         return copies(self.inputs)
 
-    def eager(self) -> list[Any]:
-        """The results of eager torch, and the inputs as it leaves them."""
+    def eager(self, rounded: int | None = None) -> list[Any]:
+        """The results of eager torch, and the inputs as it leaves them.
+
+        `rounded` is the seed of changes to the inputs that are as small as those of rounding.
+        """
         args = self.copies()
+        if rounded is not None:
+            round_otherwise(args, rounded)
         with torch.no_grad():
             results = self.make()(*args)
         given = {id(a) for a in args if isinstance(a, torch.Tensor)}
@@ -84,6 +90,16 @@ def run_compiled(gm: torch.fx.GraphModule, args: list[Any], request: Request) ->
     with torch.no_grad():
         results = compile_undumped(gm, args, request).call(args)
     return [*results, *given]
+
+
+def round_otherwise(values: Sequence[Any], seed: int) -> None:
+    """Move each number of floating point by less than the step to its neighbour."""
+    generator = torch.Generator().manual_seed(seed)
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.dtype in _ROUNDED and value.numel():
+            step = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1
+            step *= torch.finfo(value.dtype).eps
+            value.mul_((1 + step).to(value.device))
 
 
 def copies(values: Sequence[Any]) -> list[Any]:
