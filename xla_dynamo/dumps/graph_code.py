@@ -10,7 +10,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.overrides import TorchFunctionMode
 
 from xla_dynamo.errors import StorageError
-from xla_dynamo.torch_private import FakeTensorMode, HigherOrderOperator
+from xla_dynamo.torch_private import FakeTensorMode, HigherOrderOperator, OpOverload
 
 _KNOWN = {"inf": "math", "nan": "math", "torch": "", "device": "torch"}
 
@@ -120,7 +120,7 @@ class _Recording(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:  # dispatched by torch
-        if isinstance(func, (torch._ops.OpOverload, HigherOrderOperator)):
+        if isinstance(func, (OpOverload, HigherOrderOperator)):
             return self._tracer.create_proxy("call_function", func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
