@@ -19,7 +19,7 @@ define environment
 test -d $(1) || $(PYTHON) -m venv $(1)
 endef
 
-.PHONY: demo check test test-all gpu-check test-latest test-oldest lint format bench examples docs constraints dist clean
+.PHONY: demo check test test-all gpu-check test-latest test-oldest lint format bench examples docs site constraints dist clean
 
 # setuptools first, and no environment of its own to build in: pip would take the newest there.
 $(READY): pyproject.toml constraints.txt
@@ -85,6 +85,10 @@ examples: $(READY)  ## a convolutional net on digits and a GPT on Python, traine
 docs: $(READY)  ## the generated pages
 	$(BIN)/python -m docs.supported_ops
 	$(BIN)/python -m docs.torch_xla_names
+
+# The notice that is switched off tells of other tools for the same files.
+site: $(READY)  ## the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # A CPU build of torch calls itself 2.13.0+cpu: the pin is the release, whichever build it is.
 constraints:  ## pin anew everything that .venv gets

@@ -15,6 +15,8 @@ from importlib import metadata
 import pytest
 from packaging.requirements import Requirement
 
+from tests.documentation.blocks import blocks
+
 ROOT = pathlib.Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -93,7 +95,7 @@ def test_the_wheel_compiles(python, tmp_path):
     where = run(python, "import xla_dynamo; print(xla_dynamo.__file__)", tmp_path).strip()
     assert pathlib.Path(where).is_relative_to(python.parent.parent)
     # README's own example.
-    example = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[0]
+    example = next(b.code for b in blocks("README.md") if b.language == "python" and b.is_shown)
     assert "openxla" in run(python, example, tmp_path)
 
 

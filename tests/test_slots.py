@@ -2,7 +2,6 @@
 
 import io
 import json
-import pathlib
 import zipfile
 
 import pytest
@@ -11,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import xla_dynamo
 from tests.compiling import watched
+from tests.documentation.blocks import blocks
 from xla_dynamo.calls import steps
 from xla_dynamo.calls.supply import supply_of
 from xla_dynamo.graphs.request import Request
@@ -31,7 +31,7 @@ from xla_dynamo.programs.storage import read_program, write_program
 from xla_dynamo.programs.targets import target_of
 from xla_dynamo.runtime.clients import placement_at
 
-PAGE = pathlib.Path(__file__).parent.parent / "docs" / "adding-a-placement.md"
+PAGE = "docs/adding-a-placement.md"
 TABLE = torch.randn(300)
 
 
@@ -128,10 +128,10 @@ def test_frozen_values_need_somebody_who_computes_them():
 
 def test_the_example_of_the_page(monkeypatch):
     """docs/adding-a-placement.md: a memory of one's own."""
-    example, chosen = [part.split("```")[0] for part in PAGE.read_text().split("```python\n")[1:]]
+    example, chosen = [block.code for block in blocks(PAGE)]
     made, names = [], {"Constant": Constant}
-    exec(compile(example, str(PAGE), "exec"), names)
-    exec(compile(chosen, str(PAGE), "exec"), names)
+    exec(compile(example, PAGE, "exec"), names)
+    exec(compile(chosen, PAGE, "exec"), names)
 
     def memory_of(*given):
         made.append(names["memory_of"](*given))
