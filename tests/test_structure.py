@@ -106,7 +106,7 @@ ROOMS = {
     "reproduction": "dumps execution graphs lowerings.passes options",
     "xla_dynamo": "lazy",
     "serving": "execution runtime torchvision_operators",
-    "command_line": "execution kernels reports runtime serving stablehlo",
+    "command_line": "execution kernels reports reproduction runtime serving stablehlo",
     "torch_xla.kernels": "lowerings.builders lowerings.table runtime spmd xla_builder",
     "torch_xla.forms": "decompositions distributed.fsdp graphs jax lazy runtime runtime.processes"
     " spmd stablehlo torch_xla.kernels xla_builder xla_dynamo",

@@ -20,6 +20,7 @@ COMMANDS = {
     "doctor": "xla_dynamo.command_line.doctor",
     "explain": "xla_dynamo.command_line.explain",
     "export": "xla_dynamo.command_line.export",
+    "minify": "xla_dynamo.command_line.minify",
     "precompile": "xla_dynamo.command_line.precompile",
     "serve": "xla_dynamo.command_line.serve",
     "tune": "xla_dynamo.command_line.tune",

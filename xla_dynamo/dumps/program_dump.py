@@ -105,7 +105,7 @@ class ProgramDump:
             dynamo_graph: the code of the graph that it was made of.
         """
         values = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
-        self._facts = {
+        self._facts |= {
             "format": FORMAT,
             "title": title,
             "request": request,

@@ -1,7 +1,6 @@
 """`bisect_passes(fn, args)`: which run of a pass makes a result differ from eager's?"""
 
 import copy
-import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,8 +8,7 @@ from typing import Any
 import torch
 
 from xla_dynamo.events import log_event
-from xla_dynamo.lowerings.passes.switches import UNLIMITED, Run, Switches, switched
-from xla_dynamo.lowerings.passes.table import PASSES
+from xla_dynamo.lowerings.passes.bisection import Bisection, bisect
 from xla_dynamo.options import Options
 from xla_dynamo.reports.explain import compiled_apart
 from xla_dynamo.torch_private import pytree, uncompiled
@@ -21,68 +19,6 @@ _lock = threading.Lock()
 _COMPARED = torch.Tensor | bool | int | float | complex | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Trial:
-    """A compilation with some of the passes.
-
-    Attributes:
-        limit: how many runs of passes there were; None for all.
-        skipped: the pass that was left out besides.
-        difference: how the results differ from eager's, or what the compilation raised; None if
-            they agree.
-    """
-
-    limit: int | None
-    skipped: str | None
-    difference: str | None
-
-    def __str__(self) -> str:
-        limit = "all passes" if self.limit is None else f"limit={self.limit}"
-        skipped = f",skip={self.skipped}" if self.skipped else ""
-        return f"{limit}{skipped}: {'wrong' if self.difference else 'right'}"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bisection:
-    """What `bisect_passes` has found; printed, it says so in words.
-
-    Attributes:
-        guilty: the name of the pass without which the results are eager's; None if there is none.
-        run: the first run of that pass that makes the results wrong; None where it is a pass that
-            the limit does not count.
-        number: which of the counted runs that is, from 1; None likewise.
-        total: how many runs of passes are counted when all run.
-        difference: how the results differ from eager's with all passes; None if they agree.
-        trials: all compilations, in their order.
-    """
-
-    guilty: str | None
-    run: Run | None
-    number: int | None
-    total: int
-    difference: str | None
-    trials: tuple[Trial, ...]
-
-    def __str__(self) -> str:
-        tried = "".join(f"\n  {trial}" for trial in self.trials)
-        if self.difference is None:
-            return f"the results are eager's with all {self.total} runs of passes{tried}"
-        told = self.difference.strip().replace("\n", "\n  ")
-        if self.guilty is None:
-            return (
-                "the results are wrong without any pass that can be left out: look at the rules of "
-                f"the operators, and at XLA\n  {told}{tried}"
-            )
-        where = ""
-        if self.run is not None:
-            where = (
-                f", run {self.number} of {self.total}, over module {self.run.module} "
-                f"(XLA_DYNAMO_PASSES=limit={self.number})"
-            )
-        return f"the pass {self.guilty} makes the results wrong{where}\n  {told}{tried}"
-
-
-@torch.compiler.disable
 def bisect_passes(
     fn: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -126,15 +62,15 @@ def bisect_passes(
         raise TypeError(f"bisect_passes needs a function or a module, not {type(fn).__name__}")
     if (rtol is None) != (atol is None):
         raise ValueError("bisect_passes takes both rtol and atol, or neither")
-    search = _Search(
+    function = _Function(
         uncompiled(fn), args, kwargs or {}, dynamic, Options.parse(options), (rtol, atol)
     )
     with _lock:
-        return search.run()
+        return function.bisect()
 
 
-class _Search:
-    """A bisection that goes on: see `bisect_passes`."""
+class _Function:
+    """A function whose results are compared: see `bisect_passes`."""
 
     def __init__(
         self,
@@ -147,58 +83,13 @@ class _Search:
     ) -> None:
         self._fn, self._args, self._kwargs = fn, args, kwargs
         self._dynamic, self._options, self._tolerances = dynamic, options, tolerances
-        self._trials: list[Trial] = []
         self._seed = torch.initial_seed()
 
-    def run(self) -> Bisection:
-        """Try all passes, none, and then halve what lies between."""
+    def bisect(self) -> Bisection:
+        """Compare with eager, for several numbers of runs of passes."""
         with torch.random.fork_rng():
             self._expected = self._results(lambda fn: fn)
-            runs, difference = self._try(UNLIMITED)
-            total = len(runs)
-            if difference is None:
-                return self._found(None, None, total, None)
-            if self._try(0)[1] is not None:
-                name = self._numeric()
-                return self._found(name, None, total, difference)
-            right, wrong = 0, total
-            while wrong - right > 1:
-                middle = (right + wrong) // 2
-                some, differs = self._try(middle)
-                if differs is None:
-                    right = middle
-                else:
-                    runs, wrong = some, middle
-            return self._found(runs[wrong - 1], wrong, total, difference)
-
-    def _found(
-        self, guilty: Run | str | None, number: int | None, total: int, difference: str | None
-    ) -> Bisection:
-        name = guilty.name if isinstance(guilty, Run) else guilty
-        run = guilty if isinstance(guilty, Run) else None
-        return Bisection(name, run, number, total, difference, tuple(self._trials))
-
-    def _numeric(self) -> str | None:
-        """The first pass that the limit does not count without which the results are right."""
-        for each in PASSES:
-            if each.keeps_numbers and self._try(0, each.name)[1] is None:
-                return each.name
-        return None
-
-    def _try(self, limit: int, skip: str | None = None) -> tuple[list[Run], str | None]:
-        """Compile and run with some passes; the runs that were counted, and the difference."""
-        skipped = frozenset() if skip is None else frozenset({skip})
-        difference = None
-        with switched(Switches(verify=True, limit=limit, skip=skipped)) as session:
-            try:
-                results = self._results(self._compiled)
-            except Exception as error:  # a pass may do anything to a module
-                difference = f"{type(error).__name__}: {error}"
-            else:
-                difference = self._difference(results)
-        counted = None if limit == UNLIMITED else limit
-        self._trials.append(Trial(counted, skip, difference))
-        return session.runs, difference
+            return bisect(lambda: self._difference(self._results(self._compiled)))
 
     def _compiled(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         return compiled_apart(fn, self._dynamic, self._options, log_event)
