@@ -77,7 +77,7 @@ class ProgramMemory:
 
     @property
     def assigned_bytes(self) -> int:
-        """What XLA has set aside for a run: an upper bound of the peak."""
+        """What XLA has set aside for a run."""
         results = self.result_bytes - self.alias_bytes
         return self.argument_bytes + results + self.temporary_bytes
 
@@ -156,15 +156,12 @@ class _Buffers:
             self._results = {s for name in (root.operands or (root.name,)) for s in self.of(name)}
             if root.opcode != "tuple":
                 self._results = set(self.of(root.name))
-        aliased = set[str]()
-        if is_entry and root is not None:
-            results = root.operands if root.opcode == "tuple" else (root.name,)
-            for result in module.aliases:
-                if result < len(results):
-                    aliased |= set(self.of(results[result])) - self._arguments
+        # A donated argument is free from its last reading on, until a result is written there.
+        numbers = {n.name: _number_of(n) for n in body if n.opcode == "parameter"}
+        given = set(module.aliases.values()) if is_entry else set()
+        self._donated = {name for name, number in numbers.items() if number in given}
         for index, one in enumerate(body):
-            # An update in place and the result of a donated input are in the memory of another.
-            if one.name in aliased or one.opcode in _VIEWS or one.opcode == "constant":
+            if one.opcode in _VIEWS or one.opcode == "constant":
                 self.own[one.name] = 0
             elif one.opcode == "parameter" and not is_entry:
                 self.own[one.name] = 0
@@ -173,8 +170,9 @@ class _Buffers:
             for operand in (*one.operands, one.name):
                 for source in self.of(operand):
                     self._last[source] = index
-        for name in self._results | (self._arguments if is_entry else set()):
+        for name in self._results | (self._arguments - self._donated):
             self._last[name] = self._end
+        self._kept = self._arguments - self._donated
         self._share(body)
         if is_entry:
             self._first |= dict.fromkeys(self._arguments, 0)
@@ -185,7 +183,7 @@ class _Buffers:
             if one.opcode not in _IN_PLACE or not self.own[one.name]:
                 continue
             for source in (s for operand in one.operands for s in self.of(operand)):
-                free = self._last[source] == index and source not in self._arguments
+                free = self._last[source] == index and source not in self._kept
                 if free and self.own[source] == self.own[one.name]:
                     self.own[one.name], self._shared[one.name] = 0, source
                     self._last[source] = self._last[one.name]
@@ -225,6 +223,11 @@ class _Buffers:
         if name in self._arguments:
             return "argument"
         return "result" if name in self._results else "temporary"
+
+
+def _number_of(parameter: Instruction) -> int:
+    """Which of a program's arguments a parameter is."""
+    return int(parameter.text.partition("parameter(")[2].partition(")")[0])
 
 
 def _peak(module: HloModule, computation: str) -> int:
