@@ -8,6 +8,7 @@ from typing import Any
 
 # Looked up at first use: to import jax takes longer than whoever imports a part of this may wait.
 _LAZY = {
+    "get_memory_info": "process_memory",
     "initialize_cache": "cache_settings",
     "set_device_count": "clients",
     "addressable_device_count": "topology",

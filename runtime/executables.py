@@ -252,6 +252,17 @@ class Executable:
                     _lines.pop(known, None)
         _lines[id(self._loaded)] = lines
 
+    def memory_stats(self) -> Any:
+        """Jaxlib's `CompiledMemoryStats`; None where the platform does not count them."""
+        try:
+            return self._loaded.get_compiled_memory_stats()
+        except jax.errors.JaxRuntimeError:
+            return None
+
+    def text_and_lines(self) -> tuple[str, Mapping[str, tuple[str, int]]]:
+        """The optimized HLO, and the file and line of each node of the graph, by its name."""
+        return text_and_lines(self._loaded)
+
     def hlo_text(self) -> str:
         """The optimized HLO that the platform runs."""
         return _text_of(self._loaded)

@@ -102,7 +102,7 @@ ROOMS = {
     "distributed.fsdp": "distributed lazy lowerings.table runtime.processes spmd.recipes",
     "registration": "distributed",
     "distributed_checkpoint": "runtime runtime.processes spmd training",
-    "reports": "backend dynamo events lowerings.passes options runtime training",
+    "reports": "backend dynamo events lowerings.passes options programs runtime training",
     "reproduction": "dumps execution graphs lowerings.passes options",
     "xla_dynamo": "lazy",
     "serving": "execution runtime torchvision_operators",

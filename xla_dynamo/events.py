@@ -7,7 +7,7 @@ import logging
 import operator
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -98,8 +98,11 @@ class CompilationRecord:
         kind: "inference", "forward", "backward", "training step" or what else it is.
         compile_id: that of Dynamo's frame, if there is one.
         parts: how many parts of it XLA compiles: 1 where that is all of it.
+        graph: gives the ATen graph.
         is_split: whether torch runs a part of it.
         tell: takes the events of this graph.
+        watch: makes of an executable, its call, and the bounds of its sizes the call that is to be
+            made in its place; None where nobody watches calls, which then cost nothing more.
         start: when `compile_graph` began, by `time.perf_counter`.
         seconds: how long it took; executables for sizes that came later not included.
     """
@@ -109,11 +112,12 @@ class CompilationRecord:
     ) -> None:
         """Begin a graph, which may have to be read first, whose events `observer` is told."""
         self.number, self.kind, self.tell = next(_numbers), kind, observer
+        self.watch: Watch | None = getattr(observer, "watch", None)
         current = CompileContext.current_compile_id()
         self.compile_id = None if current is None else str(current)
         self.is_split = False
         self.parts, self.start, self.seconds = 1, time.perf_counter(), 0.0
-        self._graph, self._eager = graph, dict[torch.fx.Node, str]()
+        self.graph, self._eager = graph, dict[torch.fx.Node, str]()
 
     def note_split(self, eager: dict[torch.fx.Node, str], parts: int) -> None:
         """Note what torch runs, with the reasons, and how many parts are left for XLA."""
@@ -122,7 +126,7 @@ class CompilationRecord:
     @functools.cached_property
     def operators(self) -> list[Operator]:
         """The operators of the graph, in their order; sizes are left out."""
-        calls = [node for node in self._graph().graph.nodes if node.op == "call_function"]
+        calls = [node for node in self.graph().graph.nodes if node.op == "call_function"]
         return [
             Operator(
                 str(operator_of(node)),
@@ -232,6 +236,8 @@ class NotBucketed:
 
 Event: TypeAlias = GraphBreak | Frame | CompilationRecord | BuiltExecutable | NotBucketed
 Observer: TypeAlias = Callable[[Event], None]
+Call: TypeAlias = Callable[[list[Any]], list[Any]]
+Watch: TypeAlias = Callable[[BuiltExecutable, Call, Sequence[int]], Call]
 
 
 def log_event(event: Event) -> None:

@@ -253,10 +253,12 @@ class CompiledGraph(BoxedGraph):
         sizes: Mapping[str, Any],
         reason: str,
         seconds: tuple[float, float],
+        highs: Sequence[int] = (),
     ) -> tuple[Call, Strides, Steps | None]:
         """Compile a program, and bind it.
 
-        `seconds` is how long it was lowered, and how long XLA compiled what computes frozen values.
+        `seconds` is how long it was lowered, and how long XLA compiled what computes frozen values;
+        `highs` are the bounds that its sizes have.
         """
         lowering, frozen = seconds
         metrics.add_time("LoweringTime", lowering)
@@ -270,22 +272,18 @@ class CompiledGraph(BoxedGraph):
         compiling = frozen + (executable.compile_seconds if executable else 0.0)
         if executable is None or not executable.was_saved:
             metrics.increment("UncachedCompile")
-        self._record.tell(
-            BuiltExecutable(
-                self._record,
-                self._part,
-                sizes,
-                reason,
-                program,
-                executable,
-                (lowering, compiling),
-            )
+        built = BuiltExecutable(
+            self._record, self._part, sizes, reason, program, executable, (lowering, compiling)
         )
+        self._record.tell(built)
         steps = None
         if executable is not None:
             keeps_inputs = self.request.keeps_inputs
             steps = steps_of(program, executable, keeps_inputs, self._frozen)
-        return bind(program, steps, placement), program.chosen_strides(), steps
+        call = bind(program, steps, placement)
+        if self._record.watch is not None:
+            call = self._record.watch(built, call, highs)
+        return call, program.chosen_strides(), steps
 
     @unset_fake_temporarily()
     def _compile_bounded(
@@ -301,8 +299,9 @@ class CompiledGraph(BoxedGraph):
             start = time.perf_counter()
             bounded = self._saved.find_or_make(key, BoundedProgram, lambda: lower(target))
             seconds = time.perf_counter() - start, 0.0
-        call, *_ = self._build(bounded.program, placement, sizes, "a new bucket", seconds)
         assert key.bounds is not None
+        highs = [bucket.high for bucket in key.bounds.buckets]
+        call, *_ = self._build(bounded.program, placement, sizes, "a new bucket", seconds, highs)
         return BoundedCall(bounded, call, key.bounds, time.perf_counter() - start)
 
     def _tell_not_bucketed(self, bounds: Mapping[str, Any], reason: str) -> None:

@@ -1,6 +1,8 @@
 """`explain(fn)(*args)`: compile and run a function, and report the compilation."""
 
 import inspect
+import logging
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,10 +12,12 @@ import torch
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.dynamo.dynamo_trace import listening
 from xla_dynamo.errors import OptionError
-from xla_dynamo.events import Event, Observer, log_event
+from xla_dynamo.events import BuiltExecutable, Call, Event, Observer, log, log_event
 from xla_dynamo.options import Options
+from xla_dynamo.reports.advice import Advice
 from xla_dynamo.reports.report import Report
-from xla_dynamo.torch_private import region_of, uncompiled
+from xla_dynamo.reports.watched_calls import WatchedCalls
+from xla_dynamo.torch_private import CompileContext, region_of, uncompiled
 from xla_dynamo.training.train_step import TrainStep
 
 
@@ -65,7 +69,8 @@ class Explained:
         if not callable(fn):
             raise TypeError(f"explain needs a function or a module, not {type(fn).__name__}")
         self.report = Report(getattr(fn, "__qualname__", None) or type(uncompiled(fn)).__name__)
-        observer = _observer(weakref.ref(self.report))
+        self._told = set[Advice]()
+        observer = _ReportObserver(self.report)
         if isinstance(fn, TrainStep):
             if dynamic is not None or options is not None:
                 raise OptionError("a train_step has its own options: give them to train_step")
@@ -79,27 +84,68 @@ class Explained:
         """Call the function, and report on all calls so far."""
         with listening(self.report.add, region_of(self._run)):
             self.report.result = self._run(*args, **kwargs)
+        if log.isEnabledFor(logging.INFO):
+            for one in self.report.advice:
+                if one not in self._told:
+                    self._told.add(one)
+                    log.info("advice: %s", one)
         return self.report
 
 
-def _observer(report: weakref.ref[Report]) -> Observer:
+class _ReportObserver:
     """Logs, and adds to the report as long as somebody has it: Dynamo's cache keeps what it has."""
 
-    def observe(event: Event) -> None:
+    def __init__(self, report: Report) -> None:
+        self._report = weakref.ref(report)
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
         log_event(event)
-        if (known := report()) is not None:
+        if (known := self._report()) is not None:
             known.add(event)
 
-    return observe
+    def watch(self, built: BuiltExecutable, call: Call, highs: Sequence[int]) -> Call:
+        """The call of an executable, counted for the report."""
+        if (known := self._report()) is None:
+            return call
+        calls = WatchedCalls(built, highs)
+        known.calls.append(calls)
+        return calls.watching(call)
+
+    def name_inputs(self, gm: torch.fx.GraphModule) -> None:
+        """Keep the user's names of the inputs of Dynamo's graph."""
+        current = CompileContext.current_compile_id()
+        if (known := self._report()) is not None and current is not None:
+            nodes = gm.graph.find_nodes(op="placeholder")
+            known.inputs[str(current)] = [_users_name(node) for node in nodes]
+
+
+_LOCAL = re.compile(r"^L\['(\w+)'\]")
+_MEMBER = re.compile(r"\._(?:parameters|buffers|modules)\['(\w+)'\]")
+
+
+def _users_name(node: torch.fx.Node) -> str:
+    """What an input of Dynamo's graph is called in the user's function: "x", "self.weight"."""
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    name = getattr(source, "name", None)
+    text = name() if callable(name) else name
+    if not isinstance(text, str) or not text:
+        return node.name
+    return _MEMBER.sub(r".\1", _LOCAL.sub(r"\1", text))
 
 
 def compiled_apart(
-    fn: Callable[..., Any], dynamic: bool | None, options: Options, observer: Observer
+    fn: Callable[..., Any],
+    dynamic: bool | None,
+    options: Options,
+    observer: Observer,
 ) -> Callable[..., Any]:
     """Compile a function apart from whatever else was or will be compiled of it."""
 
     # Not equal to any other, so code that Dynamo compiled with another backend does not fit.
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        if isinstance(observer, _ReportObserver):
+            observer.name_inputs(gm)
         return compile_torch_graph(gm, example_inputs, options, observer=observer)
 
     # From torch 2.13, Dynamo's limit of recompilations can be counted apart, too.

@@ -11,15 +11,17 @@ import torch
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import flop_registry
 
+from xla_dynamo.events import BuiltExecutable
 from xla_dynamo.reports.hlo_instructions import HloModule, Instruction, read_module
 from xla_dynamo.reports.hlo_places import Place, places_of
-from xla_dynamo.runtime.executables import text_and_lines
 
 # A byte takes as long as so many operations: today's CPUs and GPUs compute 5 to 20 in float32 in
 # the time in which they read one from memory. Only shares are told, and they depend little on it.
 _FLOPS_PER_BYTE = 10.0
-_FREE = frozenset("parameter constant tuple get-tuple-element bitcast iota broadcast".split())
-_CONTAINERS = frozenset("fusion call while conditional".split())
+_FREE = frozenset(
+    ["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "broadcast"]
+)
+_CONTAINERS = frozenset(["fusion", "call", "while", "conditional"])
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 # torch counts these by other names: with the same arguments in front.
 _SAME = {
@@ -53,22 +55,23 @@ class LineCost:
     operators: tuple[str, ...]
 
 
-def line_costs(loaded: Any, flops_of: Mapping[str, float]) -> list[LineCost]:
-    """The estimated costs of a program's lines, the most expensive first.
-
-    Args:
-        loaded: PJRT's executable.
-        flops_of: the operations of nodes of the graph, by name, for calls of libraries, of which
-            the program does not tell.
-    """
-    text, lines = text_and_lines(loaded)
-    return costs_of(text, places_of(text, lines), flops_of)
+def line_costs(built: BuiltExecutable) -> list[LineCost]:
+    """The estimated costs of a program's lines, the most expensive first."""
+    if built.executable is None:
+        return []
+    text, lines = built.executable.text_and_lines()
+    flops = node_flops(built.graph.graph().graph, built.sizes)
+    return costs_of(text, places_of(text, lines), flops)
 
 
 def costs_of(
     hlo: str, places: Mapping[str, tuple[Place, ...]], flops_of: Mapping[str, float]
 ) -> list[LineCost]:
-    """The same of a module's text, whose instructions come from these places."""
+    """The same of a module's text, whose instructions come from these places.
+
+    `flops_of` has the operations of nodes of the graph, by name, for calls of libraries, of which
+    the program does not tell.
+    """
     module = read_module(hlo)
     flops: dict[tuple[str, int], float] = collections.defaultdict(float)
     moved: dict[tuple[str, int], float] = collections.defaultdict(float)

@@ -3,17 +3,33 @@
 import collections
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from xla_dynamo.events import BuiltExecutable
 from xla_dynamo.reports.hlo_instructions import HloModule, Instruction, read_module
 from xla_dynamo.reports.hlo_places import Place, places_of
 
 # They return memory of their operands, or none.
 _IN_PLACE = frozenset(
-    "fusion call add subtract multiply divide maximum minimum negate exponential tanh select "
-    "scatter dynamic-update-slice".split()
+    [
+        "fusion",
+        "call",
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "maximum",
+        "minimum",
+        "negate",
+        "exponential",
+        "tanh",
+        "select",
+        "scatter",
+        "dynamic-update-slice",
+    ]
 )
-_VIEWS = frozenset("bitcast get-tuple-element tuple while optimization-barrier after-all".split())
+_VIEWS = frozenset(
+    ["bitcast", "get-tuple-element", "tuple", "while", "optimization-barrier", "after-all"]
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,21 +98,15 @@ class ProgramMemory:
         return self.argument_bytes + results + self.temporary_bytes
 
 
-def program_memory(
-    name: str, hlo: str, stats: Any, lines: Mapping[str, tuple[str, int]]
-) -> ProgramMemory:
-    """The memory of a program.
-
-    Args:
-        name: what it is called.
-        hlo: its optimized and scheduled HLO.
-        stats: jaxlib's `CompiledMemoryStats`.
-        lines: the user's file and line of each node, by name.
-    """
-    module, places = read_module(hlo), places_of(hlo, lines)
-    timeline, held = _entry(module, places)
+def memory_of(built: BuiltExecutable) -> ProgramMemory | None:
+    """The memory of an executable; None where there is nothing to compute, or no figures."""
+    stats = built.executable.memory_stats() if built.executable else None
+    if built.executable is None or stats is None:
+        return None
+    hlo, lines = built.executable.text_and_lines()
+    timeline, held = _entry(read_module(hlo), places_of(hlo, lines))
     return ProgramMemory(
-        name,
+        built.name,
         stats.argument_size_in_bytes,
         stats.output_size_in_bytes,
         stats.alias_size_in_bytes,
@@ -161,9 +171,11 @@ class _Buffers:
         given = set(module.aliases.values()) if is_entry else set()
         self._donated = {name for name, number in numbers.items() if number in given}
         for index, one in enumerate(body):
-            if one.opcode in _VIEWS or one.opcode == "constant":
-                self.own[one.name] = 0
-            elif one.opcode == "parameter" and not is_entry:
+            if (
+                one.opcode in _VIEWS
+                or one.opcode == "constant"
+                or (one.opcode == "parameter" and not is_entry)
+            ):
                 self.own[one.name] = 0
             else:
                 self.own[one.name] = one.bytes

@@ -12,6 +12,9 @@ from xla_dynamo.events import (
     NotBucketed,
     Operator,
 )
+from xla_dynamo.reports.advice import Advice, advice_of
+from xla_dynamo.reports.memory import ProgramMemory, memory_of
+from xla_dynamo.reports.watched_calls import WatchedCalls
 
 
 class CompilationLog:
@@ -24,12 +27,16 @@ class CompilationLog:
         subject: the name of the function.
         result: what the last call returned.
         events: what happened, in its order.
+        calls: what the calls of each executable did.
+        inputs: the user's names of what a graph of Dynamo's is given, by compile id.
     """
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
         self.result: Any = None
         self.events: list[Event] = []
+        self.calls: list[WatchedCalls] = []
+        self.inputs: dict[str | None, list[str]] = {}
 
     def add(self, event: Event) -> None:
         """Take an event."""
@@ -78,6 +85,29 @@ class CompilationLog:
     def eager_operators(self) -> list[tuple[CompilationRecord, Operator]]:
         """The operators that torch runs, with their graphs."""
         return [(graph, o) for graph in self.graphs for o in graph.operators if o.eager]
+
+    @property
+    def advice(self) -> list[Advice]:
+        """What the user can change so that calls become faster, the most valuable first."""
+        return advice_of(self)
+
+    def argument(self, built: BuiltExecutable, index: int) -> str:
+        """The user's name of an input of a graph, or what else is known of it."""
+        nodes = built.graph.graph().graph.find_nodes(op="placeholder")
+        if index >= len(nodes):
+            return f"number {index + 1}"
+        described = nodes[index].meta.get("desc")
+        if target := getattr(described, "target", None):
+            return str(target)
+        number = getattr(described, "idx", None if described is not None else index)
+        names = self.inputs.get(built.graph.compile_id, [])
+        known = isinstance(number, int) and number < len(names)
+        return names[number] if known else str(nodes[index].name)
+
+    @property
+    def memory(self) -> list[ProgramMemory]:
+        """The memory that each program needs for a run, on each of its devices."""
+        return [found for built in self.executables if (found := memory_of(built)) is not None]
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The report of `explain` as tables: graphs, graph breaks, operators, executables, costs, times."""
 
 import io
+import linecache
 import shutil
 from collections import Counter
 from collections.abc import Iterable
@@ -11,8 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, Frame
+from xla_dynamo.reports.line_costs import line_costs
+from xla_dynamo.reports.memory import ProgramMemory
 from xla_dynamo.reports.record import CompilationLog
 from xla_dynamo.reports.report_page import page
+from xla_dynamo.reports.watched_calls import WatchedCalls
+
+# How many lines and tensors of each program are told, and how many operators of a line.
+_LINES, _NAMES = 3, 4
 
 
 class Report(CompilationLog):
@@ -40,6 +47,7 @@ class Report(CompilationLog):
     def tables(self) -> list[Table]:
         """What is printed, and stands in the page."""
         return [
+            _table("Advice", ("what was found", "what to do"), self._advice_rows()),
             _table(
                 "Graph breaks",
                 ("where", "why"),
@@ -87,11 +95,62 @@ class Report(CompilationLog):
                 numbers=(0, 1, 4, 5, 6, 7, 8),
             ),
             _table(
+                "The most expensive lines, estimated from FLOPs and bytes",
+                ("graph", "share", "FLOP", "bytes", "where", "operators"),
+                self._line_rows(),
+                numbers=(0, 1, 2, 3),
+            ),
+            _table(
+                "Calls",
+                ("graph", "sizes", "calls", "time", "computed / asked", "through Python"),
+                map(_calls_row, self.calls),
+                numbers=(0, 2, 3, 4, 5),
+            ),
+            _table(
+                "Copies at the border",
+                ("graph", "argument", "bytes", "calls", "why"),
+                (
+                    (
+                        c.built.graph.number,
+                        self.argument(c.built, i),
+                        f"{o.bytes:,}",
+                        o.times,
+                        o.reason,
+                    )
+                    for c in self.calls
+                    for i, o in c.copies.items()
+                ),
+                numbers=(0, 2, 3),
+            ),
+            _table(
+                "Memory of a run",
+                ("program", "peak", "arguments", "results", "aliased", "temporary", "at the peak"),
+                map(_memory_row, self.memory),
+                numbers=(1, 2, 3, 4, 5),
+            ),
+            _table(
                 "Compile time",
                 (*self.seconds, "all"),
                 [[f"{s:.2f} s" for s in (*self.seconds.values(), sum(self.seconds.values()))]],
             ),
         ]
+
+    def _advice_rows(self) -> Iterable[Iterable[Any]]:
+        return ((one.about, one.text) for one in self.advice)
+
+    def _line_rows(self) -> Iterable[Iterable[Any]]:
+        for built in self.executables:
+            for cost in line_costs(built)[:_LINES]:
+                where = f"{cost.file}:{cost.line}" if cost.file else "backward or optimizer"
+                text = linecache.getline(cost.file, cost.line).strip() if cost.file else ""
+                yield (
+                    built.graph.number,
+                    f"{100 * cost.share:.0f}%",
+                    _short(cost.flops),
+                    _short(cost.bytes),
+                    f"{where}: {text}" if text else where,
+                    ", ".join(cost.operators[:_NAMES]),
+                )
 
     def _place(self, frame: Frame) -> str:
         """The function; torch wraps what it has itself, such as its own modules."""
@@ -120,6 +179,34 @@ def _executable_row(built: BuiltExecutable) -> Iterable[Any]:
         f"{lowering:.3f} s",
         f"{xla:.3f} s",
     )
+
+
+def _calls_row(calls: WatchedCalls) -> Iterable[Any]:
+    built = calls.built
+    return (
+        built.graph.number,
+        ", ".join(f"{name} = {value}" for name, value in built.sizes.items()),
+        calls.count,
+        f"{calls.seconds:.3f} s",
+        f"{calls.wasted:.2f}" if calls.asked else "",
+        calls.through_python or "",
+    )
+
+
+def _memory_row(memory: ProgramMemory) -> Iterable[Any]:
+    held = [
+        f"{_short(one.bytes)} {one.kind} {one.shown}"
+        + "".join(f" ({p.file}:{p.line})" for p in one.places[:1] if p.file)
+        for one in memory.held[:_LINES]
+    ]
+    numbers = (
+        memory.peak_bytes,
+        memory.argument_bytes,
+        memory.result_bytes,
+        memory.alias_bytes,
+        memory.temporary_bytes,
+    )
+    return memory.name, *map(_short, numbers), "\n".join(held)
 
 
 def _listed(names: Counter[str]) -> str:
