@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from xla_dynamo.events import Frame
+
 if TYPE_CHECKING:
     from xla_dynamo.reports.record import CompilationLog
 
@@ -61,24 +63,18 @@ def _eager(log: "CompilationLog") -> Iterator[Advice]:
 
 
 def _recompiled(log: "CompilationLog") -> Iterator[Advice]:
-    by_line: dict[str, list[float]] = {}
+    by_place: dict[str, list[Frame]] = {}
     for frame in log.recompiles:
-        by_line.setdefault(
-            f"{frame.line.function} ({frame.line.file}:{frame.line.line})", []
-        ).append(frame.seconds)
-    reasons = {
-        f"{f.line.function} ({f.line.file}:{f.line.line})": f.recompiled for f in log.recompiles
-    }
-    for place, seconds in by_line.items():
-        why = (reasons[place] or "").splitlines()[0]
+        by_place.setdefault(log.place(frame), []).append(frame)
+    for place, frames in by_place.items():
+        seconds = sum(frame.seconds for frame in frames)
+        why = (frames[-1].recompiled or "").splitlines()[0]
         if re.search(r"size|stride|dynamic", why):
             text = "give explain or torch.compile `dynamic=True`, or pad inputs to a few sizes"
         else:
             text = "keep equal between calls what the guard compares, or make it a tensor"
-        about = (
-            f"{place} was compiled {len(seconds)} times more, in {sum(seconds):.1f} s, since {why}"
-        )
-        yield Advice(1, sum(seconds), about, text)
+        about = f"{place} was compiled {len(frames)} times more, in {seconds:.1f} s, since {why}"
+        yield Advice(1, seconds, about, text)
 
 
 def _sizes(log: "CompilationLog") -> Iterator[Advice]:

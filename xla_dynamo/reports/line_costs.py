@@ -18,9 +18,9 @@ from xla_dynamo.reports.hlo_places import Place, places_of
 # A byte takes as long as so many operations: today's CPUs and GPUs compute 5 to 20 in float32 in
 # the time in which they read one from memory. Only shares are told, and they depend little on it.
 _FLOPS_PER_BYTE = 10.0
-_FREE = frozenset(
-    ["parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "broadcast"]
-)
+_FREE = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "broadcast"),
+}
 _CONTAINERS = frozenset(["fusion", "call", "while", "conditional"])
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 # torch counts these by other names: with the same arguments in front.

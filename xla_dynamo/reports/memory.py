@@ -9,27 +9,13 @@ from xla_dynamo.reports.hlo_instructions import HloModule, Instruction, read_mod
 from xla_dynamo.reports.hlo_places import Place, places_of
 
 # They return memory of their operands, or none.
-_IN_PLACE = frozenset(
-    [
-        "fusion",
-        "call",
-        "add",
-        "subtract",
-        "multiply",
-        "divide",
-        "maximum",
-        "minimum",
-        "negate",
-        "exponential",
-        "tanh",
-        "select",
-        "scatter",
-        "dynamic-update-slice",
-    ]
-)
-_VIEWS = frozenset(
-    ["bitcast", "get-tuple-element", "tuple", "while", "optimization-barrier", "after-all"]
-)
+_IN_PLACE = {
+    *("fusion", "call", "scatter", "dynamic-update-slice", "select", "add", "subtract"),
+    *("multiply", "divide", "maximum", "minimum", "negate", "exponential", "tanh"),
+}
+_VIEWS = {
+    *("bitcast", "get-tuple-element", "tuple", "while", "optimization-barrier", "after-all"),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -168,8 +154,8 @@ class _Buffers:
                 self._results = set(self.of(root.name))
         # A donated argument is free from its last reading on, until a result is written there.
         numbers = {n.name: _number_of(n) for n in body if n.opcode == "parameter"}
-        given = set(module.aliases.values()) if is_entry else set()
-        self._donated = {name for name, number in numbers.items() if number in given}
+        taken = set(module.aliases.values()) if is_entry else set()
+        self._donated = {name for name, number in numbers.items() if number in taken}
         for index, one in enumerate(body):
             if (
                 one.opcode in _VIEWS

@@ -91,6 +91,11 @@ class CompilationLog:
         """What the user can change so that calls become faster, the most valuable first."""
         return advice_of(self)
 
+    def place(self, frame: Frame) -> str:
+        """The function; torch wraps what it has itself, such as its own modules."""
+        line = frame.line
+        return f"{line.function} ({line.file}:{line.line})" if line.is_users else self.subject
+
     def argument(self, built: BuiltExecutable, index: int) -> str:
         """The user's name of an input of a graph, or what else is known of it."""
         nodes = built.graph.graph().graph.find_nodes(op="placeholder")
@@ -99,10 +104,11 @@ class CompilationLog:
         described = nodes[index].meta.get("desc")
         if target := getattr(described, "target", None):
             return str(target)
-        number = getattr(described, "idx", None if described is not None else index)
+        number: Any = getattr(described, "idx", None if described is not None else index)
         names = self.inputs.get(built.graph.compile_id, [])
-        known = isinstance(number, int) and number < len(names)
-        return names[number] if known else str(nodes[index].name)
+        if isinstance(number, int) and number < len(names):
+            return names[number]
+        return str(nodes[index].name)
 
     @property
     def memory(self) -> list[ProgramMemory]:

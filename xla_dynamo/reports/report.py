@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from xla_dynamo.events import BuiltExecutable, CompilationRecord, Frame
+from xla_dynamo.events import BuiltExecutable, CompilationRecord
 from xla_dynamo.reports.line_costs import line_costs
 from xla_dynamo.reports.memory import ProgramMemory
 from xla_dynamo.reports.record import CompilationLog
@@ -56,7 +56,7 @@ class Report(CompilationLog):
             _table(
                 "Recompilations",
                 ("function", "why"),
-                ((self._place(f), f.recompiled) for f in self.recompiles),
+                ((self.place(f), f.recompiled) for f in self.recompiles),
             ),
             _table(
                 "Operators in eager torch",
@@ -152,15 +152,10 @@ class Report(CompilationLog):
                     ", ".join(cost.operators[:_NAMES]),
                 )
 
-    def _place(self, frame: Frame) -> str:
-        """The function; torch wraps what it has itself, such as its own modules."""
-        line = frame.line
-        return f"{line.function} ({line.file}:{line.line})" if line.is_users else self.subject
-
     def _graph_row(self, graph: CompilationRecord) -> Iterable[Any]:
         frames = [f for f in self.frames if f.compile_id == graph.compile_id]
         origins = Counter(o.decomposed_from for o in graph.operators if o.decomposed_from)
-        function = self._place(frames[0]) if frames else ""
+        function = self.place(frames[0]) if frames else ""
         operators = len(graph.operators)
         return graph.number, graph.kind, function, operators, _listed(origins), graph.parts
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,9 +84,13 @@ class WatchedCalls:
         return self.computed / self.asked if self.asked else 1.0
 
     def watching(self, call: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-        """The call, which is counted."""
+        """The call, which is counted as long as somebody has the report."""
+        counted = weakref.ref(self)
 
         def watched(args: list[Any]) -> list[Any]:
+            self = counted()
+            if self is None:
+                return call(args)
             found = self._copied(args)
             values = args[-1].tolist() if self._highs else []
             before, start = resident_bytes(), time.perf_counter()
