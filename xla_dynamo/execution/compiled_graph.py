@@ -23,7 +23,7 @@ from xla_dynamo.graphs.marked import on_one_mesh
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values, values_at
 from xla_dynamo.graphs.source_graph import SourceGraph
-from xla_dynamo.graphs.source_lines import describe, lines_of
+from xla_dynamo.graphs.source_lines import describe, lines_of, outermost_module
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower import lower
 from xla_dynamo.programs.lower_bounded import BoundedProgram
@@ -34,6 +34,7 @@ from xla_dynamo.runtime.clients import placement_beside, placement_of, placement
 from xla_dynamo.runtime.executables import Executable
 from xla_dynamo.runtime.mesh import Sharding
 from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.runtime.progress import progress
 from xla_dynamo.torch_private import unset_fake_temporarily
 from xla_dynamo.variants.bounded_calls import BoundedCall
 from xla_dynamo.variants.bucketed_calls import BucketedCalls
@@ -235,7 +236,7 @@ class CompiledGraph(BoxedGraph):
             own=len(placement.own),
             replicas=replicas,
         )
-        with self._lowering:
+        with self._lowering, progress.showing(self._subject, "lowering"):
             start = time.perf_counter()
             # Frozen values would be whole on one device.
             known = self._frozen.keys if self._frozen and mesh is None else None
@@ -295,7 +296,7 @@ class CompiledGraph(BoxedGraph):
         """The call of a program for these sizes, which `lower` makes for a target."""
         placement = placement_of(self.source.facts.device)
         target = target_of(placement.platform, self.request.options, bounded=True)
-        with self._lowering:
+        with self._lowering, progress.showing(self._subject, "lowering"):
             start = time.perf_counter()
             bounded = self._saved.find_or_make(key, BoundedProgram, lambda: lower(target))
             seconds = time.perf_counter() - start, 0.0
@@ -321,7 +322,16 @@ class CompiledGraph(BoxedGraph):
         with self._naming_the_line():
             xla_options = self.request.options.xla_options
             tilings = program.result_tilings()
-            return Executable(program.module, placement, xla_options, program.written_as, tilings)
+            with progress.showing(self._subject, "XLA"):
+                return Executable(
+                    program.module, placement, xla_options, program.written_as, tilings
+                )
+
+    @property
+    def _subject(self) -> str:
+        """What is compiled, for people: "forward of MyModel"."""
+        model = outermost_module(self._gm)
+        return f"{self._record.kind} of {model}" if model else self._record.name
 
     @contextlib.contextmanager
     def _naming_the_line(self) -> Iterator[None]:

@@ -82,6 +82,14 @@ def lines_of(gm: torch.fx.GraphModule) -> dict[str, tuple[str, int]]:
     return {name: (line.file, line.line) for name, line in found if line is not None}
 
 
+def outermost_module(gm: torch.fx.GraphModule) -> str:
+    """The class of the user's outermost module in a graph; "" where it is a function's."""
+    for node in gm.graph.nodes:
+        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
+            return str(kind).rpartition(".")[2] if isinstance(kind, str) else kind.__name__
+    return ""
+
+
 def describe(node: torch.fx.Node) -> str:
     """An indented "at file:line in function: text" for error messages."""
     line = source_line(node)

@@ -14,7 +14,6 @@ from xla_dynamo.dynamo.dynamo_trace import listening
 from xla_dynamo.errors import OptionError
 from xla_dynamo.events import BuiltExecutable, Call, Event, Observer, log, log_event
 from xla_dynamo.options import Options
-from xla_dynamo.reports.advice import Advice
 from xla_dynamo.reports.report import Report
 from xla_dynamo.reports.watched_calls import WatchedCalls
 from xla_dynamo.torch_private import CompileContext, region_of, uncompiled
@@ -69,7 +68,7 @@ class Explained:
         if not callable(fn):
             raise TypeError(f"explain needs a function or a module, not {type(fn).__name__}")
         self.report = Report(getattr(fn, "__qualname__", None) or type(uncompiled(fn)).__name__)
-        self._told = set[Advice]()
+        self._told = set[str]()
         observer = _ReportObserver(self.report)
         if isinstance(fn, TrainStep):
             if dynamic is not None or options is not None:
@@ -86,8 +85,8 @@ class Explained:
             self.report.result = self._run(*args, **kwargs)
         if log.isEnabledFor(logging.INFO):
             for one in self.report.advice:
-                if one not in self._told:
-                    self._told.add(one)
+                if one.text not in self._told:
+                    self._told.add(one.text)
                     log.info("advice: %s", one)
         return self.report
 

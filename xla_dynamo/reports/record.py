@@ -14,6 +14,7 @@ from xla_dynamo.events import (
 )
 from xla_dynamo.reports.advice import Advice, advice_of
 from xla_dynamo.reports.memory import ProgramMemory, memory_of
+from xla_dynamo.reports.memory_timeline import CallMemory, timeline_of
 from xla_dynamo.reports.watched_calls import WatchedCalls
 
 
@@ -114,6 +115,11 @@ class CompilationLog:
     def memory(self) -> list[ProgramMemory]:
         """The memory that each program needs for a run, on each of its devices."""
         return [found for built in self.executables if (found := memory_of(built)) is not None]
+
+    @property
+    def memory_timeline(self) -> list[CallMemory]:
+        """The memory of the process around the latest calls of programs, in their order."""
+        return timeline_of(self.calls)
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from xla_dynamo.events import BuiltExecutable, CompilationRecord
+from xla_dynamo.reports.memory_timeline import picture_of_calls, picture_of_program
 from xla_dynamo.reports.record import CompilationLog
 
 _STYLE = """
@@ -36,6 +37,7 @@ def page(report: CompilationLog, tables: Sequence[Table]) -> str:
     if advice:
         parts.append("<h2>What Dynamo says of the graph breaks</h2>")
         parts += [_folded(f"{reason} at {line}", _code(text)) for line, reason, text in advice]
+    parts += _memory(report)
     parts.append("<h2>Operators</h2>")
     parts += [_folded(str(graph), _operators(graph)) for graph in report.graphs]
     parts.append("<h2>Programs</h2>")
@@ -92,6 +94,16 @@ def table_of_html(
     marks = [*marked]
     body = [row("td", cells, i < len(marks) and marks[i]) for i, cells in enumerate(rows)]
     return f"<table><thead>{row('th', heads)}</thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _memory(report: CompilationLog) -> list[str]:
+    """Pictures: the process over the calls, and each program over its schedule."""
+    calls = picture_of_calls(report.memory_timeline)
+    parts = [f"<h2>Memory of the process, before and after each call</h2>{calls}"] if calls else []
+    for memory in report.memory:
+        title = f"memory of {memory.name}, at most {memory.peak_bytes:,} bytes"
+        parts.append(_folded(title, picture_of_program(memory)))
+    return parts
 
 
 def _operators(graph: CompilationRecord) -> str:
