@@ -23,7 +23,7 @@ from xla_dynamo.graphs.marked import on_one_mesh
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values, values_at
 from xla_dynamo.graphs.source_graph import SourceGraph
-from xla_dynamo.graphs.source_lines import describe, lines_of, outermost_module
+from xla_dynamo.graphs.source_lines import describe, lines_of, subject_of
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower import lower
 from xla_dynamo.programs.lower_bounded import BoundedProgram
@@ -330,8 +330,8 @@ class CompiledGraph(BoxedGraph):
     @property
     def _subject(self) -> str:
         """What is compiled, for people: "forward of MyModel"."""
-        model = outermost_module(self._gm)
-        return f"{self._record.kind} of {model}" if model else self._record.name
+        subject = subject_of(self._gm)
+        return f"{self._record.kind} of {subject}" if subject else self._record.name
 
     @contextlib.contextmanager
     def _naming_the_line(self) -> Iterator[None]:

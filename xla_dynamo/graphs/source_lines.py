@@ -82,11 +82,21 @@ def lines_of(gm: torch.fx.GraphModule) -> dict[str, tuple[str, int]]:
     return {name: (line.file, line.line) for name, line in found if line is not None}
 
 
-def outermost_module(gm: torch.fx.GraphModule) -> str:
-    """The class of the user's outermost module in a graph; "" where it is a function's."""
+_WHOLE_MODEL = re.compile(r"^L\['\w+'\]$")
+
+
+def subject_of(gm: torch.fx.GraphModule) -> str:
+    """What a graph is made of, for people: the model's class, else the file and line of its begin.
+
+    "" where neither is known: Dynamo tells no class of a model that is compiled itself.
+    """
     for node in gm.graph.nodes:
-        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
-            return str(kind).rpartition(".")[2] if isinstance(kind, str) else kind.__name__
+        for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+            if _WHOLE_MODEL.match(str(path)):
+                name = kind if isinstance(kind, str) else kind.__qualname__
+                return name.rpartition(".")[2]
+        if line := source_line(node):
+            return f"{os.path.basename(line.file)}:{line.line}"
     return ""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
 
 from xla_dynamo.events import BuiltExecutable
@@ -154,11 +154,7 @@ def node_flops(graph: torch.fx.Graph, sizes: Mapping[str, Any]) -> dict[str, flo
         formula = flop_registry.get(_SAME.get(packet, packet))
         if formula is None:
             continue
-
-        def value(given: Any) -> Any:
-            return given.meta.get("val") if isinstance(given, torch.fx.Node) else given
-
-        args, kwargs = tree_map(value, (node.args, node.kwargs))
+        args, kwargs = map_arg((node.args, node.kwargs), lambda given: given.meta.get("val"))
         try:
             count = formula(*args, **kwargs, out_val=node.meta.get("val"))
             found[node.name] = float(_number(count, sizes))
