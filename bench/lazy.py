@@ -24,6 +24,7 @@ from bench.timing import interleave, positive, set_threads
 from bench.training import MODELS, loss_fn
 from xla_dynamo import metrics
 from xla_dynamo.lazy import contents
+from xla_dynamo.runtime.process_memory import resident_bytes
 
 Chain = Callable[[torch.Tensor, torch.Tensor], object]
 OPERATORS: dict[str, Chain] = {
@@ -126,8 +127,7 @@ def soak(steps: int) -> None:
 
 
 def _resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+    return resident_bytes() >> 20
 
 
 def main() -> None:

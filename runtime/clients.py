@@ -19,6 +19,7 @@ from xla_dynamo.runtime.jaxlib_private import device_numbers, make_cpu_client, n
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.runtime.placement import DeviceTensors, Placement
 from xla_dynamo.runtime.processes import job
+from xla_dynamo.switches import CPU_NUM_DEVICES
 
 if TYPE_CHECKING:  # exported programs run in processes that have no torch
     import torch
@@ -63,7 +64,9 @@ class ClientConfiguration:
             OptionError: CPU_NUM_DEVICES is no positive integer.
         """
         flag = re.search(rf"{_FLAG}=(\d+)", os.environ.get("XLA_FLAGS", ""))
-        given = os.environ.get("CPU_NUM_DEVICES", flag[1] if flag else "1")
+        given = CPU_NUM_DEVICES.get()
+        if given is None:
+            given = flag[1] if flag else "1"
         if not given.isdecimal() or not 1 <= int(given) <= _MOST_DEVICES:
             raise OptionError(
                 f"CPU_NUM_DEVICES must be an integer from 1 to {_MOST_DEVICES}, not {given!r}"

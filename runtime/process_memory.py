@@ -3,8 +3,14 @@
 import os
 import resource
 import sys
+from collections.abc import Mapping
 from typing import Any
 
+_NAMES = {
+    "bytes_used": "bytes_in_use",
+    "peak_bytes_used": "peak_bytes_in_use",
+    "bytes_limit": "bytes_limit",
+}
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -57,13 +63,12 @@ def get_memory_info(device: Any = "cpu") -> dict[str, int]:
             "peak_bytes_in_use": max(used, peak_resident_bytes()),
             "bytes_limit": os.sysconf("SC_PHYS_PAGES") * _PAGE,
         }
-    names = {
-        "bytes_used": "bytes_in_use",
-        "peak_bytes_used": "peak_bytes_in_use",
-        "bytes_limit": "bytes_limit",
-    }
-    found |= {ours: int(told[theirs]) for ours, theirs in names.items() if theirs in told}
-    return found
+    return found | named_as_in_pytorch_xla(told)
+
+
+def named_as_in_pytorch_xla(told: Mapping[str, int]) -> dict[str, int]:
+    """What PJRT tells of a device's memory, as far as it does, by PyTorch/XLA's names."""
+    return {ours: int(told[theirs]) for ours, theirs in _NAMES.items() if theirs in told}
 
 
 def _address(buffer: Any) -> Any:

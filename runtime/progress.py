@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from xla_dynamo.switches import PROGRESS
+
 _AFTER = 2.0
 _BETWEEN = 0.25
 # Variables that say that nobody looks: CI services, tests, notebooks' kernels.
@@ -109,7 +111,7 @@ class Progress:
 
 def wanted() -> bool:
     """Whether somebody would see the line."""
-    if os.environ.get("XLA_DYNAMO_PROGRESS", "1") in ("0", "off", "false"):
+    if not PROGRESS.get():
         return False
     if os.environ.get("TERM") == "dumb" or any(name in os.environ for name in _NOBODY):
         return False

@@ -10,6 +10,7 @@ import torch
 from tests.compiling import assert_matches_eager, compiled
 from xla_dynamo.memory.known_buffers import StaticInputs
 from xla_dynamo.runtime import metrics
+from xla_dynamo.runtime.process_memory import resident_bytes
 
 
 @pytest.fixture
@@ -300,10 +301,3 @@ def test_eight_threads():
     gc.collect()
     assert not wrong
     assert resident_bytes() <= before * 1.02
-
-
-def resident_bytes() -> int:
-    """Resident set size of this process, from /proc (Linux)."""
-    with open("/proc/self/status") as status:
-        line = next(line for line in status if line.startswith("VmRSS"))
-    return int(line.split()[1]) * 1024

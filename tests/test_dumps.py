@@ -232,3 +232,33 @@ def test_names_are_distinct_among_processes(tmp_path):
     names = [line for each in running for line in each.communicate()[0].split()]
     assert len(names) == len(set(names)) == 40
     assert new_dump(str(tmp_path), "a", "../b c").folder.name == "0041-a-.._b_c"
+
+
+def test_expanded_inputs_and_views_of_one_memory(folder, capsys):
+    fn = torch.compile(lambda x, y, z: (x + y, y.sin() * z), backend="openxla")
+    memory = torch.randn(8)
+    fn(torch.randn(1, 4).expand(3, 4), memory[:4], memory[4:])
+    (dump,) = folder.iterdir()
+    assert status(dump) == 0
+    assert "error" not in capsys.readouterr().out
+
+
+def test_the_passes_and_devices_of_the_dumped_process(folder, monkeypatch):
+    monkeypatch.setenv("XLA_DYNAMO_PASSES", "verify,limit=0,dump=" + str(folder / "modules"))
+    torch.compile(torch.tanh, backend="openxla")(torch.randn(4))
+    (dump,) = folder.glob("0*")
+    facts = json.loads((dump / "program.json").read_text())
+    assert facts["environment"]["CPU_NUM_DEVICES"] == os.environ["CPU_NUM_DEVICES"]
+    kept = {k: v for k, v in os.environ.items() if k not in ("XLA_DYNAMO_PASSES", "PYTHONPATH")}
+    code = "import os, runpy, sys; sys.argv = ['run.py']\n"
+    code += "try: runpy.run_path('run.py', run_name='__main__')\n"
+    code += "finally: print(os.environ['XLA_DYNAMO_PASSES'])"
+    alone = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=dump,
+        env={**kept, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert alone.stdout.endswith("right\nverify,limit=0\n"), alone.stderr

@@ -1,4 +1,7 @@
-"""The environment variables that the package reads: each declared once, and read through here."""
+"""Environment variables of which a dump tells: each is declared once, and read through here.
+
+The other variables that the package reads are read where they matter.
+"""
 
 import dataclasses
 import os
@@ -47,10 +50,6 @@ class Switch(Generic[T]):
                 f"the environment variable {self.name} is {text!r}: it takes {self.kind}"
             ) from error
 
-    def text(self) -> str | None:
-        """The text of the environment, which may be empty; None if it is not set."""
-        return os.environ.get(self.name)
-
 
 def _declare(
     name: str, kind: str, default: T, meaning: str, read: str, parse: Callable[[str], T]
@@ -72,6 +71,30 @@ def _count(text: str) -> int:
     return number
 
 
+CPU_NUM_DEVICES: Switch[str | None] = _declare(
+    "CPU_NUM_DEVICES",
+    "a number",
+    None,
+    "as how many devices the CPU appears; XLA_FLAGS may say it, too",
+    "when the first program is compiled",
+    str,
+)
+PASSES = _declare(
+    "XLA_DYNAMO_PASSES",
+    "a list, with commas, of verify, dump=FOLDER, limit=NUMBER and skip=NAME",
+    "",
+    "passes are verified, their modules written, or passes left out",
+    "at each compilation",
+    str,
+)
+PROGRESS = _declare(
+    "XLA_DYNAMO_PROGRESS",
+    "0, off or false; else it is on",
+    True,
+    "a line on the terminal tells what is compiled for longer than two seconds",
+    "at each compilation",
+    lambda text: text not in ("0", "off", "false"),
+)
 DUMP = _declare(
     "XLA_DYNAMO_DUMP",
     "a folder",

@@ -19,6 +19,7 @@ from torch import nn
 
 import xla_dynamo
 from docs.examples.progress import plot, track
+from docs.examples.recipes.common import eager_step
 
 BATCH = 64
 
@@ -45,19 +46,6 @@ def data() -> list[torch.Tensor]:
 def loss_fn(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Cross entropy of a batch."""
     return F.cross_entropy(model(images), labels)
-
-
-def eager_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., torch.Tensor]:
-    """What `train_step` compiles."""
-
-    def step(*batch: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = loss_fn(model, *batch)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
 
 
 class Training:
@@ -122,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> tuple[float, float]:
 
     resumed = Training(steps)
     resumed.load_state_dict(torch.load(options.out / "half.pt"))
-    step = eager_step(resumed.model, resumed.optimizer)
+    step = eager_step(resumed.model, loss_fn, resumed.optimizer)
     in_eager = losses + resumed.run(step, everything, rest, "resumed in eager")
 
     plot(options.out / "loss.png", losses={"train_step": whole, "second half in eager": in_eager})

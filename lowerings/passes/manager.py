@@ -64,11 +64,11 @@ def run(module: ir.Module, target: Target, observe: Observe | None = None) -> Re
     number = current.next_module()
     chosen = passes_for(target)
     verifies = switches.verify or any(isinstance(each, RegisteredPass) for each in chosen)
-    dump = None if switches.dump is None else _Dump(switches.dump, number)
-    if dump is not None:
-        dump.write(module, "lowered")
-    if observe is not None:
-        observe("lowered", module)
+    observers = [] if observe is None else [observe]
+    if switches.dump is not None:
+        observers.append(_Dump(switches.dump, number).write)
+    for show in observers:
+        show("lowered", module)
     if verifies:
         _verify(module, "the rules of the lowering table wrote an invalid module")
     notes, seconds = Notes(), dict[str, float]()
@@ -82,10 +82,8 @@ def run(module: ir.Module, target: Target, observe: Observe | None = None) -> Re
         found = _rewrite(each, module, target)
         taken = time.perf_counter() - start
         seconds[each.name] = seconds.get(each.name, 0.0) + taken  # two may have one name
-        if dump is not None:
-            dump.write(module, each.name)
-        if observe is not None:
-            observe(each.name, module)
+        for show in observers:
+            show(each.name, module)
         if verifies:
             _verify(module, _blame(each))
         if found is not None:
@@ -215,7 +213,7 @@ class _Dump:
         self._folder = pathlib.Path(folder) / f"{os.getpid()}-{module:04}"
         self._count = 0
 
-    def write(self, module: ir.Module, name: str) -> None:
+    def write(self, name: str, module: ir.Module) -> None:
         """Write the module, which is before the next pass what it is behind this one."""
         safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
         try:

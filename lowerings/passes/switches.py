@@ -2,15 +2,15 @@
 
 import contextlib
 import dataclasses
-import os
 import sys
 import threading
 from collections.abc import Iterator
 
 from xla_dynamo.errors import OptionError
 from xla_dynamo.process_state import kept
+from xla_dynamo.switches import PASSES
 
-VARIABLE = "XLA_DYNAMO_PASSES"
+VARIABLE = PASSES.name
 # Counts passes, and leaves none out.
 UNLIMITED = sys.maxsize
 
@@ -56,10 +56,7 @@ class Switches:
             elif key == "skip" and value:
                 skip.add(value)
             else:
-                raise OptionError(
-                    f"{VARIABLE} has {each!r}: it is a list, with commas, of verify, dump=FOLDER, "
-                    "limit=NUMBER and skip=NAME"
-                )
+                raise OptionError(f"{VARIABLE} has {each!r}: it is {PASSES.kind}")
         return cls(verify, dump, limit, frozenset(skip))
 
 
@@ -134,7 +131,7 @@ def session() -> Session:
     if (chosen := _sessions.set) is not None:
         return chosen
     text, known = _sessions.of_environment
-    if (now := os.environ.get(VARIABLE, "")) == text:
+    if (now := PASSES.get()) == text:
         return known
     with _lock:
         text, known = _sessions.of_environment

@@ -6,9 +6,9 @@ from typing import Any
 
 import sympy
 import torch
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from xla_dynamo.torch_private import FakeTensorMode
+from xla_dynamo.torch_private import FakeTensorMode, new_symbol
 
 _FUNCTIONS = {
     "FloorDiv": operator.floordiv,
@@ -109,26 +109,12 @@ def evaluated(written: Any, sizes: Mapping[str, Any]) -> Any:
     return eval(written, {"__builtins__": {}}, {**_FUNCTIONS, **sizes})
 
 
-def symbols(mode: FakeTensorMode, ranges: Mapping[str, Sequence[int]]) -> dict[str, torch.SymInt]:
-    """A symbol in a fake tensor mode for each dynamic size."""
-    found = {}
-    for name, (hint, low, high) in ranges.items():
-        context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
-        fake = mode.from_tensor(torch.empty(hint, device="meta"), symbolic_context=context)
-        (size,) = fake.shape
-        assert isinstance(size, torch.SymInt)
-        known = mode.shape_env.var_to_range
-        known[size.node.expr] = type(known[size.node.expr])(low, high)
-        found[name] = size
-    return found
-
-
 def fakes(
     given: Sequence[Mapping[str, Any]], ranges: Mapping[str, Sequence[int]]
 ) -> tuple[FakeTensorMode, list[Any]]:
     """Fake values of inputs, of dynamic sizes where they were, and the mode that they are of."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    sizes = symbols(mode, ranges)
+    sizes = {name: new_symbol(mode, *numbers) for name, numbers in ranges.items()}
     found = []
     with mode:
         for each in given:

@@ -10,12 +10,7 @@ from xla_dynamo.errors import UnsupportedDtype, UnsupportedTensor
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.graphs.wrappers import plain_tensors
 from xla_dynamo.lowerings.builders.dtypes import SUPPORTED_DTYPES
-from xla_dynamo.torch_private import source_of
-
-
-def _name(node: torch.fx.Node) -> str:
-    source = source_of(node)
-    return source.name if source is not None and isinstance(source.name, str) else node.name
+from xla_dynamo.torch_private import source_name
 
 
 def _only_indexes(node: torch.fx.Node) -> bool:
@@ -48,7 +43,7 @@ def check_inputs(
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     devices: dict[torch.device, list[torch.fx.Node]] = {}
     for index, (node, value) in enumerate(zip(placeholders, example_inputs, strict=True)):
-        user, name = next(iter(node.users), node), _name(node)
+        user, name = next(iter(node.users), node), source_name(node)
         for tensor in plain_tensors(value):
             if tensor.is_quantized:
                 raise UnsupportedTensor(
@@ -71,7 +66,9 @@ def check_inputs(
     if any(d.type == "xla" for d in devices) and all(map(_only_indexes, devices.get(host, ()))):
         devices.pop(host, None)  # as in eager, indices of the device's tensors may be on the host
     if len(devices) > 1:
-        listed = ", ".join(f"{_name(nodes[0])} on {device}" for device, nodes in devices.items())
+        listed = ", ".join(
+            f"{source_name(nodes[0])} on {device}" for device, nodes in devices.items()
+        )
         other = list(devices.values())[1][0]
         user = next(iter(other.users), other)
         raise UnsupportedTensor(

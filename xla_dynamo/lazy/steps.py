@@ -19,6 +19,7 @@ from xla_dynamo.lazy.step_closures import run_closures
 from xla_dynamo.metrics import save_metrics
 from xla_dynamo.process_state import kept
 from xla_dynamo.runtime import metrics
+from xla_dynamo.runtime.process_memory import named_as_in_pytorch_xla
 
 
 def sync(wait: bool = True) -> None:
@@ -207,9 +208,4 @@ def get_memory_info(device: Any = "xla") -> dict[str, int]:
     """
     told = memory.placement().device.memory_stats() or {}
     buffers = {id(b): b.nbytes for c in contents.live_cells() if (b := c.value.buffer) is not None}
-    found = {"bytes_used": told.get("bytes_in_use", sum(buffers.values()))}
-    if "bytes_limit" in told:
-        found["bytes_limit"] = told["bytes_limit"]
-    if "peak_bytes_in_use" in told:
-        found["peak_bytes_used"] = told["peak_bytes_in_use"]
-    return found
+    return {"bytes_used": sum(buffers.values()), **named_as_in_pytorch_xla(told)}

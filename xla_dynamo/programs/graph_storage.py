@@ -9,17 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import (
-    DimDynamic,
-    ShapeEnv,
-    StatelessSymbolicContext,
-)
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from xla_dynamo.errors import StorageError
 from xla_dynamo.graphs.dynamic_sizes import DynamicSizes, NotBounded
 from xla_dynamo.lowerings.bounded.extents import Extent
 from xla_dynamo.programs.storage import decoded, encoded
-from xla_dynamo.torch_private import FakeTensorMode, OpOverload
+from xla_dynamo.torch_private import FakeTensorMode, OpOverload, new_symbol
 
 # What graphs compute sizes with.
 _OF_NUMBERS = {f.__name__: f for f in (operator.add, operator.sub, operator.mul, operator.getitem)}
@@ -55,7 +51,7 @@ def read_graph(written: Any) -> torch.fx.GraphModule:
     graph = torch.fx.Graph()
     nodes: list[torch.fx.Node] = []
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    symbols = _symbols(mode, written["ranges"])
+    symbols = [new_symbol(mode, low, low, high) for low, high in written["ranges"]]
     with mode:
         for given in written["nodes"]:
             args, kwargs = _nodes(given["arguments"], nodes)
@@ -71,20 +67,6 @@ def read_graph(written: Any) -> torch.fx.GraphModule:
                 node.meta["stack_trace"] = given["line"]
             nodes.append(node)
     return torch.fx.GraphModule(torch.nn.Module(), graph)
-
-
-def _symbols(mode: FakeTensorMode, ranges: Sequence[tuple[int, int]]) -> list[torch.SymInt]:
-    """Symbols of these ranges, in a fake tensor mode."""
-    found = []
-    for low, high in ranges:
-        context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
-        fake = mode.from_tensor(torch.empty(low, device="meta"), symbolic_context=context)
-        (size,) = fake.shape
-        assert isinstance(size, torch.SymInt)
-        known = mode.shape_env.var_to_range
-        known[size.node.expr] = type(known[size.node.expr])(low, high)
-        found.append(size)
-    return found
 
 
 def _target(node: torch.fx.Node) -> str:

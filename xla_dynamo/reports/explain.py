@@ -16,7 +16,7 @@ from xla_dynamo.events import BuiltExecutable, Call, Event, Observer, log, log_e
 from xla_dynamo.options import Options
 from xla_dynamo.reports.report import Report
 from xla_dynamo.reports.watched_calls import WatchedCalls
-from xla_dynamo.torch_private import CompileContext, region_of, uncompiled
+from xla_dynamo.torch_private import CompileContext, region_of, source_name, uncompiled
 from xla_dynamo.training.train_step import TrainStep
 
 
@@ -76,7 +76,9 @@ class Explained:
             fn.observe(observer)
             self._run: Callable[..., Any] = fn
         else:
-            self._run = compiled_apart(uncompiled(fn), dynamic, Options.parse(options), observer)
+            self._run = compiled_apart(
+                uncompiled(fn), dynamic, Options.parse(options), observer, observer.name_inputs
+            )
 
     @torch.compiler.disable
     def __call__(self, *args: Any, **kwargs: Any) -> Report:
@@ -125,12 +127,7 @@ _MEMBER = re.compile(r"\._(?:parameters|buffers|modules)\['(\w+)'\]")
 
 def _users_name(node: torch.fx.Node) -> str:
     """What an input of Dynamo's graph is called in the user's function: "x", "self.weight"."""
-    source = getattr(node.meta.get("grapharg"), "source", None)
-    name = getattr(source, "name", None)
-    text = name() if callable(name) else name
-    if not isinstance(text, str) or not text:
-        return node.name
-    return _MEMBER.sub(r".\1", _LOCAL.sub(r"\1", text))
+    return _MEMBER.sub(r".\1", _LOCAL.sub(r"\1", source_name(node)))
 
 
 def compiled_apart(
@@ -138,13 +135,16 @@ def compiled_apart(
     dynamic: bool | None,
     options: Options,
     observer: Observer,
+    see: Callable[[torch.fx.GraphModule], None] = lambda gm: None,
 ) -> Callable[..., Any]:
-    """Compile a function apart from whatever else was or will be compiled of it."""
+    """Compile a function apart from whatever else was or will be compiled of it.
+
+    `see` is given each of Dynamo's graphs.
+    """
 
     # Not equal to any other, so code that Dynamo compiled with another backend does not fit.
     def backend(gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        if isinstance(observer, _ReportObserver):
-            observer.name_inputs(gm)
+        see(gm)
         return compile_torch_graph(gm, example_inputs, options, observer=observer)
 
     # From torch 2.13, Dynamo's limit of recompilations can be counted apart, too.

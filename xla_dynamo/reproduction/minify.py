@@ -21,7 +21,7 @@ from xla_dynamo.errors import StorageError
 from xla_dynamo.execution.dumped_graph import written_request
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.lowerings.passes.bisection import Bisection, bisect
-from xla_dynamo.reproduction.run import check
+from xla_dynamo.reproduction.run import check, expected_of
 from xla_dynamo.reproduction.saved_program import SavedProgram, read_program
 
 _WRONG = "gives wrong results"
@@ -80,17 +80,14 @@ def minify(
         raise StorageError(f"{folder} has something: give minify another folder")
     program = read_program(_graph_class(run_py), run_py.parent)
     tell(f"running {run_py}")
-    failure = _failure(program) if (died := _death(run_py)) is None else died
+    failure = _death(run_py) or _failure(program)
     if failure is None:
         return None
     tell(f"the program {failure}")
     search = _Search(program, failure)
     gm, inputs = search.run(tell)
     small = search.program_of(gm, inputs)
-    if search.dies:
-        _write(small, folder)
-        return Minified(failure, (search.before, _size(gm)), folder, None)
-    bisection = bisect(lambda: _failure(small))
+    bisection = None if search.dies else bisect(lambda: _failure(small))
     _write(small, folder)
     return Minified(failure, (search.before, _size(gm)), folder, bisection)
 
@@ -146,11 +143,11 @@ class _Search:
 def _failure(program: SavedProgram) -> str | None:
     """How a program fails, in words that do not depend on its size; None if it does not."""
     try:
-        program.eager()
+        expected = expected_of(program)
     except Exception:  # what is no program of eager's proves nothing
         return None
     try:
-        difference, _ = check(program)
+        difference, _ = check(program, expected)
     except Exception as error:  # a pass, a rule and XLA may raise anything
         return f"raises {type(error).__name__}"
     return _WRONG if difference.wrong else None

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from xla_dynamo import switches
 from xla_dynamo.dumps import graph_code, saved_inputs
 from xla_dynamo.dumps.program_dump import FORMAT
 from xla_dynamo.errors import StorageError
@@ -97,9 +98,12 @@ def round_otherwise(values: Sequence[Any], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for value in values:
         if isinstance(value, torch.Tensor) and value.dtype in _ROUNDED and value.numel():
-            step = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1
+            # All of its memory, each place once: an expanded tensor has elements that share one.
+            memory = torch.empty(0, dtype=value.dtype, device=value.device)
+            memory.set_(value.untyped_storage())
+            step = torch.rand(memory.shape, generator=generator, dtype=torch.float64) * 2 - 1
             step *= torch.finfo(value.dtype).eps
-            value.mul_((1 + step).to(value.device))
+            memory.mul_((1 + step).to(value.device))
 
 
 def copies(values: Sequence[Any]) -> list[Any]:
@@ -111,9 +115,11 @@ def copies(values: Sequence[Any]) -> list[Any]:
             found.append(value)
             continue
         own = value.untyped_storage()
-        storage = storages.setdefault(own.data_ptr() or id(value), own.clone())
+        key = own.data_ptr() or id(value)
+        if key not in storages:
+            storages[key] = own.clone()
         made = torch.empty(0, dtype=value.dtype, device=value.device)
-        made.set_(storage, value.storage_offset(), value.shape, value.stride())
+        made.set_(storages[key], value.storage_offset(), value.shape, value.stride())
         found.append(made)
     return found
 
@@ -176,9 +182,10 @@ def read_program(graph: type[torch.nn.Module], folder: pathlib.Path) -> SavedPro
 
 def _prepare(facts: Mapping[str, Any]) -> list[str]:
     """Make the process as the other one was; returns what is not so."""
-    os.environ.pop("XLA_DYNAMO_DUMP", None)
-    for name, text in facts["environment"].items():
-        if name in ("XLA_DYNAMO_PASSES", "CPU_NUM_DEVICES") and name not in os.environ:
+    os.environ.pop(switches.DUMP.name, None)
+    for name in (switches.PASSES.name, switches.CPU_NUM_DEVICES.name):
+        text = facts["environment"].get(name)
+        if text is not None and name not in os.environ:
             kept = [part for part in text.split(",") if not part.strip().startswith("dump=")]
             os.environ[name] = ",".join(kept)
     notes = []

@@ -71,6 +71,19 @@ def sizes_seen_to_vary(shape_env: Any) -> set[Any]:
     return found
 
 
+def new_symbol(mode: Any, value: int, low: int, high: int) -> torch.SymInt:
+    """A new dynamic size in a fake tensor mode, with a value to trace at and a range."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC])
+    fake = mode.from_tensor(torch.empty(value, device="meta"), symbolic_context=context)
+    (size,) = fake.shape
+    assert isinstance(size, torch.SymInt)
+    known = mode.shape_env.var_to_range
+    known[size.node.expr] = type(known[size.node.expr])(low, high)
+    return size
+
+
 def is_tracing_here() -> bool:
     """Whether this thread traces; what `is_compiling()` says of AOTAutograd holds for all threads.
 
@@ -83,3 +96,9 @@ def is_tracing_here() -> bool:
 def source_of(placeholder: torch.fx.Node) -> Any:
     """What an input of Dynamo's graph is in the user's program; None where Dynamo says nothing."""
     return getattr(placeholder, "_dynamo_source", None)
+
+
+def source_name(placeholder: torch.fx.Node) -> str:
+    """The name of that, as "L['x']"; the node's own where Dynamo says nothing."""
+    name = getattr(source_of(placeholder), "name", None)
+    return name if isinstance(name, str) and name else placeholder.name

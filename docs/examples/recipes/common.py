@@ -1,10 +1,12 @@
-"""What the recipes share: their options, and times beside eager."""
+"""What the recipes share: their options, a step in eager, and times beside eager."""
 
 import argparse
 import pathlib
 import statistics
 import time
 from collections.abc import Callable, Mapping
+
+import torch
 
 
 def options_of(page: str | None, out: str, *, steps: int) -> argparse.ArgumentParser:
@@ -43,6 +45,23 @@ def beside_eager(
         faster = f", {seconds['eager'] / taken:.2f} times as fast" if name != "eager" else ""
         print(f"{what}, {name}: {1e3 * taken:.1f} ms{faster}")
     return seconds
+
+
+def eager_step(
+    model: torch.nn.Module,
+    loss_fn: Callable[..., torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+) -> Callable[..., torch.Tensor]:
+    """The step in eager PyTorch that `xla_dynamo.train_step` compiles of the same arguments."""
+
+    def step(*batch: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_fn(model, *batch)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
 
 
 def _folder(text: str) -> pathlib.Path:

@@ -8,7 +8,7 @@ to all others. Gathering along edges, summing at nodes, backward and Adam are on
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import sklearn.datasets
@@ -22,7 +22,7 @@ from torch_geometric.nn import GCNConv
 
 import xla_dynamo
 from docs.examples.progress import plot, track
-from docs.examples.recipes.common import beside_eager, options_of
+from docs.examples.recipes.common import beside_eager, eager_step, options_of
 
 
 def digits_graph(neighbours: int, labelled: int) -> Data:
@@ -72,19 +72,6 @@ def loss_fn(
     return F.cross_entropy(model(x, edges, weights)[nodes], labels)
 
 
-def eager_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[..., torch.Tensor]:
-    """What `train_step` compiles."""
-
-    def step(*batch: torch.Tensor) -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = loss_fn(model, *batch)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    return step
-
-
 def main(arguments: Sequence[str] | None = None) -> dict[str, tuple[list[float], float]]:
     """Train twice; return losses and the accuracy at nodes without labels, by way of training."""
     parser = options_of(__doc__, "gnn", steps=100)
@@ -103,11 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, tuple[list[float],
     for name in ("train_step", "eager"):
         model = copy.deepcopy(net)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
-        steps[name] = (
-            xla_dynamo.train_step(model, loss_fn, optimizer)
-            if name == "train_step"
-            else eager_step(model, optimizer)
-        )
+        make_step = xla_dynamo.train_step if name == "train_step" else eager_step
+        steps[name] = make_step(model, loss_fn, optimizer)
         losses = [steps[name](*batch).item() for _ in track(range(options.steps), name)]
         model.eval()
         # fullgraph: a break of the graph would be an error, and not merely slow.
