@@ -9,25 +9,14 @@ import collections
 import dataclasses
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from bench.replica_groups import Groups, groups_of, pairs_of
+from xla_dynamo.reports.hlo_text import Instruction, arrays_of, parse
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_BITS = {
-    "pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "f16": 16, "bf16": 16,
-    "s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128,
-    "token": 0,
-}  # fmt: skip
-_NAMED = re.compile(r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = ")
-_OPCODE = re.compile(r"\s*(?P<kind>[a-z][a-z0-9\-]*)\(")
-_ARRAY = re.compile(r"\b(?P<type>[a-z]+\d*(?:e\d+m\d+\w*)?)\[(?P<sizes>[\d,<=]*)\]")
-_COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{\s*$")
-_CALLED = re.compile(r"(?:to_apply|calls|body|condition|branch_computations|called_computations)="
-                     r"(?:\{([^}]*)\}|%?([\w.\-]+))")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,24 +57,18 @@ def collectives(hlo: str) -> list[Collective]:
     Raises:
         ValueError: one of them cannot be read, or is in a loop whose length is not known.
     """
-    count = re.search(r"num_partitions=(\d+)", hlo)
-    devices = int(count[1]) if count else 1
+    module = parse(hlo)
     found: dict[str, list[Collective]] = {}
     calls: dict[str, list[tuple[str, int | None]]] = {}
-    entry, now = "", ""
-    for line in hlo.splitlines():
-        if begins := _COMPUTATION.match(line):
-            now = begins["name"]
-            entry = now if begins["entry"] else entry
-            found[now], calls[now] = [], []
-        elif now and (named := _NAMED.match(line)):
-            _, after = _type_and_rest(line[named.end() :])
-            called = _OPCODE.match(after)
-            repeats = _trip_count(line) if called and called["kind"] == "while" else 1
-            calls[now] += [(name, repeats) for name in _called(line)]
-            if one := _read(line[named.end() :], devices):
-                found[now].append(one)
-    return list(_repeated(entry, 1, found, calls))
+    for name, body in module.computations.items():
+        read = (_read(one, module.partitions) for one in body)
+        found[name] = [one for one in read if one is not None]
+        calls[name] = [
+            (called, one.trip_count if one.opcode == "while" else 1)
+            for one in body
+            for called in one.called
+        ]
+    return list(_repeated(module.entry, 1, found, calls))
 
 
 def _repeated(
@@ -104,35 +87,9 @@ def _repeated(
         yield from _repeated(name, inner, found, calls)
 
 
-def _called(line: str) -> list[str]:
-    """The computations that an instruction calls, alone or in a list."""
-    given = [several or one for several, one in _CALLED.findall(line)]
-    return [name.lstrip("%") for names in given for name in re.split(r"[,\s]+", names) if name]
-
-
-def _trip_count(line: str) -> int | None:
-    known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', line)
-    return int(known[1]) if known else None
-
-
-def _type_and_rest(text: str) -> tuple[str, str]:
-    """An instruction behind its name: the type of its result, and what follows."""
-    if not text.startswith("("):
-        kind, _, rest = text.partition(" ")
-        return kind, rest
-    depth = 0
-    for end, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if not depth:
-            return text[: end + 1], text[end + 1 :]
-    raise ValueError(f"a tuple type without an end: {text:.200}")
-
-
-def _read(text: str, devices: int) -> Collective | None:
+def _read(instruction: Instruction, devices: int) -> Collective | None:
     """The collective of an instruction; None of any other."""
-    result, rest = _type_and_rest(text)
-    called = _OPCODE.match(rest)
-    kind = called["kind"] if called else ""
+    result, kind = instruction.result, instruction.opcode
     starts = kind.endswith("-start")
     kind = kind.removesuffix("-start")
     if kind not in KINDS:
@@ -141,8 +98,8 @@ def _read(text: str, devices: int) -> Collective | None:
     if starts and kind != "all-reduce":  # (operands, results, what the platform keeps)
         arrays = _arrays_of_start(result)
     if kind == "collective-permute":
-        return Collective(kind, sum(arrays), pairs_of(rest))
-    groups = groups_of(rest, devices)
+        return Collective(kind, sum(arrays), pairs_of(instruction.text))
+    groups = groups_of(instruction.text, devices)
     # A reduce-scatter's result is one shard; a tuple of an all-to-all has a shard for each device.
     whole = sum(arrays) * (max(map(len, groups)) if kind == "reduce-scatter" else 1)
     return Collective(kind, whole, groups)
@@ -161,20 +118,7 @@ def _arrays_of_start(result: str) -> list[int]:
 
 def _arrays(result: str) -> list[int]:
     """The bytes of each array of a type."""
-    found = ((a["type"], _sizes(a["sizes"])) for a in _ARRAY.finditer(result))
-    return [-(-_bits(kind) * math.prod(sizes) // 8) for kind, sizes in found]
-
-
-def _bits(name: str) -> int:
-    if name.startswith("f8"):
-        return 8
-    if name not in _BITS:
-        raise ValueError(f"an element type whose size is not known: {name}")
-    return _BITS[name]
-
-
-def _sizes(text: str) -> list[int]:
-    return [int(n.removeprefix("<=")) for n in text.split(",") if n]
+    return [array.bytes for array in arrays_of(result)]
 
 
 def sent_by_kind(found: Sequence[Collective]) -> dict[str, float]:

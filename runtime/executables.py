@@ -150,13 +150,13 @@ class Cost:
 
 # By the ids of PJRT's executables, which take no weak references: each new one takes off what had
 # its id before.
-_lines: dict[int, Mapping[str, tuple[str, int]]] = {}
-_MOST_LINES = 1024
+_notes: dict[int, tuple[str, Mapping[str, Any]]] = {}
+_MOST_NOTES = 1024
 
 
-def text_and_lines(loaded: Any) -> tuple[str, Mapping[str, tuple[str, int]]]:
-    """The optimized HLO of PJRT's executable, and what `Executable.note_lines` knows of it."""
-    return _text_of(loaded), _lines.get(id(loaded), {})
+def text_and_notes(loaded: Any) -> tuple[str, str, Mapping[str, Any]]:
+    """The optimized HLO of PJRT's executable, and what `Executable.note` was given for it."""
+    return _text_of(loaded), *_notes.get(id(loaded), ("", {}))
 
 
 def _text_of(loaded: Any) -> str:
@@ -204,7 +204,7 @@ class Executable:
                 placement, devices=(placement.device,), replicas=placement.devices
             )
         self._loaded, self.was_saved = _compile(module, everywhere, xla_options or {}, written_as)
-        _lines.pop(id(self._loaded), None)  # of one that is gone
+        _notes.pop(id(self._loaded), None)  # of one that is gone
         self.placement, self._tilings = placement, tilings
         self.compile_seconds = time.perf_counter() - start
         self.execute: Callable[[Sequence[Buffer]], list[list[Buffer]]] = executor(self._loaded)
@@ -240,17 +240,14 @@ class Executable:
             return list(self._tilings)
         return result_tilings(self._loaded, len(self.placement.devices))
 
-    def note_lines(self, lines: Mapping[str, tuple[str, int]]) -> None:
-        """Keep the file and line that each node of the graph comes from, by its name.
-
-        What comes from the disk cache has those of the process that compiled it.
-        """
-        if len(_lines) >= _MOST_LINES:
+    def note(self, name: str, nodes: Mapping[str, Any]) -> None:
+        """Keep a name of the program, and what is known of the graph's nodes, by their names."""
+        if len(_notes) >= _MOST_NOTES:
             living = set(map(id, self._loaded.client.live_executables()))
-            for known in list(_lines):
+            for known in list(_notes):
                 if known not in living:
-                    _lines.pop(known, None)
-        _lines[id(self._loaded)] = lines
+                    _notes.pop(known, None)
+        _notes[id(self._loaded)] = name, nodes
 
     def memory_stats(self) -> Any:
         """Jaxlib's `CompiledMemoryStats`; None where the platform does not count them."""

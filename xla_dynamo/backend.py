@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from xla_dynamo.calls.calls import BoxedGraph
+from xla_dynamo.calls.named_calls import program_name
 from xla_dynamo.decompositions.refused_calls import (
     check_outs,
     early_calls_are_refused,
@@ -129,7 +130,8 @@ def _saved_or_compiled(
         saved_graph = saved_dynamic_graphs.load(folder, key, options, fakes, guard, passes)
         call = None if saved_graph is None else saved_graphs.as_aot_autograd_calls(saved_graph)
     else:
-        call = saved_graphs.load(folder, key, options, placement)
+        name = program_name(gm, "inference")
+        call = saved_graphs.load(folder, key, options, placement, name)
     if call is not None:
         metrics.increment("DynamoExtractCompiledGraph")
         return torch.compiler.disable(call, reason="a compiled graph")

@@ -53,6 +53,8 @@ def _write(op: ir.Operation) -> tuple[int, PackedKernel]:
         results, last = [result], result.owner
     with ir.InsertionPoint(last), op.location:
         made = form.emit_handle(number, [*op.operands, *more], [r.type for r in results])
+        name = ir.DictAttr.get({"kernel": ir.StringAttr.get(form.name)})
+        made[0].owner.attributes["mhlo.frontend_attributes"] = name  # for profiles
     for result, new in zip(results, made, strict=True):
         result.replace_all_uses_with(new)
     return number, form

@@ -10,6 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from xla_dynamo.calls.failures import failure
+from xla_dynamo.calls.named_calls import named
 from xla_dynamo.calls.steps import Steps
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.graphs.output_views import ViewStep
@@ -49,8 +50,8 @@ class BoxedGraph:
         return self.call(list(args))
 
 
-def bind(program: Program, steps: Steps | None, placement: Placement) -> Call:
-    """The callable of a program, in AOTAutograd's boxed convention.
+def bind(program: Program, steps: Steps | None, placement: Placement, name: str) -> Call:
+    """The callable of a program, in AOTAutograd's boxed convention, with a name for profilers.
 
     It takes the graph's inputs in a list, which it empties so that they can be freed early, and
     returns the graph's outputs. `steps` is None for a program that computes nothing. The callable
@@ -60,7 +61,7 @@ def bind(program: Program, steps: Steps | None, placement: Placement) -> Call:
     mutations, outputs, effects = program.mutations, program.outputs, program.effects
     as_they_come = [o.result for o in outputs if o.view is None] == list(range(len(outputs)))
     if as_they_come and outputs and not mutations and not effects:
-        return run
+        return named(run, name)
 
     used = [*outputs, *(m.output for m in mutations), *(o for e in effects for o in e.outputs)]
     needed = {m.index for m in mutations} | {o.input for o in used if o.input is not None}
@@ -80,7 +81,7 @@ def bind(program: Program, steps: Steps | None, placement: Placement) -> Call:
             write(inputs[mutation.index], _value(mutation.output, results, inputs))
         return [_value(output, results, inputs) for output in outputs]
 
-    return call
+    return named(call, name)
 
 
 def run_effects(

@@ -18,8 +18,12 @@ class EagerRun(torch.fx.Interpreter):
         """Run a node; a checkpointed region like the nodes around it."""
         if target is _checkpoint:
             region, *inputs = args
-            return EagerRun(region).run(*inputs)
+            return self.region(region).run(*inputs)
         return super().call_function(target, args, kwargs)
+
+    def region(self, gm: torch.fx.GraphModule) -> "EagerRun":
+        """What runs a checkpointed region."""
+        return EagerRun(gm)
 
 
 def run_eagerly(gm: torch.fx.GraphModule, args: Sequence[Any]) -> Sequence[Any]:

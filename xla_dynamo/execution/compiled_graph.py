@@ -12,6 +12,7 @@ import torch
 
 from xla_dynamo.calls.calls import BoxedGraph, Call, bind
 from xla_dynamo.calls.frozen_inputs import FrozenValues
+from xla_dynamo.calls.named_calls import compiling, program_name
 from xla_dynamo.calls.steps import Steps, steps_of
 from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed
@@ -20,10 +21,11 @@ from xla_dynamo.execution.traced_strides import with_strides
 from xla_dynamo.graphs.dynamic_sizes import NotBounded
 from xla_dynamo.graphs.manual_regions import replicas_of
 from xla_dynamo.graphs.marked import on_one_mesh
+from xla_dynamo.graphs.node_notes import notes_of
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values, values_at
 from xla_dynamo.graphs.source_graph import SourceGraph
-from xla_dynamo.graphs.source_lines import describe, lines_of, subject_of
+from xla_dynamo.graphs.source_lines import describe, subject_of
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower import lower
 from xla_dynamo.programs.lower_bounded import BoundedProgram
@@ -205,6 +207,7 @@ class CompiledGraph(BoxedGraph):
 
     # AOTAutograd calls us under its fake tensor mode; the graph's constants are real tensors.
     @unset_fake_temporarily()
+    @compiling()
     def _compile(
         self,
         fake_values: Callable[[], dict[torch.fx.Node, Any]],
@@ -266,8 +269,9 @@ class CompiledGraph(BoxedGraph):
         if log.isEnabledFor(logging.DEBUG):
             log.debug("StableHLO:\n%s", program.module)
         executable = self._executable(program, placement)
+        name = program_name(self._gm, self._record.kind)
         if executable is not None:
-            executable.note_lines(lines_of(self._gm))
+            executable.note(name, notes_of(self._gm))
         if executable is not None and self.request.dump is not None:
             self.request.dump.add_executable(executable.hlo_text, f"{reason} {dict(sizes)}")
         compiling = frozen + (executable.compile_seconds if executable else 0.0)
@@ -281,12 +285,13 @@ class CompiledGraph(BoxedGraph):
         if executable is not None:
             keeps_inputs = self.request.keeps_inputs
             steps = steps_of(program, executable, keeps_inputs, self._frozen)
-        call = bind(program, steps, placement)
+        call = bind(program, steps, placement, name)
         if self._record.watch is not None:
             call = self._record.watch(built, call, highs)
         return call, program.chosen_strides(), steps
 
     @unset_fake_temporarily()
+    @compiling()
     def _compile_bounded(
         self,
         key: VariantKey,

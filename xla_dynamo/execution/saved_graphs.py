@@ -73,9 +73,9 @@ class Watch:
 
 
 def load(
-    folder: CacheFolder, key: str, options: Options, placement: Placement
+    folder: CacheFolder, key: str, options: Options, placement: Placement, name: str
 ) -> Callable[..., Any] | None:
-    """The callable of the graph with this key; None if it is not there."""
+    """The callable of the graph with this key, named for profilers; None if it is not there."""
     program = read_entry(folder, key)
     if not isinstance(program, Program):
         return None
@@ -85,8 +85,10 @@ def load(
         frozen.compile(program.frozen, placement, options)
     if program.results:
         executable = Executable(program.module, placement, options.xla_options, program.written_as)
+    if executable is not None:
+        executable.note(name, {})
     steps = steps_of(program, executable, True, frozen) if executable is not None else None
-    graph = BoxedGraph(bind(program, steps, placement), program.chosen_strides(), steps)
+    graph = BoxedGraph(bind(program, steps, placement, name), program.chosen_strides(), steps)
     metrics.increment("PersistentCacheProgramHit")
     if executable is None or not executable.was_saved:
         metrics.increment("UncachedCompile")

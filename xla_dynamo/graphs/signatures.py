@@ -7,6 +7,7 @@ import torch
 from jax.extend.mlir import ir
 
 from xla_dynamo.errors import LoweringError, UnsupportedDtype, UnsupportedOperator, XlaDynamoError
+from xla_dynamo.graphs.node_notes import path_of
 from xla_dynamo.graphs.source_lines import describe, source_line
 from xla_dynamo.lowerings.builders.dtypes import dtype_name
 from xla_dynamo.torch_private import OpOverload, decomposition_table, dtype_abbrs, schema
@@ -18,13 +19,19 @@ _Show: TypeAlias = Callable[[Any], str]
 
 
 def location(node: Node) -> ir.Location:
-    """The node's name and line, or the text it was given, for XLA's profiles and dumps."""
+    """The node's name, module and line, or the text it was given, for profiles and dumps.
+
+    HLO has the module's path where it has the names of functions.
+    """
     if LOCATION in node.meta:
         return ir.Location.name(node.meta[LOCATION])
     line = source_line(node)
     if line is None:
         return ir.Location.name(node.name)
-    return ir.Location.name(node.name, ir.Location.file(line.file, line.line, 0))
+    place = ir.Location.file(line.file, line.line, 0)
+    if path := path_of(node):
+        place = ir.Location.name(path, place)
+    return ir.Location.name(node.name, place)
 
 
 def signature(node: Node, values: Mapping[Node, Any]) -> str:

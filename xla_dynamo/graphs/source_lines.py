@@ -64,6 +64,16 @@ def outermost_user_frame(stack_trace: str) -> SourceLine | None:
     return None
 
 
+def outermost_user_frame(stack_trace: str) -> SourceLine | None:
+    """The outermost line of a formatted stack trace that is not torch's own: what was compiled."""
+    frames = (_FRAME.search(line) for line in stack_trace.splitlines())
+    for frame in frames:
+        if frame and not frame["file"].startswith(NOT_THE_USERS):
+            function = name_of(frame["function"].strip())
+            return SourceLine(frame["file"], int(frame["line"]), function, "")
+    return None
+
+
 def source_line(node: torch.fx.Node) -> SourceLine | None:
     """The user's innermost line behind a node; None for a node nobody wrote."""
     trace = node.meta.get("stack_trace")
@@ -74,12 +84,6 @@ def last_line(gm: torch.fx.GraphModule) -> SourceLine | None:
     """The user's line behind the end of a graph."""
     lines = map(source_line, reversed(gm.graph.nodes))
     return next((x for x in lines if x and x.is_users), None)
-
-
-def lines_of(gm: torch.fx.GraphModule) -> dict[str, tuple[str, int]]:
-    """The file and line that each node of a graph comes from, by name, of those that tell."""
-    found = ((node.name, source_line(node)) for node in gm.graph.nodes)
-    return {name: (line.file, line.line) for name, line in found if line is not None}
 
 
 _WHOLE_MODEL = re.compile(r"^L\['\w+'\]$")

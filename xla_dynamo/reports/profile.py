@@ -1,57 +1,40 @@
 """`xla_dynamo.profile()`: which lines of the user's program the time of its programs goes to."""
 
-import collections
 import contextlib
-import dataclasses
-import linecache
 import os
 import pathlib
-import re
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
 
 import jax
+import torch
 from rich.console import Console
 from rich.table import Table
 
-from xla_dynamo.errors import OptionError
-from xla_dynamo.reports.hlo_places import Place, places_of
-from xla_dynamo.reports.report_page import html_page, table_of_html
-from xla_dynamo.reports.trace_events import Operation, covered, runs_of
-from xla_dynamo.runtime.clients import live_executables
-from xla_dynamo.runtime.executables import text_and_lines
+from xla_dynamo.errors import ExecutionError, OptionError
+from xla_dynamo.reports.chrome_trace import add_to_trace, write_trace
+from xla_dynamo.reports.line_times import (
+    LineTime,
+    ModuleTime,
+    OperationTime,
+    Programs,
+    line_times,
+    module_times,
+    operation_times,
+)
+from xla_dynamo.reports.peaks import Peaks, peaks
+from xla_dynamo.reports.profile_page import profile_page
+from xla_dynamo.reports.trace_events import Operation, Trace, read_trace, spans_of
+from xla_dynamo.reports.wall_time import TorchEvent, WallTime, torch_events, wall_time
+from xla_dynamo.runtime import forks
+from xla_dynamo.torch_private import is_profiling
 
-_UNKNOWN = Place("", 0)
 _MOST_NAMES = 6
-_NUMBER = re.compile(r"_\d+$")  # of a node among those of one operator
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LineTime:
-    """The time of what one line of the user's program computes.
-
-    Attributes:
-        file, line: where it is; "" and 0 for what has no line of its own: what backwards and
-            optimizers compute, and what XLA adds.
-        text: the line.
-        operators: the names of the graph's nodes there.
-        seconds: the time, of all runs. Where an operation is fused of several lines, each has an
-            equal part of its time; where operations ran at once, on several threads or devices,
-            theirs are added.
-        runs: how often an operation of the line ran.
-        fused: with how many other lines it shares operations.
-    """
-
-    file: str
-    line: int
-    text: str
-    operators: tuple[str, ...]
-    seconds: float
-    runs: int
-    fused: int
+_MOST_OPERATIONS = 200_000  # that are kept for traces
+_NUMBERS = ("ms", "%", "backward", "GFLOP/s", "GB/s", "% of bound", "runs")
+_HEADS = (*_NUMBERS, "where", "line", "operators")
 
 
 class Profile(contextlib.ContextDecorator):
@@ -59,22 +42,44 @@ class Profile(contextlib.ContextDecorator):
 
     Attributes:
         lines: the lines of the user's program, those of the most time first.
+        modules: the modules of the model by their paths, each with those inside it.
+        operations: the instructions of programs, those of the most time first.
+        times: where the wall time went.
         wall: seconds of the block.
-        covered: seconds of it in which operations of programs ran; the rest is Python, torch, and
-            moving tensors.
+        covered: seconds of it in which programs ran.
         programs: how many runs of programs there were.
+        peaks: the machine's measured peaks; None where nothing ran.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         """Take a folder for the trace; without one nothing is left of it."""
-        self.lines: list[LineTime] = []
-        self.wall = self.covered = 0.0
-        self.programs = 0
         self._folder = None if folder is None else pathlib.Path(folder)
         self._inside = contextlib.ExitStack()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.lines: list[LineTime] = []
+        self.modules: list[ModuleTime] = []
+        self.operations: list[OperationTime] = []
+        self.times = WallTime()
+        self.programs = 0
+        self.peaks: Peaks | None = None
+        self._trace, self._known = Trace(0, []), Programs([])
+
+    @property
+    def wall(self) -> float:
+        """Seconds of the block."""
+        return self.times.wall
+
+    @property
+    def covered(self) -> float:
+        """Seconds of the block in which programs ran."""
+        return self.times.programs
 
     def __enter__(self) -> "Profile":
         """Begin to trace."""
+        if forks.forked:
+            raise ExecutionError(forks.MESSAGE)
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
         self._inside = contextlib.ExitStack()
@@ -83,15 +88,17 @@ class Profile(contextlib.ContextDecorator):
         if any(self._where.rglob("*.xplane.pb")):
             raise OptionError(f"{self._where} has a trace already: give profile() another folder")
         try:
-            jax.profiler.start_trace(
-                self._where,
-                create_perfetto_trace=self._folder is not None,
-                profiler_options=options,
-            )
+            jax.profiler.start_trace(self._where, profiler_options=options)
         except RuntimeError as error:
             self._inside.close()
             raise OptionError(f"a trace runs already: end it before profile() ({error})") from error
-        self._start = time.perf_counter()
+        self._torch = None
+        if not is_profiling():
+            self._torch = torch.profiler.profile(
+                activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True
+            )
+            self._torch.__enter__()
+        self._start = time.time_ns()
         return self
 
     def __exit__(
@@ -101,23 +108,55 @@ class Profile(contextlib.ContextDecorator):
         traceback: TracebackType | None,
     ) -> None:
         """End the trace, and read it."""
-        self.wall = time.perf_counter() - self._start
+        block = self._start, time.time_ns()
         with self._inside:
+            if self._torch is not None:
+                self._torch.__exit__(None, None, None)
             jax.profiler.stop_trace()
+            self._forget()
             if error is None:
-                runs = runs_of(self._where)
-                self.programs, self.covered = len(runs), covered(runs) / 1e9
-                self.lines = _lines(runs)
+                self._read(block)
+        self._torch = None
+
+    def _read(self, block: tuple[int, int]) -> None:
+        trace = read_trace(self._where)
+        events = self._events()
+        spans = [(trace.began + a, trace.began + b) for a, b in spans_of(trace.runs)]
+        self.times, self.programs = wall_time(block, spans, events), len(trace.runs)
+        if trace.runs:
+            self.peaks, self._known = peaks(), Programs()
+            self.operations = operation_times(trace.runs, self._known, self.peaks)
+            self.lines = line_times(self.operations)
+            self.modules = module_times(self.operations)
+            self._trace = Trace(trace.began, _latest(trace.runs))
+        if self._folder is not None:
+            path, most = self._folder / "trace.json.gz", self.peaks or Peaks({"f32": 1.0}, 1.0)
+            write_trace(path, self._trace, self._known, most, events or ())
+
+    def _events(self) -> list[TorchEvent] | None:
+        if self._torch is None:
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "torch.json")
+            self._torch.export_chrome_trace(str(path))
+            return torch_events(path)
+
+    def add_to(self, path: str | os.PathLike[str]) -> None:
+        """Put each operation into a Chrome trace that `torch.profiler` has exported.
+
+        The clocks are one: an operation lies inside the event of the call that ran it.
+
+        Args:
+            path: of the file that `export_chrome_trace` wrote, of a profiler around this one.
+        """
+        if self.peaks is not None:
+            add_to_trace(pathlib.Path(path), self._trace, self._known, self.peaks)
 
     def table(self, most: int = 20) -> Table:
         """So many lines of the most time, as a table of rich."""
-        title = (
-            f"{self.wall * 1e3:.1f} ms, of which programs ran for {self.covered * 1e3:.1f}, "
-            f"in {self.programs} runs"
-        )
-        table = Table(title=title)
-        for column in ("ms", "%", "runs", "where", "line", "operators"):
-            table.add_column(column, justify="right" if column in ("ms", "%", "runs") else "left")
+        table = Table(title=f"{self.times}; {self.programs} runs of programs")
+        for column in _HEADS:
+            table.add_column(column, justify="right" if column in _NUMBERS else "left")
         for row in self._rows(most):
             table.add_row(*row)
         return table
@@ -125,88 +164,80 @@ class Profile(contextlib.ContextDecorator):
     def _rows(self, most: int | None = None) -> Iterable[Sequence[str]]:
         whole = sum(line.seconds for line in self.lines) or 1.0
         for line in self.lines[:most]:
-            where = f"{line.file}:{line.line}" if line.file else "no line"
-            where += f" (fused with {line.fused} others)" if line.fused else ""
-            share = f"{100 * line.seconds / whole:.1f}"
+            where = line.where + (f" (fused with {line.fused} others)" if line.fused else "")
             names = ", ".join(line.operators[:_MOST_NAMES])
             names += ", ..." if len(line.operators) > _MOST_NAMES else ""
-            yield f"{line.seconds * 1e3:.3f}", share, str(line.runs), where, line.text, names
+            yield (
+                f"{line.seconds * 1e3:.3f}",
+                f"{100 * line.seconds / whole:.1f}",
+                f"{line.backward * 1e3:.3f}" if line.backward else "",
+                f"{line.flops_rate / 1e9:.1f}",
+                f"{line.bytes_rate / 1e9:.1f}",
+                f"{100 * line.share:.0f}",
+                str(line.runs),
+                where,
+                line.text,
+                names,
+            )
 
     def __str__(self) -> str:
-        console = Console(width=160)
+        console = Console(width=200)
         with console.capture() as capture:
             console.print(self.table())
         return capture.get()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the lines as an HTML page that loads nothing."""
-        heads = ("ms", "%", "runs", "where", "line", "operators")
-        table = table_of_html(heads, self._rows(), numeric=(True, True, True))
-        summary = str(self.table(0).title)
-        text = html_page(
-            "xla_dynamo.profile", [f"<h1>xla_dynamo.profile</h1><p>{summary}</p>", table]
+        """Write an HTML page, which loads nothing.
+
+        It has the summary, the lines with their operations, the modules, the roofline, and a
+        picture of the last run of each program.
+        """
+        latest = {}
+        for run in self._trace.runs:
+            program = self._known.of(run)
+            latest[program.name] = (program, run)
+        text = profile_page(
+            self.times,
+            self.programs,
+            self.lines,
+            self.modules,
+            self.operations,
+            self.peaks,
+            list(latest.values()),
         )
         pathlib.Path(path).write_text(text)
 
 
-def profile(folder: str | os.PathLike[str] | None = None) -> Profile:
-    """Tell where the time of a block's programs goes, by lines of the user's program.
+def _latest(runs: Sequence[list[Operation]]) -> list[list[Operation]]:
+    """The last runs, of at most so many operations."""
+    kept: list[list[Operation]] = []
+    count = 0
+    for run in reversed(runs):
+        count += len(run)
+        if kept and count > _MOST_OPERATIONS:
+            break
+        kept.append(run)
+    return kept[::-1]
 
-    `with xla_dynamo.profile() as p: step(x)`, then `print(p)`, `p.lines` or `p.save("page.html")`;
-    or `@xla_dynamo.profile()` on a function. Let what is compiled be called once before, unless
-    compiling is of interest. Of tensors of the device 'xla' call `sync()` in the block. Programs
-    from the disk cache may have the lines of the process that compiled them.
+
+def profile(folder: str | os.PathLike[str] | None = None) -> Profile:
+    """Tell where the time of a block goes, by lines of the user's program and by modules.
+
+    `with xla_dynamo.profile() as p: step(x)`, then `print(p)`, `p.lines`, `p.modules`, `p.times` or
+    `p.save("page.html")`; or `@xla_dynamo.profile()` on a function. Let what is compiled be called
+    once before, unless compiling is of interest. Of tensors of the device 'xla' call `sync()` in
+    the block. Programs from the disk cache may have the lines of the process that compiled them.
+
+    Beside time there are floating-point operations, bytes, and the share of what the machine can do
+    at most, by the roofline model (Williams, Waterman and Patterson, 2009). Its peaks are measured
+    once, in half a second, and kept in the disk cache.
 
     Args:
-        folder: is left the trace, for XProf and TensorBoard, and beside it
-            `perfetto_trace.json.gz` for Perfetto and Chrome.
+        folder: is left `trace.json.gz`, for Perfetto and Chrome, and the trace that XProf and
+            TensorBoard read.
 
     Raises:
         OptionError: where the block begins: another trace of JAX's runs, or the folder has one.
+        ExecutionError: where the block begins: this process is a fork of one that ran programs.
     """
     return Profile(folder)
-
-
-def _lines(runs: Sequence[Sequence[Operation]]) -> list[LineTime]:
-    """The time of each line, by the programs that may have run."""
-    known: list[Mapping[str, tuple[Place, ...]]] = []
-    if runs:
-        known = [places_of(*text_and_lines(loaded)) for loaded in live_executables()]
-    seconds: dict[tuple[str, int], float] = collections.defaultdict(float)
-    counts: collections.Counter[tuple[str, int]] = collections.Counter()
-    names: dict[tuple[str, int], set[str]] = collections.defaultdict(set)
-    beside: dict[tuple[str, int], set[tuple[str, int]]] = collections.defaultdict(set)
-    chosen: dict[frozenset[str], Mapping[str, tuple[Place, ...]]] = {}
-    for run in runs:
-        here = frozenset(op.name for op in run)
-        if here not in chosen:
-            chosen[here] = _program_of(here, known)
-        for op in run:
-            places = chosen[here].get(op.name) or (_UNKNOWN,)
-            keys = {(p.file, p.line) for p in places}
-            for place in places:
-                names[place.file, place.line].add(_NUMBER.sub("", place.operators))
-            for key in keys:
-                seconds[key] += op.alone / 1e9 / len(keys)
-                counts[key] += 1
-                beside[key] |= keys - {key}
-    return [
-        LineTime(
-            file,
-            line,
-            linecache.getline(file, line).strip() if file else "",
-            tuple(sorted(names[file, line] - {""})),
-            time_of,
-            counts[file, line],
-            len(beside[file, line]),
-        )
-        for (file, line), time_of in sorted(seconds.items(), key=lambda item: -item[1])
-    ]
-
-
-def _program_of(
-    names: frozenset[str], known: Sequence[Mapping[str, tuple[Place, ...]]]
-) -> Mapping[str, tuple[Place, ...]]:
-    """The program whose instructions a run has: the one that has most of them, and few others."""
-    best: Any = max(known, key=lambda one: (len(names & one.keys()), -len(one)), default={})
-    return best

@@ -232,7 +232,7 @@ class StableHLOGraphModule:
         if program.results:
             executable = Executable(module, placement)
             steps = steps_of(program, executable, True, None)
-        return bind(program, steps, placement)
+        return bind(program, steps, placement, "exported program")
 
     def _device(self) -> torch.device:
         devices = {weight.device for weight in self.weights.values()}

@@ -33,6 +33,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "backward_id": ("torch._C:_current_graph_task_id", "of the backward that runs here, or -1"),
     "disable_current_modes": ("torch.utils._python_dispatch:_disable_current_modes", "for a block"),
     "DisableTorchFunction": ("torch._C:DisableTorchFunction", "sets aside __torch_function__"),
+    "is_profiling": ("torch.autograd:_profiler_enabled", "whether a torch profiler runs here"),
     "log_api_usage": ("torch._C:_log_api_usage_once", "a call in graphs that computes nothing"),
     "DisableAutocast": ("torch._C:_DisableAutocast", "sets aside autocast"),
     "is_any_autocast_enabled": ("torch._C:_is_any_autocast_enabled", "on whatever device"),

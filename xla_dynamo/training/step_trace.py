@@ -11,8 +11,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.traceback import preserve_node_meta
 
-from xla_dynamo.dynamo.eager_run import EagerRun, users_function
+from xla_dynamo.dynamo.eager_run import users_function
 from xla_dynamo.errors import UnsupportedError, UnsupportedTensor
+from xla_dynamo.graphs.node_notes import BACKWARD, phase
 from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.torch_patches import tracing
 from xla_dynamo.torch_private import (
@@ -26,6 +27,7 @@ from xla_dynamo.training.hyperparameters import Name, NumbersAsTensors, hyperpar
 from xla_dynamo.training.loss_scaling import adapt_scale, keep_where, unscale
 from xla_dynamo.training.optimizer_trace import StateKey, trace_optimizer
 from xla_dynamo.training.step_inputs import Key, StepSettings
+from xla_dynamo.training.traced_forward import TracedForward
 from xla_dynamo.training.weight_averaging import average_weights, averaged_tensors
 
 Tensor: TypeAlias = torch.Tensor
@@ -127,11 +129,12 @@ class StepTrace:
             params[-1].__dict__.update(real.__dict__)  # marks that an optimizer may look for
         with torch.enable_grad():
             # Checkpointed regions as if they were not: XLA keeps or recomputes what it likes.
-            outputs = list(EagerRun(self._forward).run(*args))
+            outputs = list(TracedForward(self._forward).run(*args))
         device = outputs[self._loss].device.type
         with torch.autocast(device, enabled=False):
-            grads = self._gradients(outputs[self._loss], params, beside.get(("scale",)))
-            with torch.no_grad():
+            with phase(BACKWARD):
+                grads = self._gradients(outputs[self._loss], params, beside.get(("scale",)))
+            with torch.no_grad(), phase("optimizer: gradients"):
                 created = self._update(args, params, grads, beside, vector)
         return [o.detach() if isinstance(o, torch.Tensor) else o for o in outputs] + created
 
@@ -193,7 +196,8 @@ class StepTrace:
         for p, grad in zip(params, grads, strict=True):
             p.grad = grad
         if settings.clip_gradients is not None:
-            _clip(settings.clip_gradients, [p for p in params if p.grad is not None])
+            with phase("optimizer: clip_gradients"):
+                _clip(settings.clip_gradients, [p for p in params if p.grad is not None])
         created = self._optimize(params, state, beside, vector)
         for p in params:
             p.grad = None
@@ -206,7 +210,8 @@ class StepTrace:
             keep_where(overflow, changing, before)
             adapt_scale(settings.grad_scaler, beside["scale",], beside["growth",], overflow)
         if settings.average is not None:
-            self._average(args, params, beside)
+            with phase("optimizer: average of weights"):
+                self._average(args, params, beside)
         return created
 
     def _optimize(
@@ -221,9 +226,9 @@ class StepTrace:
         attributes = {key[1]: t for key, t in beside.items() if key[0] == "attribute"}
         mode = NumbersAsTensors(numbers, self._hyperparameters)
         traced = dict(zip(self._params, params, strict=True))
-        created = trace_optimizer(
-            self._settings.optimizer, traced, state, numbers | tensors, attributes, mode
-        )
+        optimizer = self._settings.optimizer
+        with phase(f"optimizer: {type(optimizer).__name__}.step"):
+            created = trace_optimizer(optimizer, traced, state, numbers | tensors, attributes, mode)
         self.created, self.guards = list(created), mode.guards
         return list(created.values())
 

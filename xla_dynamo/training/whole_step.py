@@ -14,6 +14,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from xla_dynamo.backend import compile_torch_graph
+from xla_dynamo.calls.named_calls import compiling
 from xla_dynamo.dynamo.marks_in_place import read_marked_values
 from xla_dynamo.dynamo.recurrent_layers import prepare_recurrent_layers
 from xla_dynamo.errors import UnsupportedError
@@ -174,6 +175,7 @@ class WholeStep:
                 why = why or inputs
         return why or "it has other sizes, or adds up gradients where others update"
 
+    @compiling()
     def _add(self, key: Any, args: Sequence[Any], why: str) -> None:
         """Compile a step more, in the place of the one that was used least recently."""
         start = time.perf_counter()
