@@ -1,13 +1,22 @@
 """`xla_dynamo.profile`: the time of programs by lines of this file."""
 
+import gzip
+import html.parser
+import json
 import pathlib
+import re
+import threading
+import time
 
 import pytest
 import torch
 
 import xla_dynamo
 from xla_dynamo.errors import OptionError
+from xla_dynamo.reports import peaks
+from xla_dynamo.reports.hlo_costs import costs_of
 from xla_dynamo.reports.hlo_places import Place, places_of
+from xla_dynamo.reports.hlo_text import parse
 
 pytestmark = pytest.mark.usefixtures("cold")
 HERE = __file__
@@ -73,7 +82,10 @@ def test_a_trace_is_kept_in_a_folder(tmp_path):
     fast(torch.ones(8))
     with xla_dynamo.profile(tmp_path):
         fast(torch.ones(8))
-    assert list(tmp_path.rglob("perfetto_trace.json.gz"))
+    events = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
+    ran = [e for e in events if e.get("cat") == "xla_operation"]
+    assert any(f"{HERE}:" in e["args"]["line"] and e["args"]["bytes"] > 0 for e in ran)
+    assert list(tmp_path.rglob("*.xplane.pb"))
     with pytest.raises(OptionError, match="another folder"), xla_dynamo.profile(tmp_path):
         pass
 
@@ -91,14 +103,14 @@ def test_one_trace_at_a_time_and_errors_leave_none():
     assert str(p)
 
 
-def test_places_of_a_text():
+def test_places_and_costs_of_a_text():
     text = """HloModule main
 
 FileNames
 1 "/model.py"
 
 FunctionNames
-1 "mm"
+1 "layers.0"
 
 FileLocations
 1 {file_name_id=1 function_name_id=1 line=7 end_line=7 column=0 end_column=0}
@@ -106,17 +118,152 @@ FileLocations
 StackFrames
 1 {file_location_id=1 parent_frame_id=1}
 
-%fused (p: f32[2]) -> f32[2] {
-  %p = f32[2]{0} parameter(0)
-  ROOT %a.1 = f32[2]{0} add(%p, %p), metadata={op_name="add" stack_frame_id=1}
+%fused (p: f32[4,8], q: f32[2]) -> f32[4,8] {
+  %p = f32[4,8]{1,0} parameter(0)
+  ROOT %a.1 = f32[4,8]{1,0} add(%p, %p), metadata={op_name="add" stack_frame_id=1}
 }
 
-ENTRY %main (x: f32[2]) -> f32[2] {
-  %x = f32[2]{0} parameter(0)
-  %copy = f32[2]{0} copy(%x)
-  ROOT %fusion = f32[2]{0} fusion(%copy), kind=kLoop, calls=%fused
+ENTRY %main (x: f32[4,8], y: f32[8,16]) -> f32[4,16] {
+  %x = f32[4,8]{1,0} parameter(0)
+  %y = f32[8,16]{1,0} parameter(1)
+  %copy = f32[4,8]{1,0} copy(%x)
+  %fusion = f32[4,8]{1,0} fusion(%copy), kind=kLoop, calls=%fused
+  ROOT %dot = f32[4,16]{1,0} dot(%fusion, %y), lhs_contracting_dims={1}, rhs_contracting_dims={0}
 }
 """
-    assert places_of(text, {})["fusion"] == (Place("/model.py", 7, "mm"),)
-    assert places_of(text, {"add": ("/now.py", 9)})["fusion"] == (Place("/now.py", 9, "add"),)
-    assert places_of(text, {})["copy"] == ()
+    module = parse(text)
+    places = places_of(module, {})
+    assert places["fusion"] == (Place("/model.py", 7, "add", "layers.0"),)
+    assert places["copy"] == places["fusion"], "what XLA adds is for the line that reads it"
+    assert places["dot"] == places["fusion"], "or for what it reads"
+    costs = costs_of(module, {})
+    assert costs["dot"].flops == 2 * 4 * 16 * 8
+    assert costs["dot"].bytes == 4 * (4 * 8 + 8 * 16 + 4 * 16)
+    assert costs["fusion"].flops == 4 * 8
+    assert costs["fusion"].bytes == 2 * 4 * 4 * 8
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(256, 256)
+        self.last = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Tanh())
+
+    def forward(self, x):
+        hidden = self.first(x).relu()  # the first
+        return self.last(hidden)  # the last
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_lines_of_training_have_their_gradients_and_the_optimizer_its_name(whole):
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    x = torch.randn(512, 256)
+    if whole:
+        step = xla_dynamo.train_step(net, lambda m, x: m(x).square().mean(), optimizer)
+    else:
+        fast = torch.compile(net, backend="openxla")
+
+        def step(x):
+            optimizer.zero_grad()
+            fast(x).square().mean().backward()
+            optimizer.step()
+
+    step(x)
+    with xla_dynamo.profile() as p:
+        step(x)
+    first, last = (
+        next(line for line in p.lines if line.line == line_of(text))
+        for text in ("hidden = self.first(x)", "return self.last(hidden)")
+    )
+    product = 2 * 512 * 256 * 256
+    # The gradient of the input of the first product is not needed.
+    assert 2 * product <= first.flops < 2.2 * product
+    assert 3 * product <= last.flops < 3.2 * product
+    assert 0 < first.backward < first.seconds
+    assert 0 < last.backward < last.seconds
+    modules = {module.path: module for module in p.modules}
+    assert {"first", "last", "last.0"} <= modules.keys()
+    assert modules["last"].seconds >= modules["last.0"].seconds > 0
+    named = [line.where for line in p.lines if not line.file]
+    assert ("optimizer: AdamW.step" in named) == whole
+    assert (p.times.torch > 0) != whole, "the optimizer's operators are torch's"
+    assert sum(seconds for _, seconds in p.times.parts) == pytest.approx(p.wall)
+
+
+def test_the_wall_time_has_compilations_and_torch():
+    fast = torch.compile(model, backend="openxla")
+    x, w = torch.randn(256, 512), torch.randn(512, 512) / 20
+    with xla_dynamo.profile() as p:
+        fast(x, w)
+        for _ in range(5):
+            x @ w
+        time.sleep(0.05)
+    assert p.times.compilation > p.times.programs > 0
+    assert p.times.torch > 0
+    assert p.times.python > 0.05
+    assert "compilation" in str(p)
+
+
+def test_operations_in_the_trace_of_torch(tmp_path):
+    fast = torch.compile(model, backend="openxla")
+    x, w = torch.randn(256, 512), torch.randn(512, 512) / 20
+    fast(x, w)
+    with torch.profiler.profile() as outer, xla_dynamo.profile() as p:
+        fast(x, w), fast(x, w)
+    path = tmp_path / "trace.json"
+    outer.export_chrome_trace(str(path))
+    p.add_to(path)
+    events = json.loads(path.read_text())["traceEvents"]
+    calls = [e for e in events if e["name"] == "xla_dynamo: inference of model"]
+    operations = [e for e in events if e.get("cat") == "xla_operation"]
+    assert len(calls) == 2
+    assert operations
+    for one in operations:  # the clocks are one
+        assert any(
+            c["ts"] <= one["ts"] and one["ts"] + one["dur"] <= c["ts"] + c["dur"] for c in calls
+        )
+    assert any(f"{HERE}:{line_of('# the products')}" in e["args"]["line"] for e in operations)
+    assert not p.times.is_whole
+
+
+def test_the_page_has_all_and_loads_nothing(tmp_path):
+    net = torch.compile(Net(), backend="openxla")
+    x = torch.randn(64, 256)
+    with torch.no_grad():
+        net(x)
+        with xla_dynamo.profile() as p:
+            net(x)
+    p.save(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    for part in ("Wall time", "Time by line", "Time by module", "Roofline", "Last run of"):
+        assert part in text
+    assert "hidden = self.first(x).relu()" in text
+    assert not re.search(r"(src|href)=|<script|@import|url\(", text)
+    parser = html.parser.HTMLParser()
+    parser.feed(text)
+
+
+def test_threads_and_peaks():
+    fast = torch.compile(model, backend="openxla")
+    x, w = torch.randn(64, 64), torch.randn(64, 64)
+    fast(x, w)
+    with xla_dynamo.profile() as p:
+        threads = [threading.Thread(target=fast, args=(x, w)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert p.programs == 3
+    assert p.peaks.flops["f32"] > 1e9
+    assert p.peaks.bytes > 1e8
+    assert p.peaks.bound(p.peaks.flops["f32"], 0, "f32") == pytest.approx(1)
+    assert p.peaks.bound(0, 2 * p.peaks.bytes, "s8") == pytest.approx(2)
+
+
+def test_peaks_are_measured_once(tmp_path, monkeypatch):
+    xla_dynamo.runtime.initialize_cache(tmp_path)
+    found = peaks.peaks()
+    monkeypatch.setattr(peaks, "measured", lambda: pytest.fail("measured again"))
+    monkeypatch.setattr(peaks._known, "peaks", {})
+    assert peaks.peaks() == found

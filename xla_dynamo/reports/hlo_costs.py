@@ -1,6 +1,7 @@
 """The floating-point operations and bytes of a run of each instruction of optimized HLO."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ _ELEMENTWISE = frozenset(_NAMES.split())
 _FLOATS = ("f", "bf", "c")
 # These move nothing: they are other names of their operands.
 _FREE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"))
+_MOVING = ("weight_layout",)
 _PARTS = frozenset(("slice", "dynamic-slice", "gather"))
 
 
@@ -54,6 +56,12 @@ class _Counted:
     def __init__(self, module: Module, notes: Mapping[str, Any]) -> None:
         self._module, self._notes = module, notes
         self._known: dict[str, float] = {}
+        # A node may become several calls, which share its operations, and some that only move.
+        self._calls = Counter(
+            one.attribute("op_name")
+            for one in module.instructions.values()
+            if one.opcode == "custom-call" and one.attribute("kernel") not in _MOVING
+        )
 
     def flops(self, one: Instruction) -> float:
         if one.name not in self._known:
@@ -101,6 +109,8 @@ class _Counted:
 
     def _of_library(self, one: Instruction) -> float:
         """By torch's formula for the node, else that of a product of two matrices."""
+        if one.attribute("kernel") in _MOVING:
+            return 0.0
         node = self._notes.get(one.attribute("op_name"))
         if node is not None and node.operator is not None:
             operator, (given, result) = node.operator, node.shapes
@@ -110,7 +120,8 @@ class _Counted:
                 formula = sdpa_flop
             try:
                 if formula is not None:
-                    return float(formula(*given, out_val=result))
+                    calls = self._calls[one.attribute("op_name")]
+                    return float(formula(*given, out_val=result)) / max(calls, 1)
             except (TypeError, ValueError, AssertionError, IndexError, AttributeError):
                 pass  # sizes that are symbols, or a form of the call that it does not know
         if one.attribute("kernel") == "packed_convolution":

@@ -197,7 +197,7 @@ def _tree(modules: Sequence[ModuleTime]) -> str:
         )
         if not inner or not module.path:
             return f'<div class="leaf item">{row.replace(_MARK, _EMPTY)}</div>'
-        opened = " open" if depth < 2 and len(inner) <= 8 else ""
+        opened = " open" if depth < 1 and len(inner) <= 8 else ""
         below = "".join(item(one, depth + 1) for one in inner)
         return f'<details{opened}><summary class="item">{row}</summary>{below}</details>'
 

@@ -23,7 +23,8 @@ section { background: var(--card); border: 1px solid var(--edge); border-radius:
   padding: .7rem 1rem; }
 .cards b { display: block; font-size: 1.35rem; font-weight: 650; }
 .cards span { color: var(--dim); font-size: .85rem; }
-.two { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; } .two section { margin: 0; }
+.two { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; align-items: start; }
+.two { margin: 1rem 0; } .two section { margin: 0; }
 @media (max-width: 70rem) { .two { grid-template-columns: 1fr; } }
 .bar { display: flex; height: 1.5rem; border-radius: .35rem; overflow: hidden;
   background: var(--edge); }

@@ -134,7 +134,7 @@ class StepTrace:
         with torch.autocast(device, enabled=False):
             with phase(BACKWARD):
                 grads = self._gradients(outputs[self._loss], params, beside.get(("scale",)))
-            with torch.no_grad(), phase("optimizer: gradients"):
+            with torch.no_grad(), phase("optimizer: scaling of gradients"):
                 created = self._update(args, params, grads, beside, vector)
         return [o.detach() if isinstance(o, torch.Tensor) else o for o in outputs] + created
 
@@ -198,7 +198,8 @@ class StepTrace:
         if settings.clip_gradients is not None:
             with phase("optimizer: clip_gradients"):
                 _clip(settings.clip_gradients, [p for p in params if p.grad is not None])
-        created = self._optimize(params, state, beside, vector)
+        with phase(f"optimizer: {type(settings.optimizer).__name__}.step"):
+            created = self._optimize(params, state, beside, vector)
         for p in params:
             p.grad = None
         if overflow is not None and settings.grad_scaler is not None:
@@ -226,9 +227,9 @@ class StepTrace:
         attributes = {key[1]: t for key, t in beside.items() if key[0] == "attribute"}
         mode = NumbersAsTensors(numbers, self._hyperparameters)
         traced = dict(zip(self._params, params, strict=True))
-        optimizer = self._settings.optimizer
-        with phase(f"optimizer: {type(optimizer).__name__}.step"):
-            created = trace_optimizer(optimizer, traced, state, numbers | tensors, attributes, mode)
+        created = trace_optimizer(
+            self._settings.optimizer, traced, state, numbers | tensors, attributes, mode
+        )
         self.created, self.guards = list(created), mode.guards
         return list(created.values())
 
