@@ -64,16 +64,6 @@ def outermost_user_frame(stack_trace: str) -> SourceLine | None:
     return None
 
 
-def outermost_user_frame(stack_trace: str) -> SourceLine | None:
-    """The outermost line of a formatted stack trace that is not torch's own: what was compiled."""
-    frames = (_FRAME.search(line) for line in stack_trace.splitlines())
-    for frame in frames:
-        if frame and not frame["file"].startswith(NOT_THE_USERS):
-            function = name_of(frame["function"].strip())
-            return SourceLine(frame["file"], int(frame["line"]), function, "")
-    return None
-
-
 def source_line(node: torch.fx.Node) -> SourceLine | None:
     """The user's innermost line behind a node; None for a node nobody wrote."""
     trace = node.meta.get("stack_trace")
