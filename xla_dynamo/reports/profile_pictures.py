@@ -64,13 +64,13 @@ def roofline(operations: Sequence[OperationTime], peaks: Peaks, colours: dict[st
 
     def y(rate: float) -> float:
         part = (math.log10(max(rate, 10.0**low)) - low) / (high - low)
-        return 12 + (1 - part) * (_HEIGHT - _BOTTOM - 12)
+        return 28 + (1 - part) * (_HEIGHT - _BOTTOM - 28)
 
     right_end, foot = _WIDTH - 16, _HEIGHT - _BOTTOM
     parts = []
     for power in range(left, right + 1):
         at = x(10.0**power)
-        parts.append(_rule(at, at, 12, foot))
+        parts.append(_rule(at, at, 28, foot))
         parts.append(_text(at, _HEIGHT - 26, f"{10.0**power:g}"))
     for power in range(low, high + 1):
         at = y(10.0**power)
@@ -96,7 +96,7 @@ def roofline(operations: Sequence[OperationTime], peaks: Peaks, colours: dict[st
             f'cy="{y(op.flops_rate):.1f}" r="{radius:.1f}"><title>{escape(text)}</title></circle>'
         )
     parts.append(_text((_LEFT + _WIDTH) / 2, _HEIGHT - 6, "FLOP per byte of operands and results"))
-    parts.append(_text(_LEFT - 8, 10, "GFLOP/s", "end"))
+    parts.append(_text(2, 14, "GFLOP/s", "start"))
     return f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(parts)}</svg>'
 
 
