@@ -256,9 +256,9 @@ class Executable:
         except jax.errors.JaxRuntimeError:
             return None
 
-    def text_and_lines(self) -> tuple[str, Mapping[str, tuple[str, int]]]:
-        """The optimized HLO, and the file and line of each node of the graph, by its name."""
-        return text_and_lines(self._loaded)
+    def text_and_notes(self) -> tuple[str, str, Mapping[str, Any]]:
+        """The optimized HLO, and what `note` was given."""
+        return text_and_notes(self._loaded)
 
     def hlo_text(self) -> str:
         """The optimized HLO that the platform runs."""

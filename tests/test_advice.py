@@ -8,7 +8,7 @@ import torch
 
 import xla_dynamo
 from tests import fresh_process
-from xla_dynamo.reports.hlo_instructions import read_module
+from xla_dynamo.reports.hlo_text import parse
 from xla_dynamo.reports.line_costs import line_costs
 from xla_dynamo.runtime.process_memory import get_memory_info
 
@@ -195,8 +195,8 @@ ENTRY %main (x: f32[8]) -> f32[8] {
   ROOT %w = f32[8]{0} while(%x), condition=%c, body=%body, b={"known_trip_count":{"n":"7"}}
 }
 """
-    module = read_module(text)
+    module = parse(text)
     assert (module.entry, module.aliases) == ("main", {0: 0})
     loop = module.computations["main"][1]
-    assert (loop.trips, loop.called, loop.operands) == (7, ("c", "body"), ("x",))
+    assert (loop.trip_count, loop.called, loop.operands) == (7, ("c", "body"), ("x",))
     assert (loop.bytes, loop.is_root) == (32, True)

@@ -96,8 +96,8 @@ ROOMS = {
     " programs runtime runtime.processes torch_threads",
     "lazy": "backend calls decompositions graphs lowerings.builders lowerings.table metrics options"
     " programs runtime runtime.cpu runtime.processes spmd torch_patches torch_threads",
-    "training": "backend calls dynamo events graphs memory options runtime torch_patches torch_threads"
-    " variants",
+    "training": "backend calls dynamo events graphs memory options runtime torch_patches"
+    " torch_threads variants",
     "distributed": "lazy runtime runtime.processes spmd",
     "distributed.fsdp": "distributed lazy lowerings.table runtime.processes spmd.recipes",
     "registration": "distributed",

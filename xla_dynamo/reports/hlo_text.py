@@ -10,22 +10,20 @@ import re
 from collections.abc import Iterator
 
 _COMPUTATION = re.compile(r"^(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\{\s*$")
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = ")
+_INSTRUCTION = re.compile(r"^\s+(?P<root>ROOT )?%?(?P<name>[\w.\-]+) = ")
 _OPCODE = re.compile(r"\s*(?P<opcode>[a-z][a-z0-9\-]*)\(")
 _BRACKET = re.compile(r"[()]")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(
-    r"(?:to_apply|calls|body|condition|branch_computations|called_computations)="
+    r"(?:to_apply|calls|body|condition|branch_computations|called_computations"
+    r"|true_computation|false_computation)="
     r"(?:\{([^}]*)\}|%?([\w.\-]+))"
 )
 _ARRAY = re.compile(r"\b(?P<type>[a-z]+\d*(?:e\d+m\d+\w*)?)\[(?P<sizes>[\d,<=]*)\]")
 _NUMBERED = re.compile(r'^(\d+) (?:"(?P<text>.*)"|\{(?P<fields>.*)\})$')
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
-_BITS = {
-    "pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "f16": 16, "bf16": 16,
-    "s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128,
-    "token": 0,
-}  # fmt: skip
+_BITS = re.compile(r"(?:bf|[sufc])(\d+)")
+_ALIASES = re.compile(r"\{(\d*)\}: \((\d+), \{\d*\}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +64,7 @@ class Instruction:
         operands: the names of its operands.
         text: all behind the type of the result: opcode, operands and attributes.
         called: the names of the computations that it calls.
+        is_root: whether its value is that of its computation.
     """
 
     name: str
@@ -74,6 +73,7 @@ class Instruction:
     operands: tuple[str, ...]
     text: str
     called: tuple[str, ...]
+    is_root: bool = False
 
     def attribute(self, name: str) -> str:
         """An attribute's text, without the quotes or braces; "" where there is none."""
@@ -84,6 +84,26 @@ class Instruction:
     def arrays(self) -> list[Array]:
         """The arrays of the result: one, or those of a tuple."""
         return arrays_of(self.result)
+
+    @property
+    def node(self) -> str:
+        """The name of the graph's node that it comes from; "" if it has none."""
+        return self.attribute("op_name")
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the result."""
+        return sum(array.bytes for array in self.arrays)
+
+    @property
+    def elements(self) -> int:
+        """The elements of the first array of the result."""
+        return next((array.elements for array in self.arrays), 0)
+
+    @property
+    def shown(self) -> str:
+        """The result, as in "f32[64,1024]"."""
+        return ", ".join(f"{a.dtype}[{','.join(map(str, a.sizes))}]" for a in self.arrays)
 
     @property
     def trip_count(self) -> int | None:
@@ -101,12 +121,14 @@ class Module:
         computations: the instructions of each computation, by name.
         frames: by the number of a stack frame, the file, line and function that it is in.
         partitions: how many devices the module is partitioned over.
+        aliases: for results, by number, the argument whose memory they are written into.
     """
 
     entry: str
     computations: dict[str, list[Instruction]]
     frames: dict[str, tuple[str, int, str]]
     partitions: int
+    aliases: dict[int, int]
 
     @functools.cached_property
     def instructions(self) -> dict[str, Instruction]:
@@ -137,10 +159,21 @@ def parse(hlo: str) -> Module:
             given = _in_brackets(text, known.end()) if known else ""
             operands = () if opcode == "constant" else tuple(_OPERAND.findall(given))
             computations[now].append(
-                Instruction(named["name"], opcode, result, operands, text, _called(text))
+                Instruction(
+                    named["name"],
+                    opcode,
+                    result,
+                    operands,
+                    text,
+                    _called(text),
+                    bool(named["root"]),
+                )
             )
-    count = re.search(r"num_partitions=(\d+)", hlo[:4096])
-    return Module(entry, computations, _frames(hlo), int(count[1]) if count else 1)
+    head = hlo.partition("\n")[0]
+    count = re.search(r"num_partitions=(\d+)", head)
+    written = head.partition("input_output_alias=")[2].partition("entry_computation")[0]
+    aliases = {int(r or 0): int(a) for r, a in _ALIASES.findall(written)}
+    return Module(entry, computations, _frames(hlo), int(count[1]) if count else 1, aliases)
 
 
 def bits_of(dtype: str) -> int:
@@ -149,11 +182,12 @@ def bits_of(dtype: str) -> int:
     Raises:
         ValueError: the element type is not known.
     """
-    if dtype.startswith("f8"):
-        return 8
-    if dtype not in _BITS:
+    if dtype in ("pred", "token"):
+        return 8 if dtype == "pred" else 0
+    found = _BITS.match(dtype)  # "f8e4m3fn" has 8
+    if found is None:
         raise ValueError(f"an element type whose size is not known: {dtype}")
-    return _BITS[dtype]
+    return int(found[1])
 
 
 @functools.lru_cache(maxsize=4096)

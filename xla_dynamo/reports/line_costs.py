@@ -12,8 +12,8 @@ from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
 
 from xla_dynamo.events import BuiltExecutable
-from xla_dynamo.reports.hlo_instructions import HloModule, Instruction, read_module
 from xla_dynamo.reports.hlo_places import Place, places_of
+from xla_dynamo.reports.hlo_text import Instruction, Module, parse
 
 # A byte takes as long as so many operations: today's CPUs and GPUs compute 5 to 20 in float32 in
 # the time in which they read one from memory. Only shares are told, and they depend little on it.
@@ -40,7 +40,7 @@ class LineCost:
     """What one line of the user's program is estimated to cost in one run of a program.
 
     Attributes:
-        file, line: where it is; "" and 0 for what has no line of its own: backwards, optimizers.
+        file, line: where it is; "" and 0 for what has no line of its own, as optimizers.
         flops: floating-point operations, those in calls of libraries included.
         bytes: read and written. Of a fusion of several lines each has an equal part.
         share: the part of the whole program's estimated time, from 0 to 1.
@@ -59,20 +59,20 @@ def line_costs(built: BuiltExecutable) -> list[LineCost]:
     """The estimated costs of a program's lines, the most expensive first."""
     if built.executable is None:
         return []
-    text, lines = built.executable.text_and_lines()
+    text, _, notes = built.executable.text_and_notes()
+    module = parse(text)
     flops = node_flops(built.graph.graph().graph, built.sizes)
-    return costs_of(text, places_of(text, lines), flops)
+    return costs_of(module, places_of(module, notes), flops)
 
 
 def costs_of(
-    hlo: str, places: Mapping[str, tuple[Place, ...]], flops_of: Mapping[str, float]
+    module: Module, places: Mapping[str, tuple[Place, ...]], flops_of: Mapping[str, float]
 ) -> list[LineCost]:
-    """The same of a module's text, whose instructions come from these places.
+    """The same of a module, whose instructions come from these places.
 
     `flops_of` has the operations of nodes of the graph, by name, for calls of libraries, of which
     the program does not tell.
     """
-    module = read_module(hlo)
     flops: dict[tuple[str, int], float] = collections.defaultdict(float)
     moved: dict[tuple[str, int], float] = collections.defaultdict(float)
     names: dict[tuple[str, int], set[str]] = collections.defaultdict(set)
@@ -94,7 +94,7 @@ def costs_of(
 
 
 def _units(
-    module: HloModule, flops_of: Mapping[str, float]
+    module: Module, flops_of: Mapping[str, float]
 ) -> list[tuple[Instruction, int, float, float]]:
     """What runs as one: the instruction, how often, its bytes and its operations."""
     found: list[tuple[Instruction, int, float, float]] = []
@@ -106,7 +106,7 @@ def _units(
                 continue
             if one.opcode in _CONTAINERS and one.opcode != "fusion":
                 for inner in one.called:
-                    visit(inner, times * one.trips)
+                    visit(inner, times * (one.trip_count or 1))
                 continue
             read = sum(within[name].bytes for name in one.operands if name in within)
             found.append((one, times, read + one.bytes, _flops(module, one, within, flops_of)))
@@ -116,7 +116,7 @@ def _units(
 
 
 def _flops(
-    module: HloModule,
+    module: Module,
     one: Instruction,
     within: Mapping[str, Instruction],
     flops_of: Mapping[str, float],
@@ -128,15 +128,17 @@ def _flops(
         return flops_of.get(one.node, 0.0)
     operands = [within[name] for name in one.operands if name in within]
     if one.opcode == "dot" and operands and (dims := _CONTRACTED.search(one.text)):
-        size = operands[0].shapes[0][1]
+        size = operands[0].arrays[0].sizes
         return 2.0 * one.elements * math.prod(size[int(d)] for d in dims[1].split(",") if d)
     if one.opcode == "convolution" and len(operands) == 2 and (labels := _LABELS.search(one.text)):
-        kernel = operands[1].shapes[0][1]
+        kernel = operands[1].arrays[0].sizes
         return 2.0 * one.elements * math.prod(kernel) / kernel[labels[1].index("o")]
     if one.opcode in ("reduce", "reduce-window", "sort") and operands:
         return float(operands[0].elements)
     moves = one.opcode in _FREE or one.opcode in ("copy", "transpose", "slice", "gather", "reshape")
-    return 0.0 if moves or not one.shapes or one.shapes[0][0][0] in "psu" else float(one.elements)
+    return (
+        0.0 if moves or not one.arrays or one.arrays[0].dtype[0] in "psu" else float(one.elements)
+    )
 
 
 def node_flops(graph: torch.fx.Graph, sizes: Mapping[str, Any]) -> dict[str, float]:

@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from xla_dynamo.events import BuiltExecutable
-from xla_dynamo.reports.hlo_instructions import HloModule, Instruction, read_module
 from xla_dynamo.reports.hlo_places import Place, places_of
+from xla_dynamo.reports.hlo_text import Instruction, Module, parse
 
 # They return memory of their operands, or none.
 _IN_PLACE = {
@@ -89,8 +89,9 @@ def memory_of(built: BuiltExecutable) -> ProgramMemory | None:
     stats = built.executable.memory_stats() if built.executable else None
     if built.executable is None or stats is None:
         return None
-    hlo, lines = built.executable.text_and_lines()
-    timeline, held = _entry(read_module(hlo), places_of(hlo, lines))
+    text, _, notes = built.executable.text_and_notes()
+    module = parse(text)
+    timeline, held = _entry(module, places_of(module, notes))
     return ProgramMemory(
         built.name,
         stats.argument_size_in_bytes,
@@ -104,7 +105,7 @@ def memory_of(built: BuiltExecutable) -> ProgramMemory | None:
 
 
 def _entry(
-    module: HloModule, places: Mapping[str, tuple[Place, ...]]
+    module: Module, places: Mapping[str, tuple[Place, ...]]
 ) -> tuple[tuple[Moment, ...], tuple[HeldTensor, ...]]:
     """The timeline of what a call runs, and the tensors at its peak."""
     body = module.computations.get(module.entry, [])
@@ -137,7 +138,7 @@ class _Buffers:
     """When each value of a computation is in memory."""
 
     def __init__(
-        self, module: HloModule, body: Sequence[Instruction], *, is_entry: bool = False
+        self, module: Module, body: Sequence[Instruction], *, is_entry: bool = False
     ) -> None:
         self._module, self._by_name = module, {one.name: one for one in body}
         self._end = len(body)
@@ -228,7 +229,7 @@ def _number_of(parameter: Instruction) -> int:
     return int(parameter.text.partition("parameter(")[2].partition(")")[0])
 
 
-def _peak(module: HloModule, computation: str) -> int:
+def _peak(module: Module, computation: str) -> int:
     """The most that a computation needs beside its arguments and its result."""
     body = module.computations.get(computation, [])
     buffers = _Buffers(module, body)
