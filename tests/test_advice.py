@@ -36,7 +36,7 @@ def test_the_most_expensive_line_is_first():
     assert first.share > 0.5
     assert line_of("# the line of the sum") in [o.line for o in others]
     assert sum(c.share for c in (first, *others)) == pytest.approx(1)
-    assert "h = x @ w" in str(report)
+    assert "│ h = x @ w" in str(report), "on a line of its own, however long the path is"
 
 
 def test_copies_at_the_border_name_the_argument_and_the_reason(monkeypatch, request):

@@ -148,7 +148,7 @@ class Report(CompilationLog):
                     f"{100 * cost.share:.0f}%",
                     _short(cost.flops),
                     _short(cost.bytes),
-                    f"{where}: {text}" if text else where,
+                    f"{where}\n{text}" if text else where,
                     ", ".join(cost.operators[:_NAMES]),
                 )
 
