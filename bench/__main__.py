@@ -5,6 +5,7 @@ python -m bench run --suite standard --backends eager,inductor,openxla --output 
 python -m bench run --suite training --mode training --backends eager,inductor,openxla-step
 python -m bench run --suite bfloat16 --dtype bfloat16
 python -m bench run --models $(python -m bench draw --seed 7)
+python -m bench again 2026-11-27-bfloat16-inference-xeon-amx
 python -m bench report results.jsonl
 python -m bench compare before.jsonl after.jsonl
 python -m bench peers
@@ -17,6 +18,7 @@ import argparse
 import dataclasses
 import datetime
 import pathlib
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -48,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     drawn.add_argument("count", type=positive, nargs="?", default=10)
     drawn.add_argument("--seed", type=int, default=0)
     drawn.add_argument("--parameters", type=above_zero, default=30, help="below so many millions")
+    again = commands.add_parser("again", help="what a file in bench/results was measured by")
+    again.add_argument("name", help="the file's name, without .jsonl")
     shown = commands.add_parser("report", help="table, chart and page of a file of results")
     shown.add_argument("results", type=pathlib.Path)
     two = commands.add_parser("compare", help="two files of results side by side")
@@ -75,6 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(",".join(draw(options.count, options.seed, options.parameters * 1e6)))
             except ModuleNotFoundError as error:
                 parser.error(str(error))
+        case "again":
+            kept = _read(ROOT / "bench" / "results" / f"{options.name}.jsonl", parser)
+            words = shlex.split(kept.run["run"])
+            if words[:4] != ["python", "-m", "bench", "run"]:
+                parser.error(f"that was measured by: {kept.run['run']}")
+            day = datetime.date.today().isoformat()
+            return main([*words[3:], "--output", f"{day}-again-{options.name}.jsonl"])
         case "report":
             results = _read(options.results, parser)
             report.show(results, console)

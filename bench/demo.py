@@ -1,17 +1,19 @@
 """Six real models with random weights: checked against eager, timed against eager and Inductor.
 
 `python -m bench.demo` (or `make demo`) prints a table; it exits with 1 if a model disagrees with
-eager by more than 1e-4 of its output's scale. `--models bert,vit` chooses, `--size tiny` is quick.
+eager by more than 1e-4 of its output's scale. `--models bert,vit` chooses, `--size tiny` is quick,
+and `--output FILE` writes the figures as a file of results, which `python -m bench report` reads.
 """
 
 import argparse
 import dataclasses
 import os
+import pathlib
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from rich.table import Table
 
 from bench.accuracy import relative_error
 from bench.models import MODELS, build
+from bench.results import Record, Results, describe_run
 from bench.timing import add_settings, interleave, positive, set_threads
 
 CHOSEN = ("resnet50", "mobilenet_v2", "vit", "bert", "gpt2", "llama")
@@ -86,16 +89,37 @@ def table(rows: dict[str, Row], batch: int) -> Table:
     return shown
 
 
-def main() -> None:
-    """Run the chosen models and print the table."""
+def write(rows: dict[str, Row], options: argparse.Namespace) -> None:
+    """Write the figures as a file of results, in place of one that is there."""
+    settings = {k: getattr(options, k) for k in ("size", "batch", "threads")}
+    options.output.unlink(missing_ok=True)
+    results = Results(options.output)
+    results.append(describe_run("python -m bench.demo", {"dtype": "float32", **settings}))
+    for name, row in rows.items():
+        backends: Record = {b: {"status": "ok", "ms": [t * 1e3]} for b, t in row.latency.items()}
+        for backend, seconds in row.compile.items():
+            backends[backend]["cold_s"] = seconds
+        backends["openxla"]["error"] = row.error
+        results.append({"model": name, "backends": backends})
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(CHOSEN))
     add_settings(parser)
     parser.add_argument("--batch", type=positive, default=1)
-    options = parser.parse_args()
-    names = options.models.split(",")
-    if unknown := MODELS.unknown(names):
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    if unknown := MODELS.unknown(options.models.split(",")):
         parser.error(f"unknown models {unknown}; known: {', '.join(MODELS)}, timm/NAME")
+    return options
+
+
+def main() -> None:
+    """Run the chosen models and print the table."""
+    options = parsed()
+    names = options.models.split(",")
     warnings.simplefilter("ignore")
     set_threads(options.threads)
     rows: dict[str, Row] = {}
@@ -118,6 +142,8 @@ def main() -> None:
             )
             progress.update(task, description=f"{name}: done", completed=1)
     console.print(table(rows, options.batch))
+    if options.output is not None:
+        write(rows, options)
     wrong = [name for name, row in rows.items() if not row.error <= TOLERANCE]
     if wrong:
         console.print(f"[red]{', '.join(wrong)}: further than {TOLERANCE} from eager[/red]")
