@@ -84,6 +84,7 @@ examples: $(READY)  ## a convolutional net on digits and a GPT on Python, traine
 
 docs: $(READY)  ## the generated pages
 	$(BIN)/python -m docs.supported_ops
+	$(BIN)/python -m docs.switches
 	$(BIN)/python -m docs.torch_xla_names
 
 # The notice that is switched off tells of other tools for the same files.

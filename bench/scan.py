@@ -21,7 +21,7 @@ from rich.table import Table
 
 from bench.timing import in_fresh_process, positive, set_threads
 from xla_dynamo.events import BuiltExecutable
-from xla_dynamo.runtime.cache_settings import DIRECTORY
+from xla_dynamo.switches.ours import CACHE_DIR
 
 WAYS = ("scan", "scan_layers", "blocks")
 WIDTH, TOKENS, BATCH, RUNS = 128, 32, 2, 5
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    os.environ[DIRECTORY] = ""
+    CACHE_DIR.put("")
     set_threads(options.threads)
     if options.one:
         print(*figures(options.one[0], int(options.one[1])))

@@ -10,17 +10,11 @@ import threading
 from xla_dynamo.errors import OptionError
 from xla_dynamo.process_state import kept
 from xla_dynamo.runtime.cache_folder import CacheFolder
+from xla_dynamo.switches.others import LOCALAPPDATA, XDG_CACHE_HOME
+from xla_dynamo.switches.ours import CACHE_DIR, CACHE_MEGABYTES, CACHE_READ_ONLY
 
 log = logging.getLogger("xla_dynamo")
 
-# The environment variables: the folder, where an empty value turns the cache off; whether it is
-# left as it is; and how many megabytes it may have.
-DIRECTORY, READ_ONLY, MEGABYTES = (
-    "XLA_DYNAMO_CACHE_DIR",
-    "XLA_DYNAMO_CACHE_READ_ONLY",
-    "XLA_DYNAMO_CACHE_MEGABYTES",
-)
-_DEFAULT_MEGABYTES = 4096
 _lock = threading.Lock()
 
 
@@ -66,8 +60,8 @@ def disk_cache() -> CacheFolder | None:
 
 
 def _from_environment() -> CacheFolder | None:
-    readonly = os.environ.get(READ_ONLY, "0") not in ("", "0")
-    given = os.environ.get(DIRECTORY)
+    readonly = CACHE_READ_ONLY.get()
+    given = CACHE_DIR.get()
     if given is not None:
         return CacheFolder(_absolute(given), _limit(), readonly) if given else None
     path = default_path()
@@ -90,31 +84,28 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 def why_off() -> str:
     """Why a process with these environment variables has no disk cache; "" where it has one."""
-    if (given := os.environ.get(DIRECTORY)) is not None:
-        return "" if given else f"{DIRECTORY} is empty"
+    if (given := CACHE_DIR.get()) is not None:
+        return "" if given else f"{CACHE_DIR.name} is empty"
     path = default_path()
     if path is None:
-        return f"the user has no folder of caches: name one by {DIRECTORY}"
+        return f"the user has no folder of caches: name one by {CACHE_DIR.name}"
     refusal = why_refused(path)
     return f"{path} is not used: {refusal}" if refusal else ""
 
 
 def _limit() -> int:
-    given = os.environ.get(MEGABYTES, str(_DEFAULT_MEGABYTES))
-    if not given.isdecimal() or not int(given):
-        raise OptionError(f"{MEGABYTES} must be a positive integer, not {given!r}")
-    return int(given) << 20
+    return CACHE_MEGABYTES.get() << 20
 
 
 def default_path() -> pathlib.Path | None:
     """The folder in the user's folder of caches; None if there is no such place."""
     if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
+        local = LOCALAPPDATA.get()
         return pathlib.Path(local, "xla_dynamo", "Cache") if local else None
     if sys.platform == "darwin":
         caches = os.path.expanduser("~/Library/Caches")
     else:
-        caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        caches = XDG_CACHE_HOME.get() or os.path.expanduser("~/.cache")
     return pathlib.Path(caches, "xla_dynamo") if os.path.isabs(caches) else None
 
 
@@ -132,6 +123,6 @@ def why_refused(path: pathlib.Path) -> str:
     if status.st_uid != os.getuid() or others_write:
         return (
             "others may write to it: make it yours alone (chmod go-w), or name a folder by "
-            f"{DIRECTORY}"
+            f"{CACHE_DIR.name}"
         )
     return ""

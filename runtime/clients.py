@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -19,13 +18,14 @@ from xla_dynamo.runtime.jaxlib_private import device_numbers, make_cpu_client, n
 from xla_dynamo.runtime.mesh import Mesh
 from xla_dynamo.runtime.placement import DeviceTensors, Placement
 from xla_dynamo.runtime.processes import job
-from xla_dynamo.switches import CPU_NUM_DEVICES
+from xla_dynamo.switches import warn_of_unknown
+from xla_dynamo.switches.others import PREALLOCATE, XLA_FLAGS
+from xla_dynamo.switches.pytorch_xla import CPU_NUM_DEVICES, MOST_CPU_DEVICES
 
 if TYPE_CHECKING:  # exported programs run in processes that have no torch
     import torch
 
 _PLATFORMS = {"cpu": "cpu", "cuda": "cuda"}
-_MOST_DEVICES = 1024
 _FLAG = "--xla_force_host_platform_device_count"
 
 
@@ -48,9 +48,9 @@ class ClientConfiguration:
     shares_memory: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.cpu_devices, int) or not 1 <= self.cpu_devices <= _MOST_DEVICES:
+        if not isinstance(self.cpu_devices, int) or not 1 <= self.cpu_devices <= MOST_CPU_DEVICES:
             raise OptionError(
-                f"cpu_devices must be an integer from 1 to {_MOST_DEVICES}, not "
+                f"cpu_devices must be an integer from 1 to {MOST_CPU_DEVICES}, not "
                 f"{self.cpu_devices!r}"
             )
 
@@ -61,17 +61,11 @@ class ClientConfiguration:
         The number of CPU devices is in CPU_NUM_DEVICES, or in XLA_FLAGS, where JAX has it.
 
         Raises:
-            OptionError: CPU_NUM_DEVICES is no positive integer.
+            OptionError: CPU_NUM_DEVICES is no positive integer, or the number is too large.
         """
-        flag = re.search(rf"{_FLAG}=(\d+)", os.environ.get("XLA_FLAGS", ""))
-        given = CPU_NUM_DEVICES.get()
-        if given is None:
-            given = flag[1] if flag else "1"
-        if not given.isdecimal() or not 1 <= int(given) <= _MOST_DEVICES:
-            raise OptionError(
-                f"CPU_NUM_DEVICES must be an integer from 1 to {_MOST_DEVICES}, not {given!r}"
-            )
-        return cls(int(given), os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE") == "true")
+        flag = re.search(rf"{_FLAG}=(\d+)", XLA_FLAGS.get())
+        devices = CPU_NUM_DEVICES.get() or (int(flag[1]) if flag else 1)
+        return cls(devices, PREALLOCATE.get() == "true")
 
 
 _lock = threading.RLock()
@@ -133,6 +127,7 @@ def devices_of(platform: str) -> list[jax.Device]:
     global _configuration
     with _lock:
         if platform not in _clients:
+            warn_of_unknown()
             if _configuration is None:
                 _configuration = ClientConfiguration.from_environment()
             made = _make_client(platform, _configuration)
@@ -173,8 +168,8 @@ def _make_client(platform: str, configuration: ClientConfiguration) -> Any:
         if here is None:
             return make_cpu_client(count).local_devices()
         return make_cpu_client(count, here.seat, here.service, here.host).local_devices()
-    preallocates = "true" if configuration.preallocates else "false"
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", preallocates)
+    if PREALLOCATE.text() is None:
+        PREALLOCATE.put("true" if configuration.preallocates else "false")
     return jax.local_devices(backend=platform)
 
 

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import os
 import threading
 import time
 from collections import defaultdict
@@ -10,12 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from xla_dynamo.process_state import kept
+from xla_dynamo.switches.pytorch_xla import METRICS_SAMPLES
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# How many samples a metric keeps, as in PyTorch/XLA.
-_given = os.environ.get("XLA_METRICS_SAMPLES", "")
-_KEPT = max(int(_given), 1) if _given.isdecimal() else 1024
 _lock = threading.Lock()
 _thread = threading.local()
 # Counters of what others count for reasons of their own, by what tells their number.
@@ -25,7 +22,10 @@ _sources: dict[str, Callable[[], int]] = {}
 class _Metric:
     def __init__(self, unit: str) -> None:
         self.unit, self.count, self.total = unit, 0, 0.0
-        self.samples: collections.deque[tuple[float, float]] = collections.deque(maxlen=_KEPT)
+        kept_samples = METRICS_SAMPLES.get()
+        self.samples: collections.deque[tuple[float, float]] = collections.deque(
+            maxlen=kept_samples
+        )
 
 
 class _Counted:

@@ -13,12 +13,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from xla_dynamo.switches import PROGRESS
+from xla_dynamo.switches.others import TERM, UNWATCHED
+from xla_dynamo.switches.ours import PROGRESS
 
 _AFTER = 2.0
 _BETWEEN = 0.25
-# Variables that say that nobody looks: CI services, tests, notebooks' kernels.
-_NOBODY = ("CI", "PYTEST_CURRENT_TEST", "JPY_PARENT_PID")
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -113,7 +112,7 @@ def wanted() -> bool:
     """Whether somebody would see the line."""
     if not PROGRESS.get():
         return False
-    if os.environ.get("TERM") == "dumb" or any(name in os.environ for name in _NOBODY):
+    if TERM.get() == "dumb" or any(name.text() is not None for name in UNWATCHED):
         return False
     try:
         return sys.stderr is not None and sys.stderr.isatty()

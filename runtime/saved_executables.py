@@ -5,7 +5,6 @@ import functools
 import hashlib
 import importlib.metadata
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from xla_dynamo.runtime.jaxlib_private import (
     serialize_executable,
 )
 from xla_dynamo.runtime.placement import Placement
+from xla_dynamo.switches.others import XLA_FLAGS
 
 log = logging.getLogger("xla_dynamo")
 KIND = "executable"
@@ -104,7 +104,7 @@ def saved_executable(
         return None
     # Without the overrides, which come in no certain order, and with what XLA_FLAGS said.
     base = compile_options({}, placement.devices, placement.replicas).SerializeAsString()
-    if _DUMPS in "".join(options) or _DUMPS in os.environ.get("XLA_FLAGS", ""):
+    if _DUMPS in "".join(options) or _DUMPS in XLA_FLAGS.get():
         return None
     text = module.operation.get_asm(enable_debug_info=False)
     if others := calls_left_out(text):

@@ -5,7 +5,6 @@ there is one, 'xla:0', as in PyTorch/XLA's SPMD mode.
 """
 
 import functools
-import os
 from typing import Any
 
 import jax
@@ -19,6 +18,7 @@ from xla_dynamo.runtime.jaxlib_private import connect_to_coordination_service, n
 from xla_dynamo.runtime.placement import Placement
 from xla_dynamo.runtime.processes import job
 from xla_dynamo.runtime.processes.environment import Seat
+from xla_dynamo.switches.pytorch_xla import AUTO_SPMD, PJRT_DEVICE
 
 
 class _Asked:
@@ -31,7 +31,7 @@ _asked = kept(_Asked)
 
 
 def _chosen_platform() -> str:
-    return os.environ.get("PJRT_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+    return PJRT_DEVICE.get() or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @functools.cache
@@ -79,7 +79,7 @@ def set_device_type(pjrt_device: str) -> None:
             f"the platform is {device_type()} already, and cannot become {pjrt_device!r}: choose "
             "it before tensors or devices are asked for"
         )
-    os.environ["PJRT_DEVICE"] = pjrt_device
+    PJRT_DEVICE.put(pjrt_device)
 
 
 def global_runtime_device_count() -> int:
@@ -215,7 +215,7 @@ def initialize_processes(
 
 def chooses_shardings() -> bool:
     """Whether programs choose shardings for what has none, as `use_spmd(auto=True)` asks for."""
-    return _asked.auto or os.environ.get("XLA_AUTO_SPMD", "").lower() in ("1", "true")
+    return _asked.auto or AUTO_SPMD.get()
 
 
 def is_spmd() -> bool:

@@ -3,11 +3,11 @@
 bench/RESULTS.md ("XLA's options") has the effect of each.
 """
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from xla_dynamo.process_state import kept
+from xla_dynamo.switches.others import XLA_FLAGS
 
 # YNNPACK for matrix products, where it beats XLA's own, but not for sums and what surrounds them:
 # there it has large intermediate values written to memory that XLA's own fusions never store. And
@@ -42,7 +42,7 @@ _refused = kept(_Refused)
 
 def with_defaults(platform: str, given: Mapping[str, Any], devices: int = 1) -> dict[str, Any]:
     """The user's options, and ours where neither they nor XLA_FLAGS say anything."""
-    flags = os.environ.get("XLA_FLAGS", "")
+    flags = XLA_FLAGS.get()
     defaults = _defaults(platform, devices)
     ours = {k: v for k, v in defaults.items() if k not in _refused.names and k not in flags}
     return {**ours, **given}

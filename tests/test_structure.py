@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import xla_dynamo
-from docs import import_floors, supported_ops
+from docs import import_floors, supported_ops, switches
 from docs.import_floors import imported
 from xla_dynamo.lowerings import FAMILIES, TABLE
 from xla_dynamo.lowerings.passes.table import PASSES
@@ -322,6 +322,7 @@ def test_every_core_overload_is_covered():
 def test_generated_pages_are_fresh():
     assert supported_ops.PAGE.read_text() == supported_ops.page(), "run `make docs`"
     assert supported_ops.README.read_text() == supported_ops.readme(), "run `make docs`"
+    assert switches.PAGE.read_text() == switches.page(), "run `make docs`"
 
 
 def test_symlinks_are_relative():

@@ -47,6 +47,7 @@ from xla_dynamo.runtime.metrics import (
     unit_of,
 )
 from xla_dynamo.runtime.processes.job import seat
+from xla_dynamo.switches.pytorch_xla import METRICS_FILE
 
 __all__ = [
     "clear_all",
@@ -120,8 +121,8 @@ def save_metrics(metrics_file: str | os.PathLike[str] | None = None) -> None:
         metrics_file: the file, STDERR or STDOUT; None for what XLA_METRICS_FILE says, if anything.
     """
     if metrics_file is None:
-        metrics_file = os.environ.get("XLA_METRICS_FILE")
-        if metrics_file is None:
+        metrics_file = METRICS_FILE.get()
+        if not metrics_file:
             return
         here = seat()
         if here.size > 1:

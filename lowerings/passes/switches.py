@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from xla_dynamo.errors import OptionError
 from xla_dynamo.process_state import kept
-from xla_dynamo.switches import PASSES
+from xla_dynamo.switches.ours import PASSES
 
 VARIABLE = PASSES.name
 # Counts passes, and leaves none out.

@@ -5,20 +5,19 @@ then gets pages that the system must clear again, which takes a third of the tim
 """
 
 import ctypes
-import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
+from xla_dynamo.switches.others import ALLOCATOR
+
 # Blocks of up to this many bytes come from memory that is kept; this much of it is kept free, and
 # what a large program needs besides.
 KEPT_BLOCKS, KEPT_FREE = 1 << 30, 1 << 28
 _MOST = 2**31 - 1  # glibc takes no more: it is an int there
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# A user who sets one of these variables has chosen other settings.
-_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES", "LD_PRELOAD")
 _lock = threading.RLock()
 _needs: list[int] = []
 
@@ -58,7 +57,7 @@ def _change_needs(change: Callable[[int], None], size: int) -> None:
 
 def _keep(block: int, free: int) -> bool:
     function = _function("mallopt")
-    if function is None or any(os.environ.get(name) for name in _VARIABLES):
+    if function is None or any(switch.get() for switch in ALLOCATOR):
         return False
     return bool(function(_M_MMAP_THRESHOLD, block) and function(_M_TRIM_THRESHOLD, free))
 

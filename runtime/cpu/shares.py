@@ -3,13 +3,15 @@
 import itertools
 import os
 
+from xla_dynamo.switches.others import NPROC, PJRT_NPROC
+
 
 def threads() -> int:
     """How many threads the pool has: one for each core that this process may use.
 
     As XLA does, it takes another number from the environment, from PJRT_NPROC or NPROC.
     """
-    given = os.environ.get("PJRT_NPROC", os.environ.get("NPROC", ""))
+    given = (NPROC if PJRT_NPROC.text() is None else PJRT_NPROC).get()
     if given.isdigit() and int(given):
         return int(given)
     if hasattr(os, "sched_getaffinity"):

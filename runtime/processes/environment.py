@@ -1,12 +1,12 @@
 """Read from the environment which of how many processes this one is, as its launcher wrote it."""
 
 import dataclasses
-import os
 import socket
 from collections.abc import Mapping
 from typing import Any
 
 from xla_dynamo.errors import OptionError
+from xla_dynamo.switches import others
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,24 +27,40 @@ class Seat:
 
 
 # The names of torchrun, which `xla_dynamo.launch` writes too, and those of Slurm.
-_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_SLURM = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")
+_OF_TORCHRUN = (others.RANK, others.WORLD_SIZE, others.LOCAL_RANK, others.LOCAL_WORLD_SIZE)
+_OF_SLURM = (
+    *(others.SLURM_PROCID, others.SLURM_NTASKS),
+    *(others.SLURM_LOCALID, others.SLURM_NTASKS_PER_NODE),
+)
+_SWITCHES = (*_OF_TORCHRUN, *_OF_SLURM)
+_TORCHRUN, _SLURM = (tuple(s.name for s in some) for some in (_OF_TORCHRUN, _OF_SLURM))
 
 
-def seat_from_environment(environment: Mapping[str, str] = os.environ) -> Seat:
+def seat_from_environment(environment: Mapping[str, str] | None = None) -> Seat:
     """The seat of this process; one of one where no launcher has written another.
+
+    Args:
+        environment: what a launcher wrote; None for this process's environment variables.
 
     Raises:
         OptionError: what a launcher wrote are no numbers of such a seat.
     """
+    environment = _of_launcher() if environment is None else environment
     for names in (_TORCHRUN, _SLURM):
         if all(name in environment for name in names[:2]):
             return _seat(names, environment)
     return Seat()
 
 
-def tells_all(environment: Mapping[str, str] = os.environ) -> bool:
+def _of_launcher() -> dict[str, str]:
+    """The environment variables of launchers that are set."""
+    texts = ((switch.name, switch.text()) for switch in _SWITCHES)
+    return {name: text for name, text in texts if text is not None}
+
+
+def tells_all(environment: Mapping[str, str] | None = None) -> bool:
     """Whether a launcher has written which process this is, among all and on its host."""
+    environment = _of_launcher() if environment is None else environment
     return any(all(name in environment for name in names[:3]) for names in (_TORCHRUN, _SLURM))
 
 
@@ -73,6 +89,6 @@ def _seat(names: tuple[str, ...], environment: Mapping[str, str]) -> Seat:
     return seat
 
 
-def attempt(environment: Mapping[str, str] = os.environ) -> int:
+def attempt() -> int:
     """How often torchrun has started the job again: its store may still have what was written."""
-    return int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
+    return int(others.RESTARTS.get() or 0)

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from xla_dynamo.errors import OptionError, ProcessError
 from xla_dynamo.runtime.processes.environment import Seat, attempt, seat_from_environment
+from xla_dynamo.switches.others import MASTER_ADDR, MASTER_PORT
 
 _BEAT = 2.0  # seconds between signs of life
 _LONG = 5.0  # after so many seconds inside a program one looks whether all are well
@@ -248,7 +249,7 @@ def join(
         host = _own_address(*address)
         _state.job = Job(found, lambda: Client(address, authkey=key), service, host)
     except (RuntimeError, OSError, EOFError) as error:
-        place = "" if told else f", at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        place = "" if told else f", at {MASTER_ADDR.get()}:{MASTER_PORT.get()}"
         raise ProcessError(
             f"process {found.rank} of {found.size} waited {_BEGIN:.0f} s in vain for the others"
             f"{place}: {error}"
@@ -264,7 +265,7 @@ def _meeting_of(seat: Seat, store: Any) -> Any:
 
     if store is not None:
         return PrefixStore("xla_dynamo", store)
-    if missing := [n for n in ("MASTER_ADDR", "MASTER_PORT") if n not in os.environ]:
+    if missing := [s.name for s in (MASTER_ADDR, MASTER_PORT) if not s.get()]:
         raise OptionError(
             f"this is process {seat.rank} of {seat.size}, and the environment lacks "
             f"{' and '.join(missing)}, where the first one listens: start the processes by "
@@ -277,7 +278,7 @@ def _meeting_of(seat: Seat, store: Any) -> Any:
 
 def _start_coordinator(seat: Seat, patience: float) -> dict[str, Any]:
     """Start the coordinator; returns how it is reached."""
-    host = os.environ.get("MASTER_ADDR", socket.gethostname())
+    host = MASTER_ADDR.get() or socket.gethostname()
     host = "127.0.0.1" if seat.size == seat.local_size else host
     key = secrets.token_hex(16)
     process = subprocess.Popen(

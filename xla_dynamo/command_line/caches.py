@@ -7,7 +7,8 @@ from xla_dynamo.command_line.failures import CommandFailure
 from xla_dynamo.errors import OptionError
 from xla_dynamo.runtime.cache_contents import Entry
 from xla_dynamo.runtime.cache_folder import CacheFolder
-from xla_dynamo.runtime.cache_settings import READ_ONLY, disk_cache, why_off
+from xla_dynamo.runtime.cache_settings import disk_cache, why_off
+from xla_dynamo.switches.ours import CACHE_READ_ONLY
 
 
 def find_cache() -> CacheFolder:
@@ -29,7 +30,7 @@ def needs_writing(folder: CacheFolder, what: str) -> None:
     """Raise CommandFailure where a folder is only to be read."""
     if folder.readonly:
         raise CommandFailure(
-            f"{folder.path} is only to be read, as {READ_ONLY} says, so {what}: unset it"
+            f"{folder.path} is only to be read, as {CACHE_READ_ONLY.name} says, so {what}: unset it"
         )
 
 

@@ -9,21 +9,22 @@ from xla_dynamo.command_line.findings import Finding
 from xla_dynamo.errors import OptionError
 from xla_dynamo.runtime.cache_contents import entries, unwritable
 from xla_dynamo.runtime.cache_folder import CacheFolder
-from xla_dynamo.runtime.cache_settings import DIRECTORY, MEGABYTES, disk_cache, why_off
+from xla_dynamo.runtime.cache_settings import disk_cache, why_off
+from xla_dynamo.switches.ours import CACHE_DIR, CACHE_MEGABYTES
 
 
 def check_disk_cache() -> Iterator[Finding]:
     """The folder and what is in it."""
     off = why_off()
     if off:
-        is_asked_for = os.environ.get(DIRECTORY) == ""
+        is_asked_for = CACHE_DIR.get() == ""
         advice = f"every process compiles anew: {off}" if not is_asked_for else ""
         yield Finding("folder", f"none, as {off}" if is_asked_for else "none", advice)
         return
     try:
         folder = disk_cache()
     except OptionError as error:
-        yield Finding("limit", os.environ[MEGABYTES], f"{error}: every compilation fails")
+        yield Finding("limit", CACHE_MEGABYTES.text() or "", f"{error}: every compilation fails")
         return
     if folder is None:
         yield Finding("folder", "none, as this process has turned it off")
@@ -46,7 +47,7 @@ def _folder(folder: CacheFolder) -> Finding:
     if reason := unwritable(folder):
         advice = (
             f"nothing new is kept ({reason}): make it writable, or name another folder by "
-            f"{DIRECTORY}"
+            f"{CACHE_DIR.name}"
         )
         return Finding("folder", f"{folder.path}, cannot be written to", advice)
     state = "writable" if os.path.exists(folder.path) else "made when the first entry is written"
@@ -64,5 +65,5 @@ def _open_to_all(folder: CacheFolder) -> str:
         return ""
     return (
         "others may write to it, and machine code is loaded from it: chmod o-w, or name another "
-        f"folder by {DIRECTORY}"
+        f"folder by {CACHE_DIR.name}"
     )

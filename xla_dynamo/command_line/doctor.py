@@ -7,7 +7,6 @@ says what to do.
 import argparse
 import importlib.metadata
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +16,8 @@ from xla_dynamo.command_line.disk_cache import check_disk_cache
 from xla_dynamo.command_line.findings import Finding, show
 from xla_dynamo.command_line.machine import check_environment, check_machine
 from xla_dynamo.command_line.requirements import check_versions
-from xla_dynamo.runtime.cache_settings import DIRECTORY
+from xla_dynamo.switches import child_environment
+from xla_dynamo.switches.ours import CACHE_DIR
 
 SUMMARY = "versions, devices, disk cache, a self-test; exits with 1 where something is wrong"
 _TOLERANCE = 1e-4
@@ -60,7 +60,7 @@ def check_self_test(arguments: argparse.Namespace) -> Iterator[Finding]:
     try:
         done = subprocess.run(
             _SELF_TEST,
-            env={**os.environ, DIRECTORY: ""},  # cold, and what it compiles is nobody's
+            env=child_environment(**{CACHE_DIR.name: ""}),  # cold, and what it compiles is nobody's
             capture_output=True,
             text=True,
             timeout=arguments.timeout,

@@ -6,6 +6,11 @@ import platform
 from collections.abc import Iterator
 
 from xla_dynamo.command_line.findings import Finding
+from xla_dynamo.errors import OptionError
+from xla_dynamo.switches import TABLE, those_with_prefix, unknown
+from xla_dynamo.switches.others import LOCALAPPDATA, PYTHONPATH, TERM, UNWATCHED, XDG_CACHE_HOME
+from xla_dynamo.switches.ours import DISABLE
+from xla_dynamo.switches.pytorch_xla import DEBUG
 
 # The features of x86 and Arm processors that kernels are chosen by.
 _FEATURES = (
@@ -13,17 +18,10 @@ _FEATURES = (
     *("avx512_vnni", "avx_vnni", "amx_tile", "amx_bf16", "amx_int8"),
     *("asimd", "sve", "bf16", "i8mm"),
 )
-_VARIABLES = (
-    "CPU_NUM_DEVICES",
-    "CUDA_VISIBLE_DEVICES",
-    "JAX_ENABLE_X64",
-    "JAX_PLATFORMS",
-    "OMP_NUM_THREADS",
-    "PJRT_DEVICE",
-    "PT_XLA_DEBUG_LEVEL",
-    "TORCH_LOGS",
-    "XLA_FLAGS",
-)
+# Of each process, or of other programs too: they are no finding.
+_NOT_TOLD = (DEBUG, LOCALAPPDATA, PYTHONPATH, TERM, *UNWATCHED, XDG_CACHE_HOME)
+_OF_DYNAMO = "TORCHDYNAMO_"
+_DISABLED = "it leaves the name openxla to torch's own entry, which needs torch_xla: unset it"
 
 
 def check_machine(cpuinfo: str = "/proc/cpuinfo") -> Iterator[Finding]:
@@ -50,14 +48,25 @@ def _processor(cpuinfo: pathlib.Path) -> tuple[str, frozenset[str]]:
 
 
 def check_environment() -> Iterator[Finding]:
-    """The environment variables that change what happens."""
-    for name, value in sorted(os.environ.items()):
-        if name in _VARIABLES or name.startswith(("XLA_DYNAMO_", "TORCHDYNAMO_")):
-            yield Finding(name, value, _ADVICE.get((name, value), ""))
+    """The environment variables that change what happens, their values, and misspelt ones."""
+    for switch in TABLE:
+        if (text := switch.text()) is None or switch in _NOT_TOLD:
+            continue
+        try:
+            value = switch.get()
+            shown, advice = _shown(value, text), _DISABLED if switch is DISABLE and value else ""
+        except OptionError as error:
+            shown, advice = text, str(error)
+        yield Finding(switch.name, shown, advice)
+    for name, text in those_with_prefix(_OF_DYNAMO).items():
+        yield Finding(name, text)
+    for name, near in unknown().items():
+        advice = "it does nothing: " + (f"did you mean {near}?" if near else "unset it")
+        yield Finding(name, "unknown", advice)
 
 
-_ADVICE = {
-    ("XLA_DYNAMO_DISABLE", "1"): (
-        "it leaves the name openxla to torch's own entry, which needs torch_xla: unset it"
-    ),
-}
+def _shown(value: object, text: str) -> str:
+    """A value, with its text where that is another one."""
+    if isinstance(value, bool):
+        return f"{text!r}: {'on' if value else 'off'}"
+    return str(value) or "empty"

@@ -1,6 +1,5 @@
 """Start the processes of a job on this host, each with a function to run: `launch`."""
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,8 @@ from xla_dynamo.errors import OptionError, ProcessError
 from xla_dynamo.runtime.clients import has_clients
 from xla_dynamo.runtime.processes.job import seat
 from xla_dynamo.runtime.topology import initialize_processes
+from xla_dynamo.switches import others
+from xla_dynamo.switches.pytorch_xla import PJRT_DEVICE
 
 _LATER = 2.0  # seconds
 _METHODS = ("spawn", "forkserver", "fork")
@@ -98,17 +99,15 @@ def _run(
     port: int,
     patience: float | None,
 ) -> None:
-    os.environ.update(
-        RANK=str(index),
-        LOCAL_RANK=str(index),
-        WORLD_SIZE=str(count),
-        LOCAL_WORLD_SIZE=str(count),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-        # The store at the port is the launcher's, as torchrun's agent has it.
-        TORCHELASTIC_USE_AGENT_STORE="True",
-        TORCHELASTIC_RESTART_COUNT="0",
-    )
+    for number in (others.RANK, others.LOCAL_RANK):
+        number.put(str(index))
+    for size in (others.WORLD_SIZE, others.LOCAL_WORLD_SIZE):
+        size.put(str(count))
+    others.MASTER_ADDR.put("127.0.0.1")
+    others.MASTER_PORT.put(str(port))
+    # The store at the port is the launcher's, as torchrun's agent has it.
+    others.AGENT_STORE.put("True")
+    others.RESTARTS.put("0")
     _begin(patience)
     try:
         fn(index, *args)
@@ -134,5 +133,5 @@ def _check_count(nprocs: int | None, there: int) -> None:
 
 
 def _default_count() -> int:
-    is_on_gpus = os.environ.get("PJRT_DEVICE", "cuda").lower() == "cuda"
+    is_on_gpus = (PJRT_DEVICE.get() or "cuda").lower() == "cuda"
     return max(torch.cuda.device_count(), 1) if is_on_gpus else 1

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from xla_dynamo import switches
 from xla_dynamo.dumps import graph_code, saved_inputs
 from xla_dynamo.errors import StorageError
+from xla_dynamo.switches import given, ours
 from xla_dynamo.torch_private import unset_fake_temporarily
 
 log = logging.getLogger("xla_dynamo")
@@ -51,7 +51,7 @@ if __name__ == "__main__":
 
 def folder_of_dumps(option: str | None) -> str | None:
     """The folder that programs are dumped into, by an option or the environment; None if not."""
-    return option or switches.DUMP.get() or None
+    return option or ours.DUMP.get() or None
 
 
 def _guarded(write: Callable[..., None]) -> Callable[..., None]:
@@ -112,7 +112,7 @@ class ProgramDump:
             "inputs": [saved_inputs.written(value) for value in values],
             "symbols": saved_inputs.symbols_of(values),
             "versions": versions(),
-            "environment": switches.given(),
+            "environment": given(),
             "process": {"pid": os.getpid(), "argv": sys.argv},
         }
         if dynamo_graph:
@@ -167,7 +167,7 @@ class ProgramDump:
             if self._has_inputs and not again:
                 return
             self._has_inputs = True
-        limit = switches.DUMP_MEGABYTES.get() * 2**20
+        limit = ours.DUMP_MEGABYTES.get() * 2**20
         kept: dict[int, Any] = {}
         used, storages = 0, set[int]()
         is_tensor = {i: a for i, a in enumerate(args) if isinstance(a, torch.Tensor)}
@@ -188,7 +188,7 @@ class ProgramDump:
             log.warning(
                 "the dump in %s has no values of %d inputs, which are larger than %d MiB together "
                 "(%s): random ones take their place",
-                *(self.folder, len(missing), limit >> 20, switches.DUMP_MEGABYTES.name),
+                *(self.folder, len(missing), limit >> 20, ours.DUMP_MEGABYTES.name),
             )
         self._facts["numbers"] = {
             str(i): a for i, a in enumerate(args) if isinstance(a, bool | int | float)

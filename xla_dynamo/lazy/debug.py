@@ -6,15 +6,17 @@ The form is PyTorch/XLA's.
 """
 
 import atexit
+import contextlib
 import hashlib
-import os
 import sys
 import traceback
 from typing import Any
 
+from xla_dynamo.errors import OptionError
 from xla_dynamo.lazy.slices import Slice
 from xla_dynamo.lazy.user_lines import is_users
 from xla_dynamo.runtime import metrics
+from xla_dynamo.switches.pytorch_xla import DEBUG_FILE, DEBUG_LEVEL
 
 _LINE, _RULE = "=" * 80, "-" * 80
 # More often than this a step, and after so many steps, a metric is worth a line.
@@ -24,8 +26,7 @@ _FRAMES = 8
 
 def level() -> int:
     """How much is told."""
-    given = os.environ.get("PT_XLA_DEBUG_LEVEL", "0")
-    return int(given) if given.isdecimal() else 0
+    return DEBUG_LEVEL.get()
 
 
 def tell(compiles: bool, cause: str, part: Slice) -> None:
@@ -104,7 +105,7 @@ def summary() -> list[str]:
 
 
 def _write(text: str) -> None:
-    path = os.environ.get("PT_XLA_DEBUG_FILE")
+    path = DEBUG_FILE.get()
     if path:
         try:
             with open(path, "a") as file:
@@ -116,8 +117,9 @@ def _write(text: str) -> None:
 
 
 def _at_the_end() -> None:
-    if level():
-        _write("".join(f"pt-xla-profiler: {line}\n" for line in summary()))
+    with contextlib.suppress(OptionError):  # each program has raised it
+        if level():
+            _write("".join(f"pt-xla-profiler: {line}\n" for line in summary()))
 
 
 atexit.register(_at_the_end)

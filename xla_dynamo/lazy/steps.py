@@ -5,7 +5,6 @@ The names and meanings are those of PyTorch/XLA.
 
 import contextlib
 import functools
-import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from xla_dynamo.metrics import save_metrics
 from xla_dynamo.process_state import kept
 from xla_dynamo.runtime import metrics
 from xla_dynamo.runtime.process_memory import named_as_in_pytorch_xla
+from xla_dynamo.switches.pytorch_xla import METRICS_FILE
 
 
 def sync(wait: bool = True) -> None:
@@ -72,7 +72,7 @@ def end_for_loader() -> None:
 def _end() -> None:
     """Do what comes behind a step."""
     metrics.increment("MarkStep")
-    if "XLA_METRICS_FILE" in os.environ:
+    if METRICS_FILE.get():
         save_metrics()
     run_closures()
 

@@ -4,14 +4,13 @@ import contextlib
 import dataclasses
 import importlib
 import json
-import os
 import pathlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from xla_dynamo import switches
 from xla_dynamo.dumps import graph_code, saved_inputs
 from xla_dynamo.dumps.program_dump import FORMAT
 from xla_dynamo.errors import StorageError
@@ -19,6 +18,10 @@ from xla_dynamo.execution.compile_graph import compile_undumped
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.lowerings.passes.registered import registered_passes
 from xla_dynamo.options import Options
+from xla_dynamo.switches import Switch
+from xla_dynamo.switches.others import NPROC, PJRT_NPROC, XLA_FLAGS
+from xla_dynamo.switches.ours import DUMP, PASSES
+from xla_dynamo.switches.pytorch_xla import CPU_NUM_DEVICES
 
 # What registers operators that graphs may call.
 _OPERATORS = (
@@ -180,14 +183,25 @@ def read_program(graph: type[torch.nn.Module], folder: pathlib.Path) -> SavedPro
     return SavedProgram(lambda: graph(held["constants"]), facts, inputs, notes)
 
 
+# The variables that `run.py` sets as the dumped process had them, with what their parts are
+# separated by. Parts that write files are left out.
+_AS_BEFORE: dict[Switch[Any], str] = {
+    PASSES: ",",
+    CPU_NUM_DEVICES: ",",
+    XLA_FLAGS: " ",
+    PJRT_NPROC: ",",
+    NPROC: ",",
+}
+_DUMPS = re.compile(r" *(dump=|--xla_dump_)")
+
+
 def _prepare(facts: Mapping[str, Any]) -> list[str]:
     """Make the process as the other one was; returns what is not so."""
-    os.environ.pop(switches.DUMP.name, None)
-    for name in (switches.PASSES.name, switches.CPU_NUM_DEVICES.name):
-        text = facts["environment"].get(name)
-        if text is not None and name not in os.environ:
-            kept = [part for part in text.split(",") if not part.strip().startswith("dump=")]
-            os.environ[name] = ",".join(kept)
+    DUMP.put(None)
+    for switch, apart in _AS_BEFORE.items():
+        text = facts["environment"].get(switch.name)
+        if text is not None and switch.text() is None:
+            switch.put(apart.join(p for p in text.split(apart) if not _DUMPS.match(p)))
     notes = []
     for each in facts.get("passes", ()):
         names = {p.name for p in registered_passes()}

@@ -8,7 +8,6 @@ each device. What has a sharding keeps it, so later programs follow the first.
 import itertools
 import logging
 import math
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +19,9 @@ from xla_dynamo.runtime import topology
 from xla_dynamo.runtime.mesh import Mesh, Sharding
 from xla_dynamo.spmd.marking import sharding_of
 from xla_dynamo.spmd.meshes import get_global_mesh, set_global_mesh
+from xla_dynamo.switches.pytorch_xla import AUTO_SPMD_MESH
 
 log = logging.getLogger("xla_dynamo")
-_MESH = "XLA_AUTO_SPMD_MESH"
 _NAMES = ("data", "model")
 
 
@@ -43,12 +42,12 @@ def meshes_to_choose_from() -> list[Mesh]:
     if (mesh := get_global_mesh()) is not None:
         return [mesh]
     count = topology.global_runtime_device_count()
-    if given := os.environ.get(_MESH):
+    if given := AUTO_SPMD_MESH.get():
         sizes = [int(n) for n in given.split(",") if n.strip().isdecimal()]
         if len(sizes) != given.count(",") + 1 or math.prod(sizes) != count:
             raise OptionError(
-                f"{_MESH}={given!r} is the shape of no mesh over {count} devices: give sizes whose "
-                f'product is {count}, as in "{count},1"'
+                f"{AUTO_SPMD_MESH.name}={given!r} is the shape of no mesh over {count} devices: "
+                f'give sizes whose product is {count}, as in "{count},1"'
             )
         names = _NAMES if len(sizes) <= len(_NAMES) else [f"axis_{i}" for i in range(len(sizes))]
         return [Mesh(range(count), sizes, names[: len(sizes)])]

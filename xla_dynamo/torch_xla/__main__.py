@@ -5,6 +5,7 @@ import pathlib
 import runpy
 import sys
 
+from xla_dynamo.switches.others import PYTHONPATH
 from xla_dynamo.torch_xla.modules import install
 
 _USAGE = "usage: python -m xla_dynamo.torch_xla (script.py | -m module) [arguments of the script]"
@@ -34,8 +35,8 @@ def _let_others_find_it() -> None:
     """Let processes that the script starts import `torch_xla`, too."""
     folder = str(pathlib.Path(__file__).parent / "on_path")
     sys.path.insert(1, folder)  # behind the script's own; spawned processes have it from here
-    known = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([known] if known else [])])
+    known = PYTHONPATH.get()
+    PYTHONPATH.put(os.pathsep.join([folder, *([known] if known else [])]))
 
 
 if __name__ == "__main__":

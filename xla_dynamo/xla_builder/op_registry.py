@@ -1,12 +1,12 @@
 """Operators whose lowering is a function of `Op`s that a user writes."""
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from xla_dynamo.switches.pytorch_xla import OP_PRINT_COMPUTATIONS
 from xla_dynamo.xla_builder.computations import get_computation_hlo
 from xla_dynamo.xla_builder.op import create_computation
 from xla_dynamo.xla_builder.shapes import Shape, type_name_of
@@ -57,7 +57,7 @@ class Op:
         if key not in self._keys:
             shapes = [Shape.create(type_name_of(dtype), sizes) for dtype, sizes in kinds]
             made = create_computation(self._name, self._opfn, shapes, **kwargs)
-            if os.environ.get("XLA_OP_PRINT_COMPUTATIONS", "0").lower() in ("1", "true", "yes"):
+            if OP_PRINT_COMPUTATIONS.get():
                 print(get_computation_hlo(made), file=sys.stderr)
             self._keys[key] = register_computation(made)
         return self._keys[key]

@@ -2,10 +2,11 @@
 
 import abc
 import collections
-import os
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
+
+from xla_dynamo.switches.pytorch_xla import MAX_ASYNC_QUEUE
 
 Closure: TypeAlias = Callable[[], Any]
 
@@ -32,7 +33,7 @@ class AsyncClosureHandler(ClosureHandler):
 
     def __init__(self, max_queue_size: int = 100) -> None:
         """Take how many may wait: `run` waits for room. XLA_MAX_ASYNC_QUEUE overrides it."""
-        self._most = int(os.environ.get("XLA_MAX_ASYNC_QUEUE", max_queue_size))
+        self._most = MAX_ASYNC_QUEUE.get() or max_queue_size
         self._waiting: collections.deque[Closure] = collections.deque()
         self._changed = threading.Condition()
         self._is_running = False

@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
+from xla_dynamo.switches.pytorch_xla import DEBUG_FILE
+
 log = logging.getLogger("pt-xla-profiler")
 _RULE = "=" * 80
 _FRAME = re.compile(r".*\s\(.*:\d*\)")
@@ -57,7 +59,7 @@ def create_report(frames: Mapping[str, int]) -> None:
     for stack in sorted(frames, key=lambda stack: frames[stack], reverse=True):
         report += [f"FRAME (count={frames[stack]}):", stack, ""]
     report.append(_RULE)
-    path = os.environ.get("PT_XLA_DEBUG_FILE")
+    path = DEBUG_FILE.get()
     if path:
         with open(path, "a") as file:
             file.write("\n".join(report))

@@ -14,6 +14,7 @@ import torch
 from xla_dynamo.lazy.contents import cell_of
 from xla_dynamo.lazy.pending_graphs import PendingGraph, pending_graph
 from xla_dynamo.stablehlo.modules import artifact_of, module_of
+from xla_dynamo.switches.pytorch_xla import HLO_DEBUG, SAVE_GRAPH_FMT
 from xla_dynamo.torch_private import OpOverload, schema
 from xla_dynamo.xla_builder.builder import Builder, Handle
 from xla_dynamo.xla_builder.computations import Computation, computation_of_module, module_bytes
@@ -34,7 +35,7 @@ def get_stablehlo(tensors: Tensors | None = None) -> str:
     If the environment variable XLA_HLO_DEBUG is 1, operations have the user's lines as locations.
     """
     module = pending_graph(tensors or None).module
-    return module.operation.get_asm(enable_debug_info=os.environ.get("XLA_HLO_DEBUG") == "1")
+    return module.operation.get_asm(enable_debug_info=HLO_DEBUG.get())
 
 
 def get_stablehlo_bytecode(tensors: Tensors | None = None) -> bytes:
@@ -263,11 +264,9 @@ def save_tensors_graph(save_dir: str | os.PathLike[str], name: str, tensors: Ten
     "stablehlo".
 
     Raises:
-        RuntimeError: it is another one.
+        OptionError: it is another one.
     """
-    form = os.environ.get("SAVE_GRAPH_FMT", "text")
-    if form not in _FORMATS:
-        raise RuntimeError(f"SAVE_GRAPH_FMT is {form!r}, and none of {', '.join(_FORMATS)}")
+    form = SAVE_GRAPH_FMT.get()
     text = _FORMATS[form](tensors)
     thread = threading.current_thread().ident
     with _lock:

@@ -1,15 +1,12 @@
 """`torch_xla.launch` and `xmp.spawn`: a process for each device of this host."""
 
-import contextlib
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import xla_dynamo
 from xla_dynamo import runtime
 from xla_dynamo.runtime.processes.job import seat
-
-_COUNT = "CPU_NUM_DEVICES"
+from xla_dynamo.switches.pytorch_xla import CPU_NUM_DEVICES
 
 
 def launch(
@@ -63,22 +60,8 @@ def spawn(
         OptionError: `join` is false or `daemon` true; or as `xla_dynamo.launch`.
         torch.multiprocessing.ProcessRaisedException: a process failed.
     """
-    given = os.environ.get(_COUNT, "")
     is_first = seat().size == 1  # as opposed to one that a launcher has started
-    if nprocs is None and is_first and runtime.device_type() == "CPU" and given.isdecimal():
-        nprocs = int(given)
-    with _one_device_each():
+    if nprocs is None and is_first and runtime.device_type() == "CPU":
+        nprocs = CPU_NUM_DEVICES.get()
+    with CPU_NUM_DEVICES.replaced("1"):  # the CPU is one device in each process
         xla_dynamo.spawn(fn, args, nprocs, join, daemon, start_method)
-
-
-@contextlib.contextmanager
-def _one_device_each() -> Iterator[None]:
-    """For the processes that are started within: the CPU is one device in each."""
-    known = os.environ.get(_COUNT)
-    os.environ[_COUNT] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[_COUNT]
-        if known is not None:
-            os.environ[_COUNT] = known

@@ -11,6 +11,7 @@ import torch
 
 import xla_dynamo
 from xla_dynamo.process_state import kept
+from xla_dynamo.switches.pytorch_xla import MODELCMP_SAVEDIR
 
 Path: TypeAlias = str | os.PathLike[str]
 _FILE = re.compile(r"(.*)\.(\d+)")
@@ -42,7 +43,7 @@ def save(name: str | None, tensor: torch.Tensor, step: int | None = None) -> tor
         tensor: the tensor. All processes of a job call this; the first one of a host writes.
         step: the step of training, which has a folder of its own.
     """
-    folder = os.environ.get("MODELCMP_SAVEDIR") if _saving.folder is None else _saving.folder
+    folder = MODELCMP_SAVEDIR.get() or None if _saving.folder is None else _saving.folder
     if folder is None:
         return tensor
     if name is None:

@@ -10,10 +10,10 @@ import xla_dynamo
 from xla_dynamo.errors import OptionError
 from xla_dynamo.process_state import kept
 from xla_dynamo.runtime.clients import has_clients
+from xla_dynamo.switches.others import PLUGINS
+from xla_dynamo.switches.pytorch_xla import DYNAMIC_PLUGINS
 
 _GROUP = "torch_xla.plugins"
-_WHERE = "PJRT_NAMES_AND_LIBRARY_PATHS"  # JAX reads it when it makes its first client
-_DYNAMIC = "PJRT_DYNAMIC_PLUGINS"
 
 
 class DevicePlugin:
@@ -84,8 +84,8 @@ def register_plugin(name: str, device_plugin: DevicePlugin) -> None:
         with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
             json.dump({"library_path": path, "create_options": options}, file)
         path = file.name
-    known = os.environ.get(_WHERE)
-    os.environ[_WHERE] = ",".join([*([known] if known else []), f"{name.lower()}:{path}"])
+    known = PLUGINS.get()  # JAX reads it when it makes its first client
+    PLUGINS.put(",".join([*([known] if known else []), f"{name.lower()}:{path}"]))
     _registered.plugins[name.upper()] = device_plugin
 
 
@@ -114,12 +114,11 @@ def use_dynamic_plugins() -> None:
     Raises:
         RuntimeError: XLA was used in this process before.
     """
-    if has_clients() and os.environ.get(_DYNAMIC) != "1":
+    if has_clients() and not DYNAMIC_PLUGINS.get():
         raise RuntimeError("use_dynamic_plugins comes too late: XLA was used in this process")
-    os.environ[_DYNAMIC] = "1"
+    DYNAMIC_PLUGINS.put("1")
 
 
 def using_dynamic_plugins() -> bool:
     """Whether `use_dynamic_plugins` was called, and the default platform is not the CPU."""
-    is_asked = os.environ.get(_DYNAMIC, "").lower() not in ("", "0", "false")
-    return is_asked and xla_dynamo.runtime.device_type() != "CPU"
+    return DYNAMIC_PLUGINS.get() and xla_dynamo.runtime.device_type() != "CPU"

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from xla_dynamo.switches.pytorch_xla import DEBUG
+
 _NO = ("", "0", "false", "no")
 
 
@@ -41,7 +43,7 @@ def get_print_fn(debug: int | bool | None = None) -> Callable[..., None]:
     Args:
         debug: which of them; None for what the variable DEBUG of the environment says.
     """
-    wanted = int(os.environ.get("DEBUG", "0")) if debug is None else debug
+    wanted = DEBUG.get() if debug is None else debug
     return eprint if wanted else null_print
 
 

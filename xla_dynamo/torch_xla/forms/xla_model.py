@@ -1,7 +1,6 @@
 """Names of `torch_xla.core.xla_model`, `torch_xla.runtime` and `torch_xla.backends`."""
 
 import contextlib
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 import xla_dynamo
+from xla_dynamo.switches.others import MASTER_ADDR
 from xla_dynamo.torch_private import pytree
 
 # The release whose names these are.
@@ -113,7 +113,7 @@ def fork_rng(device: Any = None, enabled: bool = True) -> Any:
 
 def get_master_ip() -> str:
     """The address of the first process of a job: MASTER_ADDR, or this machine."""
-    return os.environ.get("MASTER_ADDR", "127.0.0.1")
+    return MASTER_ADDR.get() or "127.0.0.1"
 
 
 def get_num_cached_compilation_graph() -> int:
