@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tests.documentation.blocks import blocks
 from tests.serving.running import events
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who is it?"}]
@@ -30,6 +31,18 @@ def test_a_chat(served, alone):
     assert found["object"] == "chat.completion"
     assert found["model"] == "tiny"
     assert found["usage"]["completion_tokens"] == 9
+
+
+def test_the_question_of_the_tutorial(served, capsys):
+    """The block of docs/tutorial.md that asks a server, sent to the one of the tests."""
+    served.connect().close()
+    (block,) = (b for b in blocks("docs/tutorial.md") if b.run_by and "urllib" in b.code)
+    here = block.code.replace("localhost:8000", f"127.0.0.1:{served.port}")
+    assert here != block.code
+    names = {}
+    exec(compile(here, "docs/tutorial.md", "exec"), names)
+    assert names["choice"]["finish_reason"] in ("length", "stop")
+    assert capsys.readouterr().out.strip().endswith(names["choice"]["finish_reason"])
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
