@@ -3,3 +3,9 @@
 docs/examples.md tells what each shows. Their models are small and have random weights, unless
 `--model` names a folder of real ones.
 """
+
+from xla_dynamo.torchvision_operators import declare_missing_operators
+
+# transformers and timm import torchvision, whose plain wheel lacks its operators beside a CPU build
+# of torch.
+declare_missing_operators()
