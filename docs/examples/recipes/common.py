@@ -25,6 +25,17 @@ def options_of(page: str | None, out: str, *, steps: int) -> argparse.ArgumentPa
     return parser
 
 
+def multiple_of(factor: int) -> Callable[[str], int]:
+    """The type of an option whose number is a positive multiple of another."""
+
+    def parse(text: str) -> int:
+        if (number := int(text)) < 1 or number % factor:
+            raise argparse.ArgumentTypeError(f"must be a multiple of {factor}, not {number}")
+        return number
+
+    return parse
+
+
 def beside_eager(
     what: str, calls: Mapping[str, Callable[[], object]], *, rounds: int = 7
 ) -> dict[str, float]:
