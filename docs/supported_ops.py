@@ -1,4 +1,4 @@
-"""Write docs/supported-ops.md and README's line of counts from the lowering table.
+"""Write docs/supported-ops.md from the lowering table.
 
 `make docs` runs it; `tests/test_structure.py` fails when what it would write is not what is there.
 """
@@ -23,8 +23,7 @@ from xla_dynamo.lowerings.table import REGISTERED_IN, TABLE
 from xla_dynamo.torch_private import OpOverload, all_operator_names, schema
 
 ROOT = pathlib.Path(__file__).parent.parent
-PAGE, README = ROOT / "docs" / "supported-ops.md", ROOT / "README.md"
-BEGIN, END = "<!-- counts: `make docs` writes them -->", "<!-- end of the counts -->"
+PAGE = ROOT / "docs" / "supported-ops.md"
 
 
 def by_family() -> dict[str, list[str]]:
@@ -54,15 +53,14 @@ def purpose(family: str) -> str:
 
 
 def counts() -> str:
-    """README's line: how many families, overloads, and core overloads of PyTorch have rules."""
+    """The first line: how many families, overloads, and core overloads of PyTorch have rules."""
     families = [names for names in by_family().values() if names]
     core = core_overloads()
     covered = sum(str(op) in TABLE for op in core)
     return (
         f"{sum(map(len, families))} overloads in {len(families)} families of operators have a "
         f"rule, {covered} of the {len(core)} that PyTorch tags `core` among them (the others are "
-        "sizes, or run in torch). Torch's decompositions rewrite the rest of ATen into these. "
-        "[docs/supported-ops.md](docs/supported-ops.md) has the list, and the limitations."
+        "sizes, or run in torch). Torch's decompositions rewrite the rest of ATen into these."
     )
 
 
@@ -118,6 +116,8 @@ def page() -> str:
         "",
         "Written by `make docs` from the lowering table and `tests/limitations.py`; do not edit.",
         "",
+        counts(),
+        "",
         f"Dtypes: {dtypes}.",
         "",
         "## Torch's operator database",
@@ -163,17 +163,9 @@ def _why_not(op: OpOverload) -> str:
     return "what it gives depends on the values of a tensor: torch runs it between compiled parts"
 
 
-def readme() -> str:
-    """README with its counts up to date."""
-    text = README.read_text()
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n\n{counts()}\n\n{END}{rest.split(END)[1]}"
-
-
 def main() -> None:
-    """Write both files."""
+    """Write the page."""
     PAGE.write_text(page())
-    README.write_text(readme())
 
 
 if __name__ == "__main__":

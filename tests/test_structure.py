@@ -321,7 +321,6 @@ def test_every_core_overload_is_covered():
 )
 def test_generated_pages_are_fresh():
     assert supported_ops.PAGE.read_text() == supported_ops.page(), "run `make docs`"
-    assert supported_ops.README.read_text() == supported_ops.readme(), "run `make docs`"
     assert switches.PAGE.read_text() == switches.page(), "run `make docs`"
 
 

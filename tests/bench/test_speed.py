@@ -1,5 +1,6 @@
 """The figures on the README's page: from files that are there, each with a command that runs."""
 
+import re
 import shlex
 
 import pytest
@@ -15,6 +16,17 @@ SOURCES = pytest.mark.parametrize("source", speed.SOURCES, ids=lambda source: so
 def test_each_source_has_figures_of_three_backends(source):
     assert len(source.over("eager")) == len(source.over("inductor")) >= 4
     assert speed.table().count(f"| {len(source.records())} |")
+
+
+def test_the_readme_has_the_table():
+    assert speed.README.read_text() == speed.readme(), "run `python -m bench.speed`"
+
+
+def test_the_readme_is_read_aloud_in_two_minutes():
+    """At 160 words a minute; code is not read, and of a link its text."""
+    text = re.sub(r"```.*?```|<!--.*?-->|`[^`\n]+`", "", speed.README.read_text(), flags=re.DOTALL)
+    words = re.findall(r"[\w.,'/+-]*\w[\w.,'/+-]*", re.sub(r"\]\([^)]*\)", "]", text))
+    assert len(words) <= 320
 
 
 @SOURCES

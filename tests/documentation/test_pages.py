@@ -18,7 +18,7 @@ from tests import fresh_process
 from tests.documentation.blocks import ROOT, blocks, environment, pages, program
 from xla_dynamo import command_line
 
-PAGES = pages()
+PAGES = ["README.md", *pages()]
 PROGRAMS = [p for p in PAGES if program(p).strip()]
 ALONE = [(p, b) for p in PAGES for b in blocks(p) if b.alone]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -117,7 +117,7 @@ def commands(page):
     yield from re.findall(r"`((?:python -m|make|xla-dynamo) [^`]+)`", text)
 
 
-@pytest.mark.parametrize("page", ["README.md", *PAGES])
+@pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_exist(page):
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for command in commands(page):
