@@ -245,14 +245,17 @@ def test_expanded_inputs_and_views_of_one_memory(folder, capsys):
 
 def test_the_passes_and_devices_of_the_dumped_process(folder, monkeypatch):
     monkeypatch.setenv("XLA_DYNAMO_PASSES", "verify,limit=0,dump=" + str(folder / "modules"))
+    flags = "--xla_cpu_enable_fast_math=false"
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={folder} {flags}")
     torch.compile(torch.tanh, backend="openxla")(torch.randn(4))
     (dump,) = folder.glob("0*")
     facts = json.loads((dump / "program.json").read_text())
     assert facts["environment"]["CPU_NUM_DEVICES"] == os.environ["CPU_NUM_DEVICES"]
-    kept = {k: v for k, v in os.environ.items() if k not in ("XLA_DYNAMO_PASSES", "PYTHONPATH")}
+    apart = ("XLA_DYNAMO_PASSES", "XLA_FLAGS", "PYTHONPATH")
+    kept = {k: v for k, v in os.environ.items() if k not in apart}
     code = "import os, runpy, sys; sys.argv = ['run.py']\n"
     code += "try: runpy.run_path('run.py', run_name='__main__')\n"
-    code += "finally: print(os.environ['XLA_DYNAMO_PASSES'])"
+    code += "finally: print(os.environ['XLA_DYNAMO_PASSES'], os.environ['XLA_FLAGS'])"
     alone = subprocess.run(
         [sys.executable, "-c", code],
         cwd=dump,
@@ -261,4 +264,4 @@ def test_the_passes_and_devices_of_the_dumped_process(folder, monkeypatch):
         text=True,
         check=False,
     )
-    assert alone.stdout.endswith("right\nverify,limit=0\n"), alone.stderr
+    assert alone.stdout.endswith(f"right\nverify,limit=0 {flags}\n"), alone.stderr

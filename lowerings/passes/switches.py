@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from xla_dynamo.errors import OptionError
 from xla_dynamo.process_state import kept
 from xla_dynamo.switches.ours import PASSES
 
@@ -45,18 +44,16 @@ class Switches:
             OptionError: a switch is unknown, or lacks its value.
         """
         verify, dump, limit, skip = False, None, None, set[str]()
-        for each in filter(None, map(str.strip, text.split(","))):
-            key, equals, value = each.partition("=")
-            if key == "verify" and not equals:
+        for each in filter(None, map(str.strip, PASSES.parse(text).split(","))):
+            key, _, value = each.partition("=")
+            if key == "verify":
                 verify = True
-            elif key == "dump" and value:
+            elif key == "dump":
                 dump = value
-            elif key == "limit" and value.isdecimal():
+            elif key == "limit":
                 limit = int(value)
-            elif key == "skip" and value:
-                skip.add(value)
             else:
-                raise OptionError(f"{VARIABLE} has {each!r}: it is {PASSES.kind}")
+                skip.add(value)
         return cls(verify, dump, limit, frozenset(skip))
 
 

@@ -98,4 +98,4 @@ def test_a_cache_that_is_turned_off(monkeypatch):
 
 def test_a_wrong_limit(monkeypatch):
     monkeypatch.setenv("XLA_DYNAMO_CACHE_MEGABYTES", "many")
-    assert "must be a positive integer, not 'many'" in found()["limit"].advice
+    assert "must be a positive integer, not 'many'" in found()["settings"].advice

@@ -139,6 +139,30 @@ def test_a_processor_without_avx(tmp_path, monkeypatch):
     assert found["processor"].value.startswith("New, ")
 
 
+def test_variables_and_their_values(monkeypatch):
+    for name, text in {
+        "XLA_DYNAMO_PROGRESS": "no",
+        "XLA_DYNAMO_CACHE_MEGABYTES": "many",
+        "XLA_DYNAMO_CACHE_DIRS": "/a",
+        "XLA_DYNAMO_DUMP": "/a\n\udcff",
+        "TORCHDYNAMO_VERBOSE": "1",
+        "TERM": "xterm",
+        "DEBUG": "*",
+    }.items():
+        monkeypatch.setenv(name, text)
+    shown = {f.name: (f.value, f.advice) for f in check_environment()}
+    assert shown["XLA_DYNAMO_PROGRESS"] == ("'no': off", "")
+    value, advice = shown["XLA_DYNAMO_CACHE_MEGABYTES"]
+    assert value == "'many'"
+    assert "must be a positive integer" in advice
+    value, advice = shown["XLA_DYNAMO_CACHE_DIRS"]
+    assert (value, advice.rpartition(": ")[2]) == ("unknown", "did you mean XLA_DYNAMO_CACHE_DIR?")
+    assert shown["XLA_DYNAMO_DUMP"] == (r"'/a\n\udcff'", "")
+    assert shown["TORCHDYNAMO_VERBOSE"] == ("1", "")
+    assert shown["CPU_NUM_DEVICES"] == ("8", "")
+    assert not {"TERM", "DEBUG"} & set(shown)  # of other programs, too
+
+
 def test_a_variable_that_disables_the_backend(monkeypatch):
     monkeypatch.setenv("XLA_DYNAMO_DISABLE", "1")
     assert "unset it" in advice_of(check_environment())["XLA_DYNAMO_DISABLE"]

@@ -10,7 +10,7 @@ from xla_dynamo.errors import OptionError
 from xla_dynamo.runtime.cache_contents import entries, unwritable
 from xla_dynamo.runtime.cache_folder import CacheFolder
 from xla_dynamo.runtime.cache_settings import disk_cache, why_off
-from xla_dynamo.switches.ours import CACHE_DIR, CACHE_MEGABYTES
+from xla_dynamo.switches.ours import CACHE_DIR
 
 
 def check_disk_cache() -> Iterator[Finding]:
@@ -24,7 +24,7 @@ def check_disk_cache() -> Iterator[Finding]:
     try:
         folder = disk_cache()
     except OptionError as error:
-        yield Finding("limit", CACHE_MEGABYTES.text() or "", f"{error}: every compilation fails")
+        yield Finding("settings", "wrong", f"{error}: every compilation fails")
         return
     if folder is None:
         yield Finding("folder", "none, as this process has turned it off")

@@ -56,17 +56,18 @@ def check_environment() -> Iterator[Finding]:
             value = switch.get()
             shown, advice = _shown(value, text), _DISABLED if switch is DISABLE and value else ""
         except OptionError as error:
-            shown, advice = text, str(error)
+            shown, advice = ascii(text), str(error)
         yield Finding(switch.name, shown, advice)
     for name, text in those_with_prefix(_OF_DYNAMO).items():
-        yield Finding(name, text)
+        yield Finding(name, _shown(text, text))
     for name, near in unknown().items():
         advice = "it does nothing: " + (f"did you mean {near}?" if near else "unset it")
-        yield Finding(name, "unknown", advice)
+        yield Finding(_shown(name, name), "unknown", advice)
 
 
 def _shown(value: object, text: str) -> str:
     """A value, with its text where that is another one."""
     if isinstance(value, bool):
         return f"{text!r}: {'on' if value else 'off'}"
-    return str(value) or "empty"
+    shown = str(value) or "empty"
+    return shown if shown.isprintable() else ascii(shown)

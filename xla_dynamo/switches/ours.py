@@ -1,9 +1,22 @@
 """The variables XLA_DYNAMO_*: this package's own."""
 
+import re
+
+from xla_dynamo.errors import OptionError
 from xla_dynamo.switches.switch import FLAG, Switch, count, declare, flag, positive
 
 _AT_COMPILATION = "at each compilation"
 _AT_CACHE = "at the first compilation"
+_OF_PASSES = "a list, with commas, of verify, dump=FOLDER, limit=NUMBER and skip=NAME"
+_OF_A_PASS = re.compile(r"verify|dump=.+|limit=\d+|skip=.+", re.DOTALL)
+
+
+def _passes(text: str) -> str:
+    for each in filter(None, map(str.strip, text.split(","))):
+        if not _OF_A_PASS.fullmatch(each):
+            raise OptionError(f"XLA_DYNAMO_PASSES has {each!r}: it is {_OF_PASSES}")
+    return text
+
 
 DISABLE = declare(
     Switch(
@@ -84,11 +97,11 @@ DUMP_MEGABYTES = declare(
 PASSES = declare(
     Switch(
         "XLA_DYNAMO_PASSES",
-        "a list, with commas, of verify, dump=FOLDER, limit=NUMBER and skip=NAME",
+        _OF_PASSES,
         "",
         "passes are verified, their modules written, or passes left out (docs/passes.md)",
         _AT_COMPILATION,
-        str,
+        _passes,
         shapes_programs=True,
     )
 )

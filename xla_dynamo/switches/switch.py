@@ -27,7 +27,8 @@ class Switch(Generic[T]):
         default: the value without it.
         meaning: what it does.
         when: when it is read.
-        parse: makes a value of the text, and raises ValueError for a wrong one.
+        parse: makes a value of the text, and raises ValueError for a wrong one, or an OptionError
+            that says what is wrong with it.
         owner: whose it is, one of `OWNERS`.
         otherwise: what holds without it, in words, where the default does not tell.
         shapes_programs: whether programs depend on it, so that a dump tells of it.
@@ -60,6 +61,8 @@ class Switch(Generic[T]):
             return self.default
         try:
             return self.parse(text)
+        except OptionError:  # which tells more
+            raise
         except ValueError as error:
             raise OptionError(
                 f"the environment variable {self.name} must be {self.kind}, not {text!r}"
@@ -106,7 +109,7 @@ def child_environment(**texts: str) -> dict[str, str]:
 
 # --- what texts may be ---------------------------------------------------------------------------
 
-FLAG = "1, true, yes or on, or else 0, false, no, off or empty"
+FLAG = "1, true, yes or on, or 0, false, no, off or empty"
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 
 
