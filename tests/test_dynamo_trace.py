@@ -34,7 +34,7 @@ def test_the_log_tells_the_same_as_it_happens():
         log.setLevel(before)
         dynamo_trace._TRACE.removeHandler(dynamo_trace._LOG)
     text = "\n".join(messages.texts)
-    assert re.search(r"^graph \d+ \(inference of \d+/0\): 1 operators$", text, re.MULTILINE)
+    assert re.search(r"^graph \d+ \(inference, \d+/0\): 1 operators$", text, re.MULTILINE)
     assert re.search(
         r"^executable of graph \d+ .*: the graph is new; lowered in", text, re.MULTILINE
     )

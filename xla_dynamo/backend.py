@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from xla_dynamo.calls.calls import BoxedGraph
-from xla_dynamo.calls.named_calls import program_name
 from xla_dynamo.decompositions.refused_calls import (
     check_outs,
     early_calls_are_refused,
@@ -52,6 +51,7 @@ from xla_dynamo.execution.overlapping_calls import in_eager_if_overlapping
 from xla_dynamo.execution.saved_programs import SavedPrograms, write_entry
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import offset_inputs
+from xla_dynamo.graphs.subjects import program_name, subject_of
 from xla_dynamo.graphs.wrappers import plain_tensors
 from xla_dynamo.lowerings.passes import manager
 from xla_dynamo.options import Options
@@ -127,7 +127,9 @@ def _saved_or_compiled(
     if is_dynamic := has_dynamic_sizes(gm):
         guard = functools.partial(take_guards, gm)
         fakes = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
-        saved_graph = saved_dynamic_graphs.load(folder, key, options, fakes, guard, passes)
+        saved_graph = saved_dynamic_graphs.load(
+            folder, key, options, fakes, guard, passes, subject_of(gm)
+        )
         call = None if saved_graph is None else saved_graphs.as_aot_autograd_calls(saved_graph)
     else:
         name = program_name(gm, "inference")

@@ -14,6 +14,7 @@ import torch
 
 from xla_dynamo.graphs.nodes import is_number, operator_of
 from xla_dynamo.graphs.source_lines import SourceLine, source_line
+from xla_dynamo.graphs.subjects import titled
 from xla_dynamo.programs.program import Program
 from xla_dynamo.runtime.executables import Cost, Executable
 from xla_dynamo.torch_private import CompileContext
@@ -96,6 +97,7 @@ class CompilationRecord:
     Attributes:
         number: counted through the process, from 1.
         kind: "inference", "forward", "backward", "training step" or what else it is.
+        subject: what the graph is made of, as the model's class; "" where nobody knows.
         compile_id: that of Dynamo's frame, if there is one.
         parts: how many parts of it XLA compiles: 1 where that is all of it.
         graph: gives the ATen graph.
@@ -108,10 +110,15 @@ class CompilationRecord:
     """
 
     def __init__(
-        self, graph: Callable[[], torch.fx.GraphModule], kind: str, observer: "Observer"
+        self,
+        graph: Callable[[], torch.fx.GraphModule],
+        kind: str,
+        observer: "Observer",
+        subject: str,
     ) -> None:
         """Begin a graph, which may have to be read first, whose events `observer` is told."""
         self.number, self.kind, self.tell = next(_numbers), kind, observer
+        self.subject = subject
         self.watch: Watch | None = getattr(observer, "watch", None)
         current = CompileContext.current_compile_id()
         self.compile_id = None if current is None else str(current)
@@ -146,10 +153,15 @@ class CompilationRecord:
 
     @property
     def name(self) -> str:
-        """As in "graph 3 (backward of 0/1)"."""
-        return f"graph {self.number} ({self.kind}" + (
-            f" of {self.compile_id})" if self.compile_id else ")"
+        """As in "graph 3 (backward of Net, 0/1)"."""
+        return f"graph {self.number} ({self.title}" + (
+            f", {self.compile_id})" if self.compile_id else ")"
         )
+
+    @property
+    def title(self) -> str:
+        """As in "backward of Net": what dumps, traces and the line of progress call it."""
+        return titled(self.kind, self.subject)
 
 
 def _decomposed_from(node: torch.fx.Node) -> str | None:
@@ -197,7 +209,7 @@ class BuiltExecutable:
 
     @property
     def name(self) -> str:
-        """As in "graph 3 (inference of 0/0), part 2 of 3, s0 = 16"."""
+        """As in "graph 3 (inference of Net, 0/0), part 2 of 3, s0 = 16"."""
         part = f", part {self.part} of {self.graph.parts}" if self.graph.parts > 1 else ""
         return self.graph.name + part + "".join(f", {n} = {v}" for n, v in self.sizes.items())
 

@@ -129,6 +129,7 @@ class FrozenValues:
             return 0.0
         asked = options.xla_options
         executable = Executable(frozen.module, placement, asked, frozen.written_as)
+        executable.note("frozen values", {})
         program = FrozenProgram(placement, frozen, executable)
         self.keys.update({key: (program, i) for i, key in enumerate(frozen.keys)})
         return executable.compile_seconds

@@ -135,6 +135,12 @@ class ProgramDump:
         """Take the users' passes: name, module and identity of each."""
         self._facts["passes"] = list(passes)
 
+    @_guarded
+    def note_graph(self, name: str) -> None:
+        """Take the name that the log, `explain` and `profile` have for the graph."""
+        self._facts["graph"] = name
+        self._write_facts()
+
     def observer(self) -> Callable[[str, Any], None]:
         """A function that writes a module as lowered, and behind each pass that changes it."""
         with self._lock:
@@ -235,7 +241,7 @@ def new_dump(root: str, kind: str, name: str) -> ProgramDump | None:
         base.mkdir(parents=True, exist_ok=True)
         taken = (re.match(r"\d+", each.name) for each in base.iterdir())
         number = max((int(n[0]) for n in taken if n), default=0) + 1
-        safe = re.sub(r"[^\w.-]+", "_", f"{kind}-{name}")[:80]
+        safe = re.sub(r"[^\w.-]+", "_", f"{kind}-{name}" if name else kind)[:80]
         while True:
             # Two processes that see the same number: making a folder fails for one of them.
             claimed = base / f".{number:04}"

@@ -25,6 +25,7 @@ from xla_dynamo.graphs.preparation import prepare
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import is_symbolic
 from xla_dynamo.graphs.source_graph import source_of
+from xla_dynamo.graphs.subjects import subject_of
 
 
 def compile_graph(
@@ -60,7 +61,10 @@ def compile_undumped(
 ) -> BoxedGraph:
     """What `compile_graph` does, whether dumps are wanted or not."""
     options = request.options
-    record = CompilationRecord(lambda: gm, request.kind, request.observer or log_event)
+    observer = request.observer or log_event
+    record = CompilationRecord(lambda: gm, request.kind, observer, subject_of(gm))
+    if request.dump is not None:
+        request.dump.note_graph(record.name)
     prepare(gm)
     device = _device_of(gm, example_inputs)
     if options.freeze and not request.trains and device.type == "cpu":

@@ -12,7 +12,7 @@ import torch
 
 from xla_dynamo.calls.calls import BoxedGraph, Call, bind
 from xla_dynamo.calls.frozen_inputs import FrozenValues
-from xla_dynamo.calls.named_calls import compiling, program_name
+from xla_dynamo.calls.named_calls import compiling
 from xla_dynamo.calls.steps import Steps, steps_of
 from xla_dynamo.errors import CompileError
 from xla_dynamo.events import BuiltExecutable, CompilationRecord, NotBucketed
@@ -25,7 +25,7 @@ from xla_dynamo.graphs.node_notes import notes_of
 from xla_dynamo.graphs.request import Request
 from xla_dynamo.graphs.sizes import static_values, values_at
 from xla_dynamo.graphs.source_graph import SourceGraph
-from xla_dynamo.graphs.source_lines import describe, subject_of
+from xla_dynamo.graphs.source_lines import describe
 from xla_dynamo.lowerings.target import Target
 from xla_dynamo.programs.lower import lower
 from xla_dynamo.programs.lower_bounded import BoundedProgram
@@ -239,7 +239,7 @@ class CompiledGraph(BoxedGraph):
             own=len(placement.own),
             replicas=replicas,
         )
-        with self._lowering, progress.showing(self._subject, "lowering"):
+        with self._lowering, progress.showing(self._record.title, "lowering"):
             start = time.perf_counter()
             # Frozen values would be whole on one device.
             known = self._frozen.keys if self._frozen and mesh is None else None
@@ -269,9 +269,6 @@ class CompiledGraph(BoxedGraph):
         if log.isEnabledFor(logging.DEBUG):
             log.debug("StableHLO:\n%s", program.module)
         executable = self._executable(program, placement)
-        name = program_name(self._gm, self._record.kind)
-        if executable is not None:
-            executable.note(name, notes_of(self._gm))
         if executable is not None and self.request.dump is not None:
             self.request.dump.add_executable(executable.hlo_text, f"{reason} {dict(sizes)}")
         compiling = frozen + (executable.compile_seconds if executable else 0.0)
@@ -283,9 +280,10 @@ class CompiledGraph(BoxedGraph):
         self._record.tell(built)
         steps = None
         if executable is not None:
+            executable.note(built.name, notes_of(self._gm) if self.source.is_read else {})
             keeps_inputs = self.request.keeps_inputs
             steps = steps_of(program, executable, keeps_inputs, self._frozen)
-        call = bind(program, steps, placement, name)
+        call = bind(program, steps, placement, self._record.title)
         if self._record.watch is not None:
             call = self._record.watch(built, call, highs)
         return call, program.chosen_strides(), steps
@@ -301,7 +299,7 @@ class CompiledGraph(BoxedGraph):
         """The call of a program for these sizes, which `lower` makes for a target."""
         placement = placement_of(self.source.facts.device)
         target = target_of(placement.platform, self.request.options, bounded=True)
-        with self._lowering, progress.showing(self._subject, "lowering"):
+        with self._lowering, progress.showing(self._record.title, "lowering"):
             start = time.perf_counter()
             bounded = self._saved.find_or_make(key, BoundedProgram, lambda: lower(target))
             seconds = time.perf_counter() - start, 0.0
@@ -327,16 +325,10 @@ class CompiledGraph(BoxedGraph):
         with self._naming_the_line():
             xla_options = self.request.options.xla_options
             tilings = program.result_tilings()
-            with progress.showing(self._subject, "XLA"):
+            with progress.showing(self._record.title, "XLA"):
                 return Executable(
                     program.module, placement, xla_options, program.written_as, tilings
                 )
-
-    @property
-    def _subject(self) -> str:
-        """What is compiled, for people: "forward of MyModel"."""
-        subject = subject_of(self._gm)
-        return f"{self._record.kind} of {subject}" if subject else self._record.name
 
     @contextlib.contextmanager
     def _naming_the_line(self) -> Iterator[None]:

@@ -1,9 +1,7 @@
 """Compile a graph, and write a dump of its program: see `dumps`."""
 
-import ast
 import dataclasses
 import functools
-import linecache
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +10,7 @@ import torch
 from xla_dynamo.calls.calls import BoxedGraph
 from xla_dynamo.dumps.program_dump import ProgramDump, new_dump
 from xla_dynamo.graphs.request import Request
-from xla_dynamo.graphs.source_lines import SourceLine, outermost_user_frame
+from xla_dynamo.graphs.subjects import subject_of, titled
 from xla_dynamo.lowerings.passes.registered import registered_passes
 from xla_dynamo.runtime import metrics
 
@@ -28,15 +26,15 @@ def compile_dumped(
     Raises:
         Exception: whatever `compile_now` raises, which is written down beside the dump.
     """
-    name = _name_of(gm)
-    dump = new_dump(root, request.kind.replace(" ", "_"), name)
+    subject = subject_of(gm)
+    dump = new_dump(root, request.kind.replace(" ", "_"), subject)
     if dump is None:
         return compile_now(request)
     metrics.increment("DumpedProgram")
     dump.note_registered(
         [{"name": p.name, "module": p.module, "identity": p.identity} for p in registered_passes()]
     )
-    dump.begin(gm, f"{request.kind} of {name}", written_request(request), request.dynamo_graph)
+    dump.begin(gm, titled(request.kind, subject), written_request(request), request.dynamo_graph)
     try:
         graph = compile_now(dataclasses.replace(request, dump=dump))
     except Exception as error:
@@ -84,26 +82,3 @@ def written_request(request: Request) -> dict[str, Any]:
         "input_strides": {str(i): list(s) for i, s in request.input_strides.items()},
         "shardings": {str(i): str(s) for i, s in request.shardings.items()},
     }
-
-
-def _name_of(gm: torch.fx.GraphModule) -> str:
-    """The class of the user's outermost method that a graph comes from, or the function."""
-    for node in gm.graph.nodes:
-        line = outermost_user_frame(node.meta.get("stack_trace") or "")
-        if line is not None:
-            return _class_around(line) or line.function.strip("<>")
-    return "graph"
-
-
-def _class_around(line: SourceLine) -> str | None:
-    """The class that a line of a file is in."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(line.file)))
-    except SyntaxError:  # the file has changed, or is no Python
-        return None
-    names = [
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and node.lineno <= line.line <= (node.end_lineno or 0)
-    ]
-    return names[-1] if names else None

@@ -74,6 +74,7 @@ def load(
     fakes: Sequence[Any],
     keeps: Callable[[str], bool],
     passes: Hashable,
+    subject: str,
 ) -> BoxedGraph | None:
     """The graph of this key, without tokens; None if it is not there.
 
@@ -84,6 +85,7 @@ def load(
         fakes: the fake values of the graph's inputs, of dynamic sizes.
         keeps: puts guards on dynamic sizes, and says whether the present ones keep them.
         passes: as for `SavedPrograms`.
+        subject: what the graph is made of (`subject_of`).
     """
     data = folder.read(KIND, key)
     if data is None:
@@ -105,7 +107,7 @@ def load(
         return None
     source = SourceGraph(lambda: read_graph(nodes), facts)
     request = Request(options, "inference", keeps_inputs=True, static_inputs=static_inputs)
-    record = CompilationRecord(lambda: source.gm, request.kind, log_event)
+    record = CompilationRecord(lambda: source.gm, request.kind, log_event, subject)
     record.tell(record)
     metrics.increment("PersistentCacheGraphHit")
     log.info("graph %s loaded from the disk cache", key[:12])

@@ -95,8 +95,9 @@ def load(
     found = executable is not None and executable.was_saved
     seconds = executable.compile_seconds if executable is not None else 0.0
     log.info(
-        "program %s loaded from the disk cache; its executable was %s in %.3f s",
+        "program %s (%s) loaded from the disk cache; its executable was %s in %.3f s",
         key[:12],
+        name,
         "loaded from it, too," if found else "compiled",
         seconds,
     )

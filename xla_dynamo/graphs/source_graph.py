@@ -75,6 +75,11 @@ class SourceGraph:
         """The graph, read if it was not."""
         return self._load()
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the graph is there."""
+        return "gm" in vars(self)
+
     @functools.cached_property
     def sizes(self) -> DynamicSizes:
         """Its dynamic sizes, for lowering it.

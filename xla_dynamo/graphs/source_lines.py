@@ -76,24 +76,6 @@ def last_line(gm: torch.fx.GraphModule) -> SourceLine | None:
     return next((x for x in lines if x and x.is_users), None)
 
 
-_WHOLE_MODEL = re.compile(r"^L\['\w+'\]$")
-
-
-def subject_of(gm: torch.fx.GraphModule) -> str:
-    """What a graph is made of, for people: the model's class, else the file and line of its begin.
-
-    "" where neither is known: Dynamo tells no class of a model that is compiled itself.
-    """
-    for node in gm.graph.nodes:
-        for path, kind in (node.meta.get("nn_module_stack") or {}).values():
-            if _WHOLE_MODEL.match(str(path)):
-                name = kind if isinstance(kind, str) else kind.__qualname__
-                return name.rpartition(".")[2]
-        if line := source_line(node):
-            return f"{os.path.basename(line.file)}:{line.line}"
-    return ""
-
-
 def describe(node: torch.fx.Node) -> str:
     """An indented "at file:line in function: text" for error messages."""
     line = source_line(node)

@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from torch.utils.flop_counter import flop_registry, sdpa_flop
-
-from xla_dynamo.reports.hlo_text import Array, Instruction, Module, bits_of
+from xla_dynamo.reports.hlo_text import Array, Instruction, Module
+from xla_dynamo.reports.library_costs import library_flops, moves_only
 
 _NAMES = (
     "add subtract multiply divide maximum minimum power remainder negate abs sign exponential "
@@ -18,7 +17,6 @@ _ELEMENTWISE = frozenset(_NAMES.split())
 _FLOATS = ("f", "bf", "c")
 # These move nothing: they are other names of their operands.
 _FREE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"))
-_MOVING = ("weight_layout",)
 _PARTS = frozenset(("slice", "dynamic-slice", "gather"))
 
 
@@ -60,7 +58,7 @@ class _Counted:
         self._calls = Counter(
             one.attribute("op_name")
             for one in module.instructions.values()
-            if one.opcode == "custom-call" and one.attribute("kernel") not in _MOVING
+            if one.opcode == "custom-call" and not moves_only(one)
         )
 
     def flops(self, one: Instruction) -> float:
@@ -103,47 +101,21 @@ class _Counted:
         given, labels = self._arrays(one), one.attribute("dim_labels")
         if len(given) < 2 or "_" not in labels:
             return 0.0
-        kernel = given[1]
-        features = kernel.sizes[labels.split("_")[1].split("->")[0].index("o")]
+        kernel, names = given[1], labels.split("_")[1].split("->")[0]
+        if "lhs_dilate=" in one.text:  # most of what it meets are zeros between the elements
+            groups = int(one.attribute("feature_group_count") or 1)
+            inner = kernel.sizes[names.index("i")] * groups
+            return 2.0 * given[0].elements * kernel.elements / max(inner, 1)
+        features = kernel.sizes[names.index("o")]
         return 2.0 * one.arrays[0].elements * kernel.elements / max(features, 1)
 
     def _of_library(self, one: Instruction) -> float:
-        """By torch's formula for the node, else that of a product of two matrices."""
-        if one.attribute("kernel") in _MOVING:
-            return 0.0
-        node = self._notes.get(one.attribute("op_name"))
-        if node is not None and node.operator is not None:
-            operator, (given, result) = node.operator, node.shapes
-            packet = getattr(operator, "overloadpacket", operator)
-            formula = flop_registry.get(packet)
-            if formula is None and str(packet).endswith("flash_attention_for_cpu"):
-                formula = sdpa_flop
-            try:
-                if formula is not None:
-                    calls = self._calls[one.attribute("op_name")]
-                    return float(formula(*given, out_val=result)) / max(calls, 1)
-            except (TypeError, ValueError, AssertionError, IndexError, AttributeError):
-                pass  # sizes that are symbols, or a form of the call that it does not know
-        if one.attribute("kernel") == "packed_convolution":
-            return self._of_images(one)
-        matrices = [a for a in self._arrays(one) if len(a.sizes) == 2]
-        result_of = one.arrays
-        if len(matrices) >= 2 and result_of and len(result_of[0].sizes) == 2:
-            sizes = sorted((a.elements for a in matrices), reverse=True)[:2]
-            inner = (sizes[0] * sizes[1] / max(result_of[0].elements, 1)) ** 0.5
-            return 2.0 * result_of[0].elements * inner
-        return 0.0
-
-    def _of_images(self, one: Instruction) -> float:
-        """Of a convolution, whose result has the channels last, with weights in any layout."""
-        known, result = self._module.instructions, one.arrays[0]
-        weights = known.get(one.operands[2]) if len(one.operands) > 2 else None
-        if weights is not None and weights.attribute("kernel") in _MOVING:
-            weights = known.get(weights.operands[1])
-        if weights is None or not result.sizes or not weights.arrays:
-            return 0.0
-        elements = weights.arrays[0].bytes * 8 / bits_of(result.dtype)
-        return 2.0 * result.elements * elements / max(result.sizes[-1], 1)
+        node = one.attribute("op_name")
+        shares = self._calls[node] * self._module.partitions
+        known = self._module.instructions
+        layout = next((i for n in one.operands if (i := known.get(n)) and moves_only(i)), None)
+        unpacked = self._operand(layout, 1)[0] if layout is not None else None
+        return library_flops(one, self._arrays(one), unpacked, self._notes.get(node), shares)
 
     def bytes(self, one: Instruction) -> float:
         if one.opcode in _FREE:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from xla_dynamo.reports.hlo_text import Instruction, Module
+from xla_dynamo.reports.library_costs import kernel_of
 
 # What the kernels of `xla_dynamo.kernels` compute, and whose code does.
 _KERNELS = {
@@ -118,5 +119,4 @@ def kind_of(one: Instruction) -> str:
     if one.opcode != "custom-call":
         return "XLA fusion" if one.opcode == "fusion" else f"XLA {one.opcode}"
     target = one.attribute("custom_call_target")
-    kernel = one.attribute("kernel").partition(":")[0]
-    return _KERNELS.get(kernel) or _TARGETS.get(target) or f"call of {target}"
+    return _KERNELS.get(kernel_of(one)) or _TARGETS.get(target) or f"call of {target}"

@@ -77,7 +77,7 @@ class Instruction:
 
     def attribute(self, name: str) -> str:
         """An attribute's text, without the quotes or braces; "" where there is none."""
-        found = re.search(rf'\b{name}=(?:"([^"]*)"|\{{([^{{}}]*)\}}|([^\s,}}]+))', self.text)
+        found = re.search(rf'\b{name} ?= ?(?:"([^"]*)"|\{{([^{{}}]*)\}}|([^\s,}}]+))', self.text)
         return next((one for one in found.groups() if one is not None), "") if found else ""
 
     @property

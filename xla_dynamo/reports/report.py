@@ -1,10 +1,11 @@
 """The report of `explain` as tables: graphs, graph breaks, operators, executables, costs, times."""
 
 import io
+import itertools
 import linecache
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xla_dynamo.events import BuiltExecutable, CompilationRecord
-from xla_dynamo.reports.line_costs import line_costs
+from xla_dynamo.reports.line_costs import LineCost, line_costs
 from xla_dynamo.reports.memory import ProgramMemory
 from xla_dynamo.reports.record import CompilationLog
 from xla_dynamo.reports.report_page import page
@@ -46,6 +47,7 @@ class Report(CompilationLog):
 
     def tables(self) -> list[Table]:
         """What is printed, and stands in the page."""
+        costs = [(built, line_costs(built)) for built in self.executables]
         return [
             _table("Advice", ("what was found", "what to do"), self._advice_rows()),
             _table(
@@ -91,13 +93,13 @@ class Report(CompilationLog):
                     "lowering",
                     "XLA",
                 ),
-                map(_executable_row, self.executables),
+                itertools.starmap(_executable_row, costs),
                 numbers=(0, 1, 4, 5, 6, 7, 8),
             ),
             _table(
                 "The most expensive lines, estimated from FLOPs and bytes",
                 ("graph", "share", "FLOP", "bytes", "where", "operators"),
-                self._line_rows(),
+                _line_rows(costs),
                 numbers=(0, 1, 2, 3),
             ),
             _table(
@@ -138,20 +140,6 @@ class Report(CompilationLog):
     def _advice_rows(self) -> Iterable[Iterable[Any]]:
         return ((one.about, one.text) for one in self.advice)
 
-    def _line_rows(self) -> Iterable[Iterable[Any]]:
-        for built in self.executables:
-            for cost in line_costs(built)[:_LINES]:
-                where = f"{cost.file}:{cost.line}" if cost.file else "backward or optimizer"
-                text = linecache.getline(cost.file, cost.line).strip() if cost.file else ""
-                yield (
-                    built.graph.number,
-                    f"{100 * cost.share:.0f}%",
-                    _short(cost.flops),
-                    _short(cost.bytes),
-                    f"{where}\n{text}" if text else where,
-                    ", ".join(cost.operators[:_NAMES]),
-                )
-
     def _graph_row(self, graph: CompilationRecord) -> Iterable[Any]:
         frames = [f for f in self.frames if f.compile_id == graph.compile_id]
         origins = Counter(o.decomposed_from for o in graph.operators if o.decomposed_from)
@@ -160,20 +148,36 @@ class Report(CompilationLog):
         return graph.number, graph.kind, function, operators, _listed(origins), graph.parts
 
 
-def _executable_row(built: BuiltExecutable) -> Iterable[Any]:
-    cost = built.cost
+def _executable_row(built: BuiltExecutable, costs: Sequence[LineCost]) -> Iterable[Any]:
     lowering, xla = built.seconds
     return (
         built.graph.number,
         built.part,
         ", ".join(f"{name} = {value}" for name, value in built.sizes.items()),
         built.reason,
-        _short(cost.flops),
-        _short(cost.bytes_accessed),
-        _short(cost.temporary_bytes),
+        _short(sum(line.flops for line in costs)),
+        _short(sum(line.bytes for line in costs)),
+        _short(built.cost.temporary_bytes),
         f"{lowering:.3f} s",
         f"{xla:.3f} s",
     )
+
+
+def _line_rows(
+    costs: Iterable[tuple[BuiltExecutable, Sequence[LineCost]]],
+) -> Iterable[Iterable[Any]]:
+    for built, lines in costs:
+        for cost in lines[:_LINES]:
+            where = f"{cost.file}:{cost.line}" if cost.file else "backward or optimizer"
+            text = linecache.getline(cost.file, cost.line).strip() if cost.file else ""
+            yield (
+                built.graph.number,
+                f"{100 * cost.share:.0f}%",
+                _short(cost.flops),
+                _short(cost.bytes),
+                f"{where}\n{text}" if text else where,
+                ", ".join(cost.operators[:_NAMES]),
+            )
 
 
 def _calls_row(calls: WatchedCalls) -> Iterable[Any]:

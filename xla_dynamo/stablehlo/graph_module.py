@@ -45,6 +45,8 @@ from xla_dynamo.stablehlo.signature import (
     sizes_of_call,
 )
 
+NAME = "exported program"  # which profiles show
+
 
 class StableHLOGraphModule:
     """A program in StableHLO, its weights, and how both are called.
@@ -231,8 +233,9 @@ class StableHLOGraphModule:
         steps = None
         if program.results:
             executable = Executable(module, placement)
+            executable.note(NAME, {})
             steps = steps_of(program, executable, True, None)
-        return bind(program, steps, placement, "exported program")
+        return bind(program, steps, placement, NAME)
 
     def _device(self) -> torch.device:
         devices = {weight.device for weight in self.weights.values()}
