@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import jax
 import jax._src.distributed
+import jax._src.profiler
 import jaxlib.version
 import numpy as np
 from jax._src import lib as _lib
@@ -398,3 +399,9 @@ def interpret_pallas_on_cpu() -> None:
         return own._pallas_call_lowering(ctx, *operands, interpret=interpret or True, **others)
 
     jax.interpreters.mlir.register_lowering(own.pallas_call_p, interpreted, platform="cpu")
+
+
+def forget_trace() -> None:
+    """Let JAX's profiler take its trace for ended, where writing it has failed."""
+    with jax._src.profiler._profile_state.lock:
+        jax._src.profiler._profile_state.reset()

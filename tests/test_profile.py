@@ -8,11 +8,12 @@ import re
 import threading
 import time
 
+import jax
 import pytest
 import torch
 
 import xla_dynamo
-from xla_dynamo.errors import OptionError
+from xla_dynamo.errors import ExecutionError, OptionError, StorageError
 from xla_dynamo.reports import peaks
 from xla_dynamo.reports.hlo_costs import costs_of
 from xla_dynamo.reports.hlo_places import Place, places_of
@@ -91,17 +92,46 @@ def test_a_trace_is_kept_in_a_folder(tmp_path):
         pass
 
 
-def test_one_trace_at_a_time_and_errors_leave_none():
+def test_one_trace_at_a_time_and_errors_leave_none(tmp_path):
+    outer = xla_dynamo.profile(tmp_path)
+    again = pytest.raises(OptionError, match="one object is for one block")
     refused = pytest.raises(OptionError, match="a trace runs already")
-    with xla_dynamo.profile(), refused, xla_dynamo.profile():
-        pass
-    with pytest.raises(ZeroDivisionError), xla_dynamo.profile():
+    with outer:
+        with refused, xla_dynamo.profile():
+            pass
+        with again, outer:
+            pass
+    assert any(tmp_path.rglob("*.xplane.pb")), "what is refused inside changes nothing"
+    failed = xla_dynamo.profile(tmp_path / "failed")
+    with pytest.raises(ZeroDivisionError), failed:
         raise ZeroDivisionError
-    with xla_dynamo.profile() as p:
+    assert not [*(tmp_path / "failed").iterdir()]
+    ended = pytest.raises(ExecutionError, match="was ended inside its block")
+    with ended, failed:
+        jax.profiler.stop_trace()
+    with failed as p:
         pass
     assert p.lines == []
     assert p.programs == 0
     assert str(p)
+    with pytest.raises(TypeError, match=r"write @xla_dynamo.profile\(\)"):
+        xla_dynamo.profile(model)
+
+
+def test_folders_that_cannot_be_written_are_told_of_at_once(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "inside"):
+        with pytest.raises(StorageError, match="no trace can be written into"):
+            xla_dynamo.profile(folder).__enter__()
+    with (
+        pytest.raises(StorageError, match="cannot be written into"),
+        xla_dynamo.profile(tmp_path / "gone"),
+    ):
+        (tmp_path / "gone").rmdir()
+        (tmp_path / "gone").touch()
+    with xla_dynamo.profile(tmp_path / "ünï ☃ <b>"):  # and no trace has been left running
+        pass
+    assert (tmp_path / "ünï ☃ <b>" / "trace.json.gz").exists()
 
 
 def test_places_and_costs_of_a_text():

@@ -102,8 +102,8 @@ ROOMS = {
     "distributed.fsdp": "distributed lazy lowerings.table runtime.processes spmd.recipes",
     "registration": "distributed",
     "distributed_checkpoint": "runtime runtime.processes spmd training",
-    "reports": "backend calls dynamo events lowerings.passes options programs runtime runtime.cpu"
-    " training",
+    "reports": "backend calls dynamo events graphs lowerings.passes options programs runtime"
+    " runtime.cpu training",
     "reproduction": "dumps execution graphs lowerings.passes options",
     "xla_dynamo": "lazy",
     "serving": "execution runtime torchvision_operators",

@@ -192,6 +192,12 @@ def test_one_profile_at_a_time(tmp_path):
     assert len(profiles(tmp_path)) == 1
     with pytest.raises(RuntimeError, match="No profile started"):
         profiler.stop_trace()
+    (tmp_path / "file").touch()
+    for start in (profiler.start_trace, lambda folder: profiler.trace("localhost:1", folder)):
+        with pytest.raises(RuntimeError):
+            start(tmp_path / "file")
+    profiler.start_trace(tmp_path / "again")  # and none has been left running
+    profiler.stop_trace()
 
 
 def test_a_traced_step_ends_with_a_sync():

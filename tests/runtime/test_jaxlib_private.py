@@ -168,3 +168,14 @@ def test_abstract_arrays_know_over_which_axes_they_vary():
     assert [axes for axes, _ in found] == [{"data"}, set()], f"{MOVED}: varying_axes"
     assert [varying_axes(t) for _, t in found] == [{"data"}, set()], f"{MOVED}: result_type"
     assert varying_axes(np.ones(3)) == set()
+
+
+def test_a_trace_that_cannot_be_written_is_forgotten(tmp_path):
+    (tmp_path / "file").touch()
+    jax.profiler.start_trace(tmp_path / "file")
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        jax.profiler.stop_trace()
+    jaxlib_private.forget_trace()
+    with jax.profiler.trace(tmp_path / "folder"):
+        pass
+    assert any(tmp_path.rglob("*.xplane.pb")), f"{MOVED}: forget_trace"

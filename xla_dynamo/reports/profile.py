@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from xla_dynamo.errors import ExecutionError, OptionError
+from xla_dynamo.errors import ExecutionError, OptionError, StorageError
 from xla_dynamo.reports.chrome_trace import add_to_trace, write_trace
 from xla_dynamo.reports.line_times import (
     LineTime,
@@ -29,6 +30,7 @@ from xla_dynamo.reports.profile_page import profile_page
 from xla_dynamo.reports.trace_events import Operation, Trace, read_trace, spans_of
 from xla_dynamo.reports.wall_time import TorchEvent, WallTime, torch_events, wall_time
 from xla_dynamo.runtime import forks
+from xla_dynamo.runtime.traces import make_folder, start_trace, stop_trace
 from xla_dynamo.torch_private import is_profiling
 
 _MOST_NAMES = 6
@@ -54,7 +56,8 @@ class Profile(contextlib.ContextDecorator):
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
         """Take a folder for the trace; without one nothing is left of it."""
         self._folder = None if folder is None else pathlib.Path(folder)
-        self._inside = contextlib.ExitStack()
+        self._inside, self._start = contextlib.ExitStack(), 0
+        self._torch: torch.profiler.profile | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -80,25 +83,36 @@ class Profile(contextlib.ContextDecorator):
         """Begin to trace."""
         if forks.forked:
             raise ExecutionError(forks.MESSAGE)
+        if self._start:
+            raise OptionError("this profile() runs already: one object is for one block at a time")
+        folder = self._folder
+        if folder is not None:
+            make_folder(folder)
+            if any(folder.rglob("*.xplane.pb")):
+                raise OptionError(f"{folder} has a trace already: give profile() another folder")
         options = jax.profiler.ProfileOptions()
         options.python_tracer_level = 0
-        self._inside = contextlib.ExitStack()
-        where = self._folder or self._inside.enter_context(tempfile.TemporaryDirectory())
-        self._where = pathlib.Path(where)
-        if any(self._where.rglob("*.xplane.pb")):
-            raise OptionError(f"{self._where} has a trace already: give profile() another folder")
-        try:
-            jax.profiler.start_trace(self._where, profiler_options=options)
-        except RuntimeError as error:
-            self._inside.close()
-            raise OptionError(f"a trace runs already: end it before profile() ({error})") from error
-        self._torch = None
-        if not is_profiling():
-            self._torch = torch.profiler.profile(
-                activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True
-            )
-            self._torch.__enter__()
-        self._start = time.time_ns()
+        with contextlib.ExitStack() as inside:
+            where = pathlib.Path(inside.enter_context(tempfile.TemporaryDirectory()))
+            try:
+                start_trace(where, options)
+            except RuntimeError as error:
+                if isinstance(error, StorageError):
+                    raise
+                message = f"a trace runs already: end it before profile() ({error})"
+                raise OptionError(message) from error
+            self._where, self._torch = where, None
+            if not is_profiling():
+                self._torch = torch.profiler.profile(
+                    activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True
+                )
+                try:
+                    self._torch.__enter__()
+                except BaseException:
+                    stop_trace()
+                    raise
+            self._start = time.time_ns()
+            self._inside = inside.pop_all()
         return self
 
     def __exit__(
@@ -107,13 +121,27 @@ class Profile(contextlib.ContextDecorator):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the trace, and read it."""
+        """End the trace, and read it.
+
+        Raises:
+            StorageError: the trace cannot be written.
+            ExecutionError: somebody else has ended it.
+        """
         block = self._start, time.time_ns()
+        self._start = 0
         with self._inside:
             if self._torch is not None:
                 self._torch.__exit__(None, None, None)
-            jax.profiler.stop_trace()
             self._forget()
+            try:
+                stop_trace()
+            except RuntimeError as stopped:
+                if error is not None:
+                    return  # which tells more
+                if isinstance(stopped, StorageError):
+                    raise
+                message = "the trace of this profile() was ended inside its block"
+                raise ExecutionError(message) from stopped
             if error is None:
                 self._read(block)
         self._torch = None
@@ -130,6 +158,11 @@ class Profile(contextlib.ContextDecorator):
             self.modules = module_times(self.operations)
             self._trace = Trace(trace.began, _latest(trace.runs))
         if self._folder is not None:
+            try:
+                shutil.copytree(self._where, self._folder, dirs_exist_ok=True)
+            except OSError as error:
+                message = f"the trace cannot be written into {self._folder}: {error}"
+                raise StorageError(message) from error
             path, most = self._folder / "trace.json.gz", self.peaks or Peaks({"f32": 1.0}, 1.0)
             write_trace(path, self._trace, self._known, most, events or ())
 
@@ -238,6 +271,10 @@ def profile(folder: str | os.PathLike[str] | None = None) -> Profile:
 
     Raises:
         OptionError: where the block begins: another trace of JAX's runs, or the folder has one.
+        StorageError: where the block begins: nothing can be written into the folder; or where it
+            ends: the trace cannot be written.
         ExecutionError: where the block begins: this process is a fork of one that ran programs.
     """
+    if callable(folder):
+        raise TypeError("profile takes a folder or nothing: write @xla_dynamo.profile()")
     return Profile(folder)

@@ -160,7 +160,7 @@ def _operations(line: LineTime) -> str:
     for op in line.operations[:_MOST_OPERATIONS]:
         files = (f"{pathlib.PurePath(p.file).name}:{p.line}" for p in op.places if p.file)
         modules = dict.fromkeys(p.module for p in op.places if p.module)
-        others = ", ".join(dict.fromkeys(files))
+        others = escape(", ".join(dict.fromkeys(files)))
         numbers = (
             seconds_text(op.seconds),
             str(op.runs),
@@ -168,7 +168,11 @@ def _operations(line: LineTime) -> str:
             f"{op.bytes_rate / 1e9:,.1f}",
             f"{100 * op.share:.0f}%",
         )
-        texts = (f"{op.kind}<br><code>{escape(op.name)}</code>", escape(", ".join(modules)), others)
+        texts = (
+            f"{escape(op.kind)}<br><code>{escape(op.name)}</code>",
+            escape(", ".join(modules)),
+            others,
+        )
         cells = "".join(f'<td class="n">{n}</td>' for n in numbers)
         rows.append(f"<tr>{cells}{''.join(f'<td>{t}</td>' for t in texts)}</tr>")
     rest = line.operations[_MOST_OPERATIONS:]

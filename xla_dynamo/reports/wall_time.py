@@ -11,6 +11,7 @@ from xla_dynamo.calls.named_calls import COMPILATION, PREFIX
 from xla_dynamo.reports.trace_events import covered
 
 Span = tuple[float, float]
+_INDUCTORS = "## Call CompiledFxGraph"  # its kernels are no operators
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,7 @@ class WallTime:
         border: in calls of programs, but before or after these ran: inputs are checked and handed
             over, results become tensors.
         compilation: Dynamo traced, graphs were lowered, XLA compiled.
-        torch: torch's operators ran, in this thread, outside of programs.
+        torch: torch's operators, or programs of Inductor, ran in this thread, outside of programs.
         python: the rest: Python, guards of compiled functions, waiting.
         is_whole: whether torch's operators, calls and compilations were watched. They are not where
             a torch profiler of the user's runs; they are in `python` then.
@@ -73,7 +74,7 @@ def wall_time(block: Span, runs: Iterable[Span], events: Sequence["TorchEvent"] 
     layers = [
         of(lambda e: e.name.startswith(PREFIX) and e.name != COMPILATION),
         of(lambda e: e.name == COMPILATION or "(dynamo_timed)" in e.name),
-        of(lambda e: "::" in e.name),
+        of(lambda e: "::" in e.name or e.name.startswith(_INDUCTORS)),
     ]
     for layer in (spans, *layers):
         spans = spans + layer

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import pathlib
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ import torch
 import xla_dynamo
 from xla_dynamo.errors import XlaDynamoError
 from xla_dynamo.lazy.steps import set_tracer_marked_step
+from xla_dynamo.runtime import traces
 from xla_dynamo.torch_private import is_tracing_here
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -92,6 +94,7 @@ def trace(
 
     Raises:
         XlaDynamoError: a server is of another process, and xprof is not installed.
+        StorageError: nothing can be written into the folder.
         RuntimeError: other profiles were made all the time.
     """
     addresses = [a.strip().removeprefix("grpc://") for a in service_addr.split(",")]
@@ -109,17 +112,21 @@ def trace(
     time.sleep(delay_ms / 1000)
     options_here = jax.profiler.ProfileOptions()
     options_here.host_tracer_level = host_tracer_level
+    folder = pathlib.Path(logdir)
+    traces.make_folder(folder)
     end = time.monotonic() + timeout_s
     for left in reversed(range(num_tracing_attempts)):
         try:
-            jax.profiler.start_trace(logdir, profiler_options=options_here)
+            traces.start_trace(folder, options_here)
             break
         except RuntimeError:  # another profile is being made
             if not left or time.monotonic() + interval_s > end:
                 raise
             time.sleep(interval_s)
-    time.sleep(duration_ms / 1000)
-    jax.profiler.stop_trace()
+    try:
+        time.sleep(duration_ms / 1000)
+    finally:
+        traces.stop_trace()
 
 
 def _is_here(address: str) -> bool:
@@ -149,18 +156,20 @@ def start_trace(log_dir: str | os.PathLike[str]) -> None:
     """Begin to record what XLA executes, for XProf or TensorBoard.
 
     Raises:
+        StorageError: nothing can be written into the folder.
         RuntimeError: another profile is being made.
     """
-    jax.profiler.start_trace(log_dir)
+    traces.start_trace(pathlib.Path(log_dir))
 
 
 def stop_trace() -> None:
     """End the recording, and write it.
 
     Raises:
+        StorageError: it cannot be written.
         RuntimeError: nothing is recorded.
     """
-    jax.profiler.stop_trace()
+    traces.stop_trace()
 
 
 class Trace(contextlib.ContextDecorator):
