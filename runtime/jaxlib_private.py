@@ -40,6 +40,9 @@ dlpack_from_buffer: Callable[[Buffer, Any], Any] = _jax.buffer_to_dlpack_managed
 
 LoadedExecutable: TypeAlias = _jax.LoadedExecutable
 
+# Lets JAX's profiler take its trace for ended, where writing it has failed.
+forget_trace: Callable[[], None] = jax._src.profiler._profile_state.reset
+
 
 def stream_of_imports(device: jax.Device) -> int:
     """The handle of a stream that PJRT made for whoever fills the memory of imported buffers.
@@ -55,8 +58,7 @@ def platform_of(device: Any) -> str:
 
     The device itself says "gpu" for CUDA, and so may its client's `platform`.
     """
-    client = device.client
-    return getattr(client, "_raw_platform", client.platform)
+    return getattr(device.client, "_raw_platform", device.client.platform)
 
 
 # PJRT would end a process where another has not been heard of for so many seconds: for ever. Who is
@@ -175,8 +177,7 @@ def compile_and_load(
     module: ir.Module, devices: Sequence[jax.Device], options: _jax.CompileOptions
 ) -> LoadedExecutable:
     """Compile a StableHLO module for these devices."""
-    client = devices[0].client
-    return client.compile_and_load(module, _jax.DeviceList(tuple(devices)), options)
+    return devices[0].client.compile_and_load(module, _jax.DeviceList(tuple(devices)), options)
 
 
 def serialize_executable(loaded: LoadedExecutable, devices: Sequence[jax.Device]) -> bytes:
@@ -191,8 +192,7 @@ def load_executable(
     data: bytes, devices: Sequence[jax.Device], options: _jax.CompileOptions
 ) -> LoadedExecutable:
     """The executable in these bytes, for these devices. It is machine code: PJRT trusts it."""
-    client = devices[0].client
-    return client.deserialize_executable(data, _jax.DeviceList(tuple(devices)), options)
+    return devices[0].client.deserialize_executable(data, _jax.DeviceList(tuple(devices)), options)
 
 
 def executor(
@@ -380,9 +380,8 @@ def result_type(
 
 def hlo_computation(module: bytes, returns_tuple: bool) -> Any:
     """A module of StableHLO, as text or bytecode, as XLA's computation."""
-    return _jax.mlir.mlir_module_to_xla_computation(
-        module, use_tuple_args=False, return_tuple=returns_tuple
-    )
+    convert = _jax.mlir.mlir_module_to_xla_computation
+    return convert(module, use_tuple_args=False, return_tuple=returns_tuple)
 
 
 def stablehlo_of_hlo(proto: bytes) -> bytes:
@@ -399,9 +398,3 @@ def interpret_pallas_on_cpu() -> None:
         return own._pallas_call_lowering(ctx, *operands, interpret=interpret or True, **others)
 
     jax.interpreters.mlir.register_lowering(own.pallas_call_p, interpreted, platform="cpu")
-
-
-def forget_trace() -> None:
-    """Let JAX's profiler take its trace for ended, where writing it has failed."""
-    with jax._src.profiler._profile_state.lock:
-        jax._src.profiler._profile_state.reset()

@@ -123,12 +123,11 @@ def test_folders_that_cannot_be_written_are_told_of_at_once(tmp_path):
     for folder in (tmp_path / "file", tmp_path / "file" / "inside"):
         with pytest.raises(StorageError, match="no trace can be written into"):
             xla_dynamo.profile(folder).__enter__()
-    with (
-        pytest.raises(StorageError, match="cannot be written into"),
-        xla_dynamo.profile(tmp_path / "gone"),
-    ):
-        (tmp_path / "gone").rmdir()
-        (tmp_path / "gone").touch()
+    late = xla_dynamo.profile(tmp_path / "late").__enter__()
+    (tmp_path / "late").rmdir()
+    (tmp_path / "late").touch()
+    with pytest.raises(StorageError, match="cannot be written into"):
+        late.__exit__(None, None, None)
     with xla_dynamo.profile(tmp_path / "ünï ☃ <b>"):  # and no trace has been left running
         pass
     assert (tmp_path / "ünï ☃ <b>" / "trace.json.gz").exists()
@@ -256,6 +255,35 @@ def test_operations_in_the_trace_of_torch(tmp_path):
         )
     assert any(f"{HERE}:{line_of('# the products')}" in e["args"]["line"] for e in operations)
     assert not p.times.is_whole
+
+
+def test_a_profiler_of_torch_inside():
+    fast = torch.compile(model, backend="openxla")
+    x, w = torch.randn(64, 64), torch.randn(64, 64)
+    fast(x, w)
+    with xla_dynamo.profile() as p:
+        with torch.profiler.profile() as inner:
+            fast(x, w)
+        fast(x, w)
+    assert p.programs == 2
+    assert not p.times.is_whole
+    assert any(e.name == "xla_dynamo: inference of model" for e in inner.events())
+
+
+def test_a_page_escapes_what_it_shows(tmp_path):
+    file = tmp_path / "mödel & <x>.py"
+    file.write_text('def double(x):\n    return x * 2  # <i>&"\n')
+    code = {}
+    exec(compile(file.read_text(), str(file), "exec"), code)
+    fast = torch.compile(code["double"], backend="openxla")
+    fast(torch.ones(99))
+    with xla_dynamo.profile() as p:
+        fast(torch.ones(99))
+    assert [line.where for line in p.lines] == [f"{file}:2"]
+    p.save(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "mödel &amp; &lt;x&gt;.py:2" in text
+    assert not re.search(r"<x>|<i>&", text)
 
 
 def test_the_page_has_all_and_loads_nothing(tmp_path):

@@ -44,5 +44,5 @@ def run(arguments: argparse.Namespace) -> int:
                 report = explained(*args, **kwargs)
     print(report)
     if arguments.html:
-        arguments.html.write_text(report.html())
+        arguments.html.write_text(report.html(), encoding="utf-8")
     return 0

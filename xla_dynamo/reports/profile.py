@@ -130,6 +130,8 @@ class Profile(contextlib.ContextDecorator):
         block = self._start, time.time_ns()
         self._start = 0
         with self._inside:
+            if not is_profiling():  # one of the user's began inside, and has ended ours with itself
+                self._torch = None
             if self._torch is not None:
                 self._torch.__exit__(None, None, None)
             self._forget()
@@ -238,7 +240,7 @@ class Profile(contextlib.ContextDecorator):
             self.peaks,
             list(latest.values()),
         )
-        pathlib.Path(path).write_text(text)
+        pathlib.Path(path).write_text(text, encoding="utf-8")
 
 
 def _latest(runs: Sequence[list[Operation]]) -> list[list[Operation]]:
