@@ -54,6 +54,18 @@ def run(code: str, *, seconds: float = 300, **environment: str) -> Finished:
         return Finished(process.exitcode, *written)
 
 
+def run_module(name: str, *arguments: str, **environment: str) -> Finished:
+    """Run a module as `python -m` would, with these arguments; see `run`."""
+    code = f"""
+        import runpy
+        import sys
+
+        sys.argv = ["-m", *{arguments!r}]
+        runpy.run_module({name!r}, run_name="__main__", alter_sys=True)
+    """
+    return run(code, **environment)
+
+
 def python(code: str, **environment: str) -> str:
     """Run code that must succeed, and return what it prints."""
     done = run(code, **environment)

@@ -14,8 +14,10 @@ import sys
 import tempfile
 import time
 
+from tests import fresh_process
+
 ROOT = pathlib.Path(__file__).parent.parent.parent
-SECONDS = 240
+SECONDS = 480
 
 
 @dataclasses.dataclass
@@ -56,11 +58,31 @@ def run_job(function, processes, devices=1, launcher=(), **environment):
     return Ended(results, ended.returncode, ended.stdout + ended.stderr)
 
 
-def results_of(function, processes, devices=1, **options):
-    """What a function returned in each of so many processes, all of which must end well."""
-    ended = run_job(function, processes, devices, **options)
-    assert ended.status == 0, ended.output[-6000:]
-    return ended.results
+def results_of(function, processes, devices=1, **environment):
+    """What a function returned in each of so many processes, all of which must end well.
+
+    They are forks of one that has imported everything, so they cost little more than what they do.
+    Nor does LLVM optimize what they compile: it would take longer than that runs.
+    """
+    module, name = function.__module__, function.__name__
+    with tempfile.TemporaryDirectory() as folder:
+        code = f"""
+            import {module}
+            import xla_dynamo
+            from tests.processes.jobs import _run
+
+            given = {folder!r}, {module!r}, {name!r}
+            xla_dynamo.launch(_run, given, {processes}, start_method="fork")
+        """
+        settings = {
+            "CPU_NUM_DEVICES": str(devices),
+            "XLA_DYNAMO_CACHE_DIR": folder,
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",
+            **environment,
+        }
+        ended = fresh_process.run(code, seconds=SECONDS, **settings)
+        assert ended.returncode == 0, (ended.stdout + ended.stderr)[-6000:]
+        return _results(folder, processes)
 
 
 def run_apart(function, processes, **environment):

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests import fresh_process
+
 SCRIPTS = pathlib.Path(__file__).parent / "scripts"
 TOLD = {
     "accelerated": "ended",
@@ -32,6 +34,8 @@ LONG = {
     "scans": "ended",
 }
 ARGUMENTS = {"exported": ["--flag"], "fake_mnist": ["--steps", "6"]}
+# Those that start processes of their own, for which an interpreter reads the script again.
+WITH_PROCESSES = {"launched", "two_processes"}
 DEVICES = {"checkpoints": "8", "fully_sharded_decoder": "8", "launched": "2", "sharded": "8"}
 
 
@@ -43,8 +47,12 @@ def run(*arguments, **environment):
 
 
 def check(name, wanted):
-    path = SCRIPTS / f"{name}.py"
-    told = run(path, *ARGUMENTS.get(name, []), CPU_NUM_DEVICES=DEVICES.get(name, "1"))
+    arguments = (str(SCRIPTS / f"{name}.py"), *ARGUMENTS.get(name, []))
+    environment = {"CPU_NUM_DEVICES": DEVICES.get(name, "1")}
+    if name in WITH_PROCESSES:
+        told = run(*arguments, **environment)
+    else:  # a fork, which need not import everything anew
+        told = fresh_process.run_module("xla_dynamo.torch_xla", *arguments, **environment)
     assert told.returncode == 0, told.stderr
     assert wanted in told.stdout
 
