@@ -7,6 +7,7 @@ import re
 
 from xla_dynamo.options import MODES, Options, kind_of
 from xla_dynamo.switches import TABLE, Switch
+from xla_dynamo.switches.pytorch_xla import IGNORED
 from xla_dynamo.switches.switch import FLAG, LAUNCHERS, LIBRARIES, OURS, PYTORCH_XLA, SYSTEM
 
 PAGE = pathlib.Path(__file__).parent / "switches.md"
@@ -44,6 +45,9 @@ _HEADINGS = {
     "before the colon, and some by this package, too.\n",
     SYSTEM: "### Of the system\n",
 }
+_IGNORED = (
+    "### Of PyTorch/XLA, without effect here\n\n`xla-dynamo doctor` tells of those that are set.\n"
+)
 _CALLS = (
     "## Commands and calls\n\n"
     "`xla-dynamo serve` has options of its own ([serving.md](serving.md)), and so has each "
@@ -62,7 +66,7 @@ def page() -> str:
         for owner, heading in _HEADINGS.items()
     }
     parts = [_TITLE, _WRITTEN, _OPTIONS + "\n" + _options(), _MODES + "\n" + _modes(), _VARIABLES]
-    return "\n".join([*parts, *(f"{part}\n" for part in by_owner.values()), _CALLS])
+    return "\n".join([*parts, *(f"{part}\n" for part in by_owner.values()), _ignored(), _CALLS])
 
 
 def descriptions() -> dict[str, str]:
@@ -107,6 +111,15 @@ def _rows_of(switches: list[Switch[object]]) -> list[str]:
         kind = "a flag" if s.kind == FLAG else s.kind
         rows.append(_row(f"`{s.name}`", kind, _default(s), s.when, s.meaning))
     return rows
+
+
+def _ignored() -> str:
+    """The variables of PyTorch/XLA that have no effect; those of one reason share a row."""
+    by_reason: dict[str, list[str]] = {}
+    for name, instead in IGNORED.items():
+        by_reason.setdefault(instead, []).append(f"`{name}`")
+    rows = [_row(", ".join(names), instead) for instead, names in by_reason.items()]
+    return "\n".join([_IGNORED, "| variable | here |", "|---|---|", *rows]) + "\n"
 
 
 def _default(switch: Switch[object]) -> str:

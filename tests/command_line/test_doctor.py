@@ -147,6 +147,7 @@ def test_variables_and_their_values(monkeypatch):
         "XLA_DYNAMO_DUMP": "/a\n\udcff",
         "TORCHDYNAMO_VERBOSE": "1",
         "TERM": "xterm",
+        "XLA_USE_BF16": "1",
         "DEBUG": "*",
     }.items():
         monkeypatch.setenv(name, text)
@@ -160,6 +161,10 @@ def test_variables_and_their_values(monkeypatch):
     assert shown["XLA_DYNAMO_DUMP"] == (r"'/a\n\udcff'", "")
     assert shown["TORCHDYNAMO_VERBOSE"] == ("1", "")
     assert shown["CPU_NUM_DEVICES"] == ("8", "")
+    value, advice = shown["XLA_USE_BF16"]
+    assert "does nothing here" in value
+    assert "autocast" in value
+    assert not advice
     assert not {"TERM", "DEBUG"} & set(shown)  # of other programs, too
 
 

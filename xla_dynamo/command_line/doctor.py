@@ -21,6 +21,7 @@ from xla_dynamo.switches.ours import CACHE_DIR
 
 SUMMARY = "versions, devices, disk cache, a self-test; exits with 1 where something is wrong"
 _TOLERANCE = 1e-4
+_HINT = "Set TORCHDYNAMO_VERBOSE"  # Dynamo's, below each error
 _SELF_TEST = [sys.executable, "-m", "xla_dynamo.command_line.self_test"]
 
 
@@ -97,7 +98,7 @@ def _findings(found: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    lines = [line for line in done.stderr.splitlines() if line.strip() and _HINT not in line]
     ended = f"ended by signal {-done.returncode}" if done.returncode < 0 else "failed"
     return f"{ended}: {lines[-1].strip()}" if lines else ended
 

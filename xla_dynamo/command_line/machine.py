@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from xla_dynamo.command_line.findings import Finding
 from xla_dynamo.errors import OptionError
-from xla_dynamo.switches import TABLE, those_with_prefix, unknown
+from xla_dynamo.switches import TABLE, ignored, those_with_prefix, unknown
 from xla_dynamo.switches.others import LOCALAPPDATA, PYTHONPATH, TERM, UNWATCHED, XDG_CACHE_HOME
 from xla_dynamo.switches.ours import DISABLE
 from xla_dynamo.switches.pytorch_xla import DEBUG
@@ -60,6 +60,8 @@ def check_environment() -> Iterator[Finding]:
         yield Finding(switch.name, shown, advice)
     for name, text in those_with_prefix(_OF_DYNAMO).items():
         yield Finding(name, _shown(text, text))
+    for name, instead in ignored().items():
+        yield Finding(name, f"PyTorch/XLA's, and does nothing here: {instead}")
     for name, near in unknown().items():
         advice = "it does nothing: " + (f"did you mean {near}?" if near else "unset it")
         yield Finding(_shown(name, name), "unknown", advice)

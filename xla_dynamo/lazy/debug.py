@@ -16,16 +16,19 @@ from xla_dynamo.errors import OptionError
 from xla_dynamo.lazy.slices import Slice
 from xla_dynamo.lazy.user_lines import is_users
 from xla_dynamo.runtime import metrics
-from xla_dynamo.switches.pytorch_xla import DEBUG_FILE, DEBUG_LEVEL
+from xla_dynamo.switches.pytorch_xla import DEBUG_ALL, DEBUG_FILE, DEBUG_LEVEL
 
 _LINE, _RULE = "=" * 80, "-" * 80
 # More often than this a step, and after so many steps, a metric is worth a line.
 _OFTEN, _FEWEST_STEPS = 0.5, 10
 _FRAMES = 8
+_ALL = 2  # what PT_XLA_DEBUG asks for
 
 
 def level() -> int:
     """How much is told."""
+    if DEBUG_LEVEL.text() is None and DEBUG_ALL.get():
+        return _ALL
     return DEBUG_LEVEL.get()
 
 

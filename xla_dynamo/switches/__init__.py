@@ -12,7 +12,7 @@ from xla_dynamo.switches.switch import (
     given,
     those_with_prefix,
 )
-from xla_dynamo.switches.unknown import unknown, warn_of_unknown
+from xla_dynamo.switches.unknown import ignored, unknown, warn_of_unknown
 
 __all__ = [
     "OWNERS",
@@ -20,6 +20,7 @@ __all__ = [
     "Switch",
     "child_environment",
     "given",
+    "ignored",
     "others",
     "ours",
     "pytorch_xla",

@@ -11,6 +11,27 @@ from xla_dynamo.switches.switch import (
 )
 
 MOST_CPU_DEVICES = 1024
+# Variables of PyTorch/XLA that nothing reads here, and what to do instead.
+_AS_DUMP = "XLA_DYNAMO_DUMP writes each program, and an error names its operator and line"
+_AS_DTYPES = 'dtypes are as the program says: take `torch.autocast("xla")` or `model.bfloat16()`'
+IGNORED = {
+    "XLA_USE_BF16": _AS_DTYPES,
+    "XLA_DOWNCAST_BF16": _AS_DTYPES,
+    "XLA_USE_F16": _AS_DTYPES,
+    "XLA_USE_32BIT_LONG": "int64 stays int64: take int32 where that is enough",
+    "XLA_PERSISTENT_CACHE_PATH": "the disk cache is on, and XLA_DYNAMO_CACHE_DIR is its folder",
+    "XLA_USE_SPMD": "marks alone partition programs (docs/sharding.md)",
+    "TPU_NUM_DEVICES": "all devices that PJRT finds are used",
+    "GPU_NUM_DEVICES": "all devices that PJRT finds are used",
+    "XLA_IR_DEBUG": "operations have the user's lines in any case",
+    "XLA_SAVE_TENSORS_FILE": _AS_DUMP,
+    "XLA_SAVE_TENSORS_FMT": _AS_DUMP,
+    "XLA_SAVE_HLO_FILE": _AS_DUMP,
+    "XLA_DUMP_HLO_GRAPH": _AS_DUMP,
+    "XLA_SYNC_WAIT": "`sync()` waits for the results, `sync(wait=False)` does not",
+    "XLA_METRICS_PERCENTILES": "the report has PyTorch/XLA's usual percentiles",
+    "XLA_STABLEHLO_COMPILE": "programs are StableHLO in any case",
+}
 GRAPH_FORMATS = ("text", "dot", "hlo", "stablehlo")
 
 
@@ -100,6 +121,17 @@ DEBUG_LEVEL = declare(
         "often; 2 tells each execution, too",
         "at each program",
         count,
+        PYTORCH_XLA,
+    )
+)
+DEBUG_ALL = declare(
+    Switch(
+        "PT_XLA_DEBUG",
+        FLAG,
+        False,
+        "all that PT_XLA_DEBUG_LEVEL may tell, where that is not set",
+        "at each program",
+        flag,
         PYTORCH_XLA,
     )
 )

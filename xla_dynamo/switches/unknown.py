@@ -1,4 +1,4 @@
-"""Find variables XLA_DYNAMO_* that nobody reads, since they are misspelt, and warn of them once."""
+"""Find variables that nobody reads: misspelt ones, of which a warning tells, and PyTorch/XLA's."""
 
 import difflib
 import os
@@ -7,6 +7,7 @@ import warnings
 
 from xla_dynamo.process_state import kept
 from xla_dynamo.switches.others import RANK, SLURM_PROCID
+from xla_dynamo.switches.pytorch_xla import IGNORED
 from xla_dynamo.switches.switch import TABLE
 
 # The variables of the package's own tests, which its processes inherit.
@@ -37,6 +38,11 @@ def unknown() -> dict[str, str]:
             close = difflib.get_close_matches(name.upper(), mine, n=1)
             found[name] = close[0] if close else ""
     return found
+
+
+def ignored() -> dict[str, str]:
+    """Variables of PyTorch/XLA that are set and that nothing reads here, and what to do instead."""
+    return {name: instead for name, instead in IGNORED.items() if name in os.environ}
 
 
 def warn_of_unknown() -> None:
