@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import re
 import threading
 import time
@@ -42,7 +43,8 @@ def _compile(
             return loaded, True
         options = compile_options(debug_options, devices, placement.replicas)
         try:
-            loaded = compile_and_load(module, everywhere, options)
+            with _named(module, saved.key[:16] if saved is not None else f"n{next(_numbers)}"):
+                loaded = compile_and_load(module, everywhere, options)
         except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
             if not refused(platform, given, error, len(everywhere)):
                 raise CompileError(
@@ -52,6 +54,30 @@ def _compile(
             if saved is not None:
                 saved.save(loaded)
             return loaded, False
+
+
+_numbers = itertools.count(1)
+
+
+@contextlib.contextmanager
+def _named(module: ir.Module, name: str) -> Iterator[None]:
+    """Give a module a name in this block, by which traces tell the runs of its executable.
+
+    Programs of one structure have the same names of instructions. An executable in the disk cache
+    keeps its name, so it is made of the key there.
+    """
+    attributes, given = module.operation.attributes, None
+    if "sym_name" in attributes:
+        given = attributes["sym_name"]
+    with module.context:
+        attributes["sym_name"] = ir.StringAttr.get(f"main.{name}")
+    try:
+        yield
+    finally:
+        if given is None:
+            del attributes["sym_name"]
+        else:
+            attributes["sym_name"] = given
 
 
 _USERS_LINE = re.compile(r'"([^"]+\.py)":(\d+)')

@@ -48,16 +48,20 @@ _DUMPS = "xla_dump"
 
 
 class SavedExecutable:
-    """The place of an executable in the disk cache."""
+    """The place of an executable in the disk cache.
+
+    Attributes:
+        key: the name of its entry.
+    """
 
     def __init__(self, folder: CacheFolder, key: str, options: Any, placement: Placement) -> None:
         """Take the key, and the options that the executable is compiled with."""
-        self._folder, self._key = folder, key
+        self.key, self._folder = key, folder
         self._options, self._devices = options, placement.replicas or placement.devices
 
     def load(self) -> LoadedExecutable | None:
         """The executable, ready to run; None if it is not there."""
-        payload = self._folder.read(KIND, self._key)
+        payload = self._folder.read(KIND, self.key)
         if payload is None:
             metrics.increment("PersistentCacheMiss")
             return None
@@ -80,7 +84,7 @@ class SavedExecutable:
         except (jax.errors.JaxRuntimeError, ValueError, MemoryError) as error:
             log.info("disk cache: PJRT cannot save an executable: %s", error)
             return
-        self._folder.write(KIND, self._key, payload)
+        self._folder.write(KIND, self.key, payload)
 
 
 def digest_of_module(module: ir.Module) -> str:

@@ -257,6 +257,33 @@ def test_operations_in_the_trace_of_torch(tmp_path):
     assert not p.times.is_whole
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_programs_of_one_structure_are_told_apart(cached, tmp_path):
+    if cached:
+        xla_dynamo.runtime.initialize_cache(tmp_path)
+
+    def sine(x):
+        return (x @ x).sin().sum()  # the sine
+
+    def plus(x):
+        return (x @ x + 1).sum()  # the addition
+
+    x = torch.randn(200, 200)
+    for _ in range(1 + cached):  # the second time from the disk cache
+        torch._dynamo.reset()
+        fast = [torch.compile(fn, backend="openxla", dynamic=False) for fn in (sine, plus)]
+        fast[0](x), fast[1](x)
+    small = x[:150, :150].contiguous()
+    fast[0](small)
+    with xla_dynamo.profile() as p:
+        fast[0](x), fast[0](x), fast[1](x), fast[0](small)
+    found = {line.line: line for line in p.lines}
+    product = 2 * 200**3
+    assert found[line_of("# the addition")].flops == pytest.approx(product, rel=0.02)
+    twice = 2 * product + 2 * 150**3
+    assert found[line_of("# the sine")].flops == pytest.approx(twice, rel=0.02)
+
+
 def test_a_profiler_of_torch_inside():
     fast = torch.compile(model, backend="openxla")
     x, w = torch.randn(64, 64), torch.randn(64, 64)

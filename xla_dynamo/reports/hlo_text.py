@@ -117,6 +117,7 @@ class Module:
     """A module.
 
     Attributes:
+        name: its own.
         entry: the name of the computation that a call runs.
         computations: the instructions of each computation, by name.
         frames: by the number of a stack frame, the file, line and function that it is in.
@@ -124,6 +125,7 @@ class Module:
         aliases: for results, by number, the argument whose memory they are written into.
     """
 
+    name: str
     entry: str
     computations: dict[str, list[Instruction]]
     frames: dict[str, tuple[str, int, str]]
@@ -173,7 +175,15 @@ def parse(hlo: str) -> Module:
     count = re.search(r"num_partitions=(\d+)", head)
     written = head.partition("input_output_alias=")[2].partition("entry_computation")[0]
     aliases = {int(r or 0): int(a) for r, a in _ALIASES.findall(written)}
-    return Module(entry, computations, _frames(hlo), int(count[1]) if count else 1, aliases)
+    name = re.match(r"HloModule ([^\s,]+)", head)
+    return Module(
+        name[1] if name else "",
+        entry,
+        computations,
+        _frames(hlo),
+        int(count[1]) if count else 1,
+        aliases,
+    )
 
 
 def bits_of(dtype: str) -> int:

@@ -131,13 +131,14 @@ class ProgramText:
 
     Attributes:
         name: the program's.
+        module: that of its HLO module.
         places, costs, kinds: of each instruction, by name.
     """
 
     def __init__(self, hlo: str, name: str, notes: Mapping[str, Any]) -> None:
         """Read the optimized HLO."""
         module = parse(hlo)
-        self.name = name or "program"
+        self.module, self.name = module.name, name or "program"
         self.names = module.instructions.keys()
         self.places = places_of(module, notes)
         self.costs = costs_of(module, notes)
@@ -156,20 +157,23 @@ class Programs:
         """Read the programs that are there now, or those of some executables of PJRT."""
         given = live_executables() if executables is None else executables
         self._known = [ProgramText(*text_and_notes(loaded)) for loaded in given]
-        self._chosen: dict[frozenset[str], ProgramText] = {}
+        self._chosen: dict[tuple[str, frozenset[str]], ProgramText] = {}
         self._none = ProgramText("", "a program that is gone", {})
 
     def of(self, run: Sequence[Operation]) -> ProgramText:
-        """The program that has most of a run's instructions, and few others."""
-        names = frozenset(op.name for op in run)
-        if names not in self._chosen:
+        """The program of a run: of those with its name that which has most of its instructions.
+
+        Programs that are equal in all but the user's lines may have one name.
+        """
+        module, names = run[0].program, frozenset(op.name for op in run)
+        if (module, names) not in self._chosen:
             best = max(
-                self._known,
+                (one for one in self._known if one.module == module),
                 key=lambda one: (len(names & one.names), -len(one.names)),
                 default=self._none,
             )
-            self._chosen[names] = best if names & best.names else self._none
-        return self._chosen[names]
+            self._chosen[module, names] = best if names & best.names else self._none
+        return self._chosen[module, names]
 
 
 def operation_times(

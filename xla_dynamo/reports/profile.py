@@ -230,7 +230,7 @@ class Profile(contextlib.ContextDecorator):
         latest = {}
         for run in self._trace.runs:
             program = self._known.of(run)
-            latest[program.name] = (program, run)
+            latest[id(program)] = (program, run)
         text = profile_page(
             self.times,
             self.programs,

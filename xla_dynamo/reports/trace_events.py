@@ -18,6 +18,7 @@ class Operation:
         start, end: nanoseconds since the trace began.
         alone: nanoseconds of it in which no instruction inside it ran.
         thread: the name of the thread or stream that it ran in.
+        program: the name of the HLO module that it is in.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Operation:
     end: float
     alone: float
     thread: str = ""
+    program: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +68,8 @@ def _on_thread(events: Iterable[Any], thread: str) -> list[tuple[Any, Operation]
         if "hlo_op" in stats:
             start = event.start_ns
             run = stats.get("run_id"), stats.get("program_id"), stats.get("device_ordinal")
-            given.append((start, start + event.duration_ns, str(stats["hlo_op"]), run))
+            what = str(stats["hlo_op"]), str(stats.get("hlo_module", ""))
+            given.append((start, start + event.duration_ns, what, run))
     given.sort(key=lambda e: (e[0], -e[1]))
     inside = [0.0] * len(given)
     around: list[int] = []
@@ -77,8 +80,8 @@ def _on_thread(events: Iterable[Any], thread: str) -> list[tuple[Any, Operation]
             inside[around[-1]] += end - start
         around.append(number)
     return [
-        (run, Operation(name, start, end, max(end - start - within, 0.0), thread))
-        for (start, end, name, run), within in zip(given, inside, strict=True)
+        (run, Operation(name, start, end, max(end - start - within, 0.0), thread, program))
+        for (start, end, (name, program), run), within in zip(given, inside, strict=True)
     ]
 
 
