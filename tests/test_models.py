@@ -24,7 +24,7 @@ from xla_dynamo.runtime import metrics
 # transformers and torch.jit grumble about themselves while they are imported.
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 
-# What every run of the tests compiles: a model of each family. Of the others, every tenth.
+# A model of each family; of the others, a run has every tenth (and of all of them the half).
 ALWAYS = {
     "bert", "convnext", "diffusion_unet", "dlrm", "gcn", "gpt2", "lstm_language_model", "mixtral",
     "mobilenet_v3", "resnet50", "t5", "whisper",

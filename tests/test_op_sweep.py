@@ -25,12 +25,12 @@ from tests.op_sweep import check
 # In `make test`: of which forms and dtypes one of n operators is run, and how many samples.
 QUICK = {
     ("values", torch.float32): (1, 1),
-    ("values", torch.int64): (4, 1),
-    ("gradients", torch.float32): (3, 1),
-    ("in-place", torch.float32): (8, 1),
-    ("out", torch.float32): (8, 1),
-    ("special", torch.float32): (4, 1),
-    ("literals", torch.bool): (8, 1),
+    ("values", torch.int64): (8, 1),
+    ("gradients", torch.float32): (6, 1),
+    ("in-place", torch.float32): (16, 1),
+    ("out", torch.float32): (16, 1),
+    ("special", torch.float32): (8, 1),
+    ("literals", torch.bool): (16, 1),
 }
 PAIRS = [
     (form, op, dtype) for form in FORMS for dtype in DTYPES[form] for op in operators(dtype, form)

@@ -2,6 +2,8 @@
 
 import collections
 import fnmatch
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -59,6 +61,22 @@ def test_cases_that_found_a_fault_exist(request):
     for pattern in drawing.FOUND:
         if pattern.partition("::")[0] in collected:
             assert any(fnmatch.fnmatchcase(name, pattern) for name in names), pattern
+
+
+@pytest.mark.parametrize("pattern", drawing.DRAWN)
+def test_what_is_drawn_exists_and_has_the_chance_that_is_told(pattern):
+    """A pattern that names nothing draws nothing; and no test is left out at all commits."""
+    files, _, tests = pattern.partition("::")
+    paths = list(pathlib.Path(drawing.__file__).parent.glob(files))
+    text = "".join(path.read_text() for path in paths)
+    names = fnmatch.filter(re.findall(r"^def (test_\w+)", text, re.M), tests.removesuffix("[[]*"))
+    assert names
+    n = drawing.DRAWN[pattern]
+    for name in names:
+        runs = sum(
+            drawing.number(str(seed), f"{paths[0].name}::{name}") % n == 0 for seed in range(300)
+        )
+        assert 0.7 / n < runs / 300 < 1.3 / n
 
 
 @pytest.mark.parametrize(
