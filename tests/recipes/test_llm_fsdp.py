@@ -68,7 +68,14 @@ def test_llm_fsdp(tmp_path, processes):
     assert (tmp_path / "loss.png").stat().st_size > 5_000
 
 
-def test_wrong_numbers(capsys):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--devices", "0"], "argument --devices"),
+        (["--devices", "3", "--processes", "2"], "--batch 16 cannot be shared by 6 devices"),
+    ],
+)
+def test_wrong_numbers(wrong, message, capsys):
     with pytest.raises(SystemExit):
-        llm_fsdp.main(["--devices", "0"])
-    assert "argument --devices" in capsys.readouterr().err
+        llm_fsdp.main(wrong)
+    assert message in capsys.readouterr().err

@@ -46,8 +46,6 @@ def train(_: int, options: argparse.Namespace) -> None:
     """Train in this process, alone or with others of a job."""
     device = xla_dynamo.device()
     mesh = spmd.get_1d_mesh("fsdp")
-    if options.batch % mesh.size():
-        raise SystemExit(f"--batch {options.batch} cannot be shared by {mesh.size()} devices")
     text, whole = gpt.corpus(), new_model(options, device)
 
     # Marks on the parameters: each device keeps a part of each, and gathers a block's where the
@@ -68,7 +66,8 @@ def train(_: int, options: argparse.Namespace) -> None:
         xla_dynamo.master_print(f"goes on behind step {max(saved)}")
     losses = state["losses"]
     if len(losses) >= options.steps:
-        raise SystemExit(f"{options.out} has {len(losses)} steps already: ask for more by --steps")
+        xla_dynamo.master_print(f"{options.out} has so many already: ask for more by --steps")
+        return
 
     step = xla_dynamo.train_step(model, gpt.loss_fn, optimizer)
     first = xla_dynamo.explain(step)
@@ -127,6 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=multiple_of(1), default=default, help=page)
     parser.add_argument("--width", type=multiple_of(4), default=128)  # there are four heads
     options = parser.parse_args(arguments)
+    count = options.devices * int(os.environ.get("WORLD_SIZE", options.processes))
+    if options.batch % count:
+        parser.error(f"--batch {options.batch} cannot be shared by {count} devices")
     os.environ["CPU_NUM_DEVICES"] = str(options.devices)  # the processes that start have it, too
     xla_dynamo.launch(train, (options,), nprocs=options.processes)
 
