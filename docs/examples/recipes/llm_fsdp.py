@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = options_of(__doc__, "llm_fsdp", steps=300)
     for name, default, page in (
         ("devices", 8, "of each process"),
-        ("processes", 1, "that are started; torchrun has its own number"),
+        ("processes", None, "that are started here; torchrun starts its own"),
         ("batch", 16, "rows of all devices together"),
         ("layers", 4, None),
         ("save-every", 100, "steps"),
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.add_argument(f"--{name}", type=multiple_of(1), default=default, help=page)
     parser.add_argument("--width", type=multiple_of(4), default=128)  # there are four heads
     options = parser.parse_args(arguments)
-    count = options.devices * int(os.environ.get("WORLD_SIZE", options.processes))
+    count = options.devices * int(os.environ.get("WORLD_SIZE", options.processes or 1))
     if options.batch % count:
         parser.error(f"--batch {options.batch} cannot be shared by {count} devices")
     os.environ["CPU_NUM_DEVICES"] = str(options.devices)  # the processes that start have it, too
