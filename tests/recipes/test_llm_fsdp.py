@@ -19,12 +19,12 @@ from docs.examples.recipes import llm_fsdp
 from docs.examples.recipes.common import eager_step
 from tests.processes.jobs import ROOT
 
-SMALL = ["--width", "32", "--layers", "1", "--batch", "4", "--save-every", "4"]
+SMALL = ["--width", "32", "--layers", "1", "--batch", "4"]
 
 
-def run(folder, *arguments):
+def run(folder, *arguments, recipe="llm_fsdp"):
     """The job's output, which has to end well, and the figures that it wrote."""
-    command = [sys.executable, "-m", "docs.examples.recipes.llm_fsdp", *SMALL, *arguments]
+    command = [sys.executable, "-m", f"docs.examples.recipes.{recipe}", *SMALL, *arguments]
     ended = subprocess.run(
         [*command, "--out", str(folder)],
         cwd=ROOT,
@@ -49,10 +49,9 @@ def eager_losses(steps):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_llm_fsdp(tmp_path, processes):
     """Losses are eager's, also behind a checkpoint that another number of devices loads."""
+    own = "--devices", str(2 // processes), "--processes", str(processes), "--save-every", "4"
     _, first = run(tmp_path, "--devices", "4", "--steps", "3")
-    told, second = run(
-        tmp_path, "--devices", str(2 // processes), "--processes", str(processes), "--steps", "8"
-    )
+    told, second = run(tmp_path, *own, "--steps", "8")
     assert "goes on behind step 3" in told
     assert first["losses"] == second["losses"][:3]
     np.testing.assert_allclose(second["losses"], eager_losses(8), rtol=1e-4)
@@ -66,6 +65,17 @@ def test_llm_fsdp(tmp_path, processes):
     weights = torch.load(tmp_path / "model.pt")
     assert weights["tokens.weight"].shape == (256, 32)
     assert (tmp_path / "loss.png").stat().st_size > 5_000
+
+
+@pytest.mark.every(6)
+def test_llm_fsdp2(tmp_path):
+    """Two processes have eager's losses, and half of everything each."""
+    _, figures = run(tmp_path, "--processes", "2", "--steps", "4", recipe="llm_fsdp2")
+    np.testing.assert_allclose(figures["losses"], eager_losses(4), rtol=1e-4)
+    assert figures["devices"] == 2
+    assert figures["held"] == figures["everything"] / 2
+    weights = torch.load(tmp_path / "model.pt")
+    assert weights["head.weight"].shape == (256, 32)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def train(_: int, options: argparse.Namespace) -> None:
 
     weights = {name: tensor.cpu() for name, tensor in whole.state_dict().items()}  # gathers them
     if xla_dynamo.is_master_ordinal():
-        report(options, weights, losses, told.memory[0].argument_bytes, mesh)
+        report(options, weights, losses, told.memory[0].argument_bytes, mesh.size())
 
 
 def report(
@@ -95,20 +95,20 @@ def report(
     weights: dict[str, torch.Tensor],
     losses: list[float],
     held: int,
-    mesh: spmd.Mesh,
+    count: int,
 ) -> None:
     """Write down what came of it, and let the model write some Python."""
     model = new_model(options, "cpu")
     model.load_state_dict(weights)
     torch.save(weights, options.out / "model.pt")
     everything = 3 * sum(parameter.nbytes for parameter in model.parameters())
-    figures = {"losses": losses, "devices": mesh.size(), "held": held, "everything": everything}
+    figures = {"losses": losses, "devices": count, "held": held, "everything": everything}
     (options.out / "figures.json").write_text(json.dumps(figures))
-    plot(options.out / "loss.png", losses={f"{mesh.size()} devices": losses})
+    plot(options.out / "loss.png", losses={f"{count} devices": losses})
     end = losses[-20:]
     print(f"loss, nats a byte: {losses[0]:.2f} at first, {sum(end) / len(end):.2f} at the end")
     print(f"parameters and AdamW's moments: {everything:,} bytes")
-    print(f"each of {mesh.size()} devices is given {held:,} bytes, with its part of the batch")
+    print(f"on each of {count} devices: {held:,} bytes")
     print(f"weights, checkpoints and loss curve: {options.out}\n")
     print(model.eval().write("def ", 200))
 
