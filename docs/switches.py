@@ -106,10 +106,10 @@ def _modes() -> str:
 
 
 def _rows_of(switches: list[Switch[object]]) -> list[str]:
-    rows = ["| variable | takes | without it | read | what it does |", "|---|---|---|---|---|"]
+    rows = ["| variable | what it does | takes | without it | read |", "|---|---|---|---|---|"]
     for s in switches:
         kind = "a flag" if s.kind == FLAG else s.kind
-        rows.append(_row(f"`{s.name}`", kind, _default(s), s.when, s.meaning))
+        rows.append(_row(f"`{s.name}`", s.meaning, kind, _default(s), s.when))
     return rows
 
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+import xla_dynamo
 from docs import import_floors, switches
 from xla_dynamo import process_state
 from xla_dynamo.errors import OptionError
@@ -40,6 +41,7 @@ def test_variables_are_read_through_their_declarations():
         nodes = list(ast.walk(ast.parse(path.read_text())))
         named = {n.attr for n in nodes if isinstance(n, ast.Attribute)}
         named |= {n.id for n in nodes if isinstance(n, ast.Name)}
+        named |= {n.name for n in nodes if isinstance(n, ast.alias)}
         if {"environ", "environb", "getenv", "getenvb"} & named:
             reading.add(place)
         if not place.startswith("xla_dynamo/switches/"):
@@ -151,6 +153,15 @@ def test_the_first_client_warns(monkeypatch):
     monkeypatch.setenv("XLA_DYNAMO_DUNP", "/nowhere")
     with process_state.replaced(), pytest.warns(UserWarning, match="did you mean XLA_DYNAMO_DUMP"):
         assert clients.devices_of("cpu") is made
+
+
+def test_a_launcher_warns_for_its_processes(monkeypatch):
+    started = []
+    monkeypatch.setattr("torch.multiprocessing.start_processes", lambda *a, **k: started.append(a))
+    monkeypatch.setenv("XLA_DYNAMO_DUNP", "/nowhere")
+    with process_state.replaced(), pytest.warns(UserWarning, match="did you mean XLA_DYNAMO_DUMP"):
+        xla_dynamo.launch(print, nprocs=2)
+    assert started
 
 
 def test_every_option_is_described():

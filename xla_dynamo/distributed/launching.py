@@ -11,7 +11,7 @@ from xla_dynamo.errors import OptionError, ProcessError
 from xla_dynamo.runtime.clients import has_clients
 from xla_dynamo.runtime.processes.job import seat
 from xla_dynamo.runtime.topology import initialize_processes
-from xla_dynamo.switches import others
+from xla_dynamo.switches import others, warn_of_unknown
 from xla_dynamo.switches.pytorch_xla import PJRT_DEVICE
 
 _LATER = 2.0  # seconds
@@ -65,6 +65,7 @@ def launch(
             "this process has used XLA, whose threads a fork does not copy: launch with "
             "start_method='spawn', or before anything is compiled"
         )
+    warn_of_unknown()  # for the processes, which do not
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     given = (fn, args, count, store.port, patience)
     torch.multiprocessing.start_processes(_run, given, count, start_method=start_method)

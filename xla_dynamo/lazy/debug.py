@@ -27,9 +27,7 @@ _ALL = 2  # what PT_XLA_DEBUG asks for
 
 def level() -> int:
     """How much is told."""
-    if DEBUG_LEVEL.text() is None and DEBUG_ALL.get():
-        return _ALL
-    return DEBUG_LEVEL.get()
+    return _ALL if DEBUG_ALL.get() and DEBUG_LEVEL.text() is None else DEBUG_LEVEL.get()
 
 
 def tell(compiles: bool, cause: str, part: Slice) -> None:

@@ -81,7 +81,7 @@ DYNAMIC_PLUGINS = declare(
         False,
         "whether PJRT_DEVICE names a plugin that was registered by `torch_xla`'s "
         "`plugins.register_plugin`",
-        "by `plugins.using_dynamic_plugins`",
+        "when plugins are asked for",
         flag,
         PYTORCH_XLA,
     )
