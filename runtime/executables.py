@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import re
 import threading
 import time
@@ -43,7 +42,8 @@ def _compile(
             return loaded, True
         options = compile_options(debug_options, devices, placement.replicas)
         try:
-            with _named(module, saved.key[:16] if saved is not None else f"n{next(_numbers)}"):
+            key = digest_of_module(module) if saved is None else saved.key
+            with _named(module, key[:16]):
                 loaded = compile_and_load(module, everywhere, options)
         except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
             if not refused(platform, given, error, len(everywhere)):
@@ -56,15 +56,13 @@ def _compile(
             return loaded, False
 
 
-_numbers = itertools.count(1)
-
-
 @contextlib.contextmanager
 def _named(module: ir.Module, name: str) -> Iterator[None]:
     """Give a module a name in this block, by which traces tell the runs of its executable.
 
     Programs of one structure have the same names of instructions. An executable in the disk cache
-    keeps its name, so it is made of the key there.
+    keeps its name, and processes of one job must give one program one name: so it is made of the
+    key there, or else of the module.
     """
     attributes, given = module.operation.attributes, None
     if "sym_name" in attributes:
