@@ -56,6 +56,12 @@ DRAWN = {
     "test_paged_attention.py::test_continuous_batching_calls_it[[]*": 2,
     "test_train_models.py::*": 2,
     # Tables of shapes, dtypes and forms that one rule or one kernel computes.
+    "lazy/test_autocast.py::test_*[[]*": 2,
+    "lazy/test_fused_optimizers.py::test_values_are_eagers[[]*": 2,
+    "lazy/test_op_samples.py::test_a_sample_is_as_on_the_cpu[[]*": 2,
+    "lazy/test_overlaps.py::test_*[[]*": 2,
+    "lazy/test_recurrent.py::test_*[[]*": 2,
+    "lazy/test_sharding.py::test_the_elements_stay_the_same[[]*": 2,
     "lowerings/test_exact_arithmetic.py::*[[]*": 2,
     "runtime/test_torch_kernels.py::test_attention[[]*": 2,
     "runtime/test_torch_kernels.py::test_products_of_groups[[]*": 2,

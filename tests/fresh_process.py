@@ -8,7 +8,9 @@ interpreter of their own instead.
 import atexit
 import dataclasses
 import multiprocessing
+import multiprocessing.process
 import os
+import pathlib
 import sys
 import tempfile
 import textwrap
@@ -18,6 +20,7 @@ import warnings
 _IMPORTED = ["torch", "torch._dynamo", "jax", "xla_dynamo.backend", "xla_dynamo.spmd"]
 # Our own tests' settings, which are not the user's.
 _SETTINGS = ("CPU_NUM_DEVICES", "PJRT_DEVICE")
+_STREAMS = ("stdout", "stderr")
 
 
 @dataclasses.dataclass
@@ -35,23 +38,31 @@ def run(code: str, *, seconds: float = 300, **environment: str) -> Finished:
     Raises:
         TimeoutError: it does not end; it is killed.
     """
-    kept = {k: v for k, v in os.environ.items() if k not in _SETTINGS}
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_IMPORTED)
     with tempfile.TemporaryDirectory() as folder:
-        paths = [os.path.join(folder, name) for name in ("stdout", "stderr")]
-        arguments = (textwrap.dedent(code), {**kept, **environment}, os.getcwd(), paths)
-        process = context.Process(target=_execute, args=arguments)
-        process.start()
+        process = start(code, folder, **environment)
         process.join(seconds)
         if process.exitcode is None:
             process.kill()
             raise TimeoutError(f"the process did not end in {seconds} s")
-        written = []
-        for path in paths:
-            with open(path) as file:
-                written.append(file.read())
-        return Finished(process.exitcode, *written)
+        return Finished(process.exitcode, *written(folder))
+
+
+def start(code: str, folder: str, **environment: str) -> multiprocessing.process.BaseProcess:
+    """Begin to run code, as `run` does; what it writes goes to files of a folder."""
+    kept = {k: v for k, v in os.environ.items() if k not in _SETTINGS}
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    paths = [os.path.join(folder, name) for name in _STREAMS]
+    arguments = (textwrap.dedent(code), {**kept, **environment}, os.getcwd(), paths)
+    process = context.Process(target=_execute, args=arguments)
+    process.start()
+    return process
+
+
+def written(folder: str) -> list[str]:
+    """What a process that `start` has begun has written: to its standard output, and its errors."""
+    paths = [pathlib.Path(folder, name) for name in _STREAMS]
+    return [path.read_text() if path.exists() else "" for path in paths]
 
 
 def run_module(name: str, *arguments: str, **environment: str) -> Finished:

@@ -3,8 +3,6 @@
 import contextlib
 import io
 import json
-import subprocess
-import sys
 import zipfile
 
 import pytest
@@ -14,6 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import xla_dynamo
 from bench.models import MODELS, build
+from tests import fresh_process
 from tests.compiling import compiled
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.execution import compiled_graph
@@ -292,11 +291,10 @@ program = read_program({str(tmp_path / "program")!r})
 x, expected = torch.load({str(tmp_path / "tensors")!r})
 placement = placement_of(torch.device("cpu"))
 executable = Executable(program.module, placement)
-call = bind(program, steps_of(program, executable, False, None), placement)
+call = bind(program, steps_of(program, executable, False, None), placement, "fresh")
 assert torch.equal(call([x])[0], expected)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert not done.returncode, done.stderr[-2000:]
+    fresh_process.python(script)
 
 
 def lower_of(gm):

@@ -88,47 +88,46 @@ def results_of(function, processes, devices=1, **environment):
 def run_apart(function, processes, **environment):
     """Run a function in processes that nobody watches over: none is ended when another fails.
 
-    Returns what it returned in each, None where it did not, and what all have written.
+    They are forks, as those of `results_of`. Returns what it returned in each, None where it did
+    not, and what all have written.
     """
     with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
         probe.close()
-        command = [sys.executable, "-m", "tests.processes.jobs", folder, str(processes)]
-        command += [function.__module__, function.__name__]
         size = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
-        shared = {**place, **size, "XLA_DYNAMO_CACHE_DIR": folder, "PYTHONWARNINGS": "ignore"}
-        started = [
-            subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={
-                    **os.environ,
-                    **shared,
-                    "RANK": str(rank),
-                    "LOCAL_RANK": str(rank),
-                    **environment,
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(processes)
-        ]
-        end, written = time.monotonic() + SECONDS, ""
+        shared = {**place, **size, "XLA_DYNAMO_CACHE_DIR": folder, **environment}
+        code = f"""
+            import xla_dynamo
+            from tests.processes.jobs import _run
+
+            given = {folder!r}, {function.__module__!r}, {function.__name__!r}
+            xla_dynamo.launch(_run, given)
+        """
+        places = [pathlib.Path(folder, f"written-{rank}") for rank in range(processes)]
+        started = []
         try:
-            waiting = dict(enumerate(started))
-            while waiting and time.monotonic() < end:
-                waiting = {r: p for r, p in waiting.items() if p.poll() is None}
-                stopped = [r for r in waiting if _is_stopped(waiting[r].pid)]
-                if len(stopped) == len(waiting):
-                    break
-                time.sleep(0.1)
+            for rank, own in enumerate(places):
+                own.mkdir()
+                who = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                started.append(fresh_process.start(code, str(own), **shared, **who))
+            _wait(started)
         finally:
             for process in started:
                 process.kill()
-                written += process.communicate()[0]
+                process.join()
+        written = "".join(text for own in places for text in fresh_process.written(str(own)))
         return _results(folder, processes), written
+
+
+def _wait(started):
+    """Wait until all processes have ended or are stopped, or the time is over."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        waiting = [p for p in started if p.exitcode is None]
+        if all(_is_stopped(p.pid) for p in waiting):
+            return
+        time.sleep(0.1)
 
 
 def _is_stopped(pid):

@@ -185,7 +185,7 @@ def refusals():
 
 
 def test_refusals():
-    (found,) = run_job(refusals, 1).results
+    (found,) = results_of(refusals, 1)
     assert "nprocs is a number of processes" in found[0]
     assert "start_method is one of" in found[1]
     assert "spawn(join=False)" in found[2]
