@@ -85,7 +85,8 @@ def test_llm_fsdp2(tmp_path):
         (["--devices", "3", "--processes", "2"], "--batch 16 cannot be shared by 6 devices"),
     ],
 )
-def test_wrong_numbers(wrong, message, capsys):
+def test_wrong_numbers(wrong, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):
         llm_fsdp.main(wrong)
     assert message in capsys.readouterr().err

@@ -54,8 +54,27 @@ def test_notes():
     assert pitch(7) == pytest.approx(440, abs=4)
 
 
-@pytest.mark.parametrize("wrong", [["--width", "48"], ["--piece", "0"], ["--steps", "x"]])
-def test_wrong_numbers(wrong, capsys):
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--width", "48"],
+        ["--piece", "0"],
+        ["--steps", "x"],
+        ["--seconds", "nan"],
+        ["--audio", "missing.wav"],
+        ["--audio", "text.wav"],
+        ["--audio", "empty.wav"],
+        ["--language", "de"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_arguments(wrong, capsys, tmp_path, monkeypatch):
+    """Each is an error that names the option, and for audio the file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.wav").write_text("no sound")
+    scipy.io.wavfile.write("empty.wav", 16_000, np.zeros((0, 2), "int16"))
     with pytest.raises(SystemExit):
         whisper.main(wrong)
-    assert f"argument {wrong[0]}" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert wrong[0] in told.splitlines()[-1]
+    assert not wrong[1].endswith(".wav") or wrong[1] in told

@@ -31,7 +31,7 @@ RATE = 16_000  # samples a second, which is what Whisper hears
 
 def notes(seconds: float) -> np.ndarray:
     """A major scale with overtones and a little noise, f32[RATE * seconds] from -1 to 1."""
-    times = np.arange(int(RATE * seconds)) / RATE
+    times = np.arange(0, seconds, 1 / RATE)
     steps = np.array([0, 2, 4, 5, 7, 9, 11, 12])[(2 * times).astype(int) % 8]
     phases = 2 * np.pi * np.cumsum(220 * 2 ** (steps / 12)) / RATE
     waves = sum(np.sin(overtone * phases) / overtone for overtone in range(1, 6))
@@ -47,9 +47,27 @@ def read(path: pathlib.Path) -> np.ndarray:
         samples = samples.astype("float32") / 128 - 1
     elif samples.dtype.kind == "i":
         samples = samples.astype("float32") / -float(np.iinfo(samples.dtype).min)
-    mono = samples.astype("float32").reshape(len(samples), -1).mean(1)
+    mono = samples if samples.ndim == 1 else samples.mean(1)
     ratio = fractions.Fraction(RATE, rate)
     return scipy.signal.resample_poly(mono, ratio.numerator, ratio.denominator).astype("float32")
+
+
+def audio_file(text: str) -> np.ndarray:
+    """The type of an option that names a WAV file: the samples that `read` returns."""
+    try:
+        samples = read(pathlib.Path(text))
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+    if not len(samples):
+        raise argparse.ArgumentTypeError(f"{text} has no samples")
+    return samples
+
+
+def positive(text: str) -> float:
+    """The type of an option that is a number above zero."""
+    if not (number := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"must be above zero, not {number}")
+    return number
 
 
 def random_model(
@@ -77,7 +95,10 @@ def random_model(
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, list[list[int]]]:
     """Write down the audio twice; return the tokens of its pieces, by who wrote them."""
-    options = parser_of_recipe().parse_args(arguments)
+    parser = parser_of_recipe()
+    options = parser.parse_args(arguments)
+    if options.language and not options.model:
+        parser.error("--language is for a --model: random weights know none")
     torch.manual_seed(0)
     tokenizer = None
     if options.model:
@@ -86,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[list[int]]]:
         tokenizer = transformers.WhisperTokenizer.from_pretrained(options.model)
     else:
         model, extractor = random_model(options.width, options.layers, options.piece)
-    samples = read(options.audio) if options.audio else notes(options.seconds)
+    samples = notes(options.seconds) if options.audio is None else options.audio
 
     # Each piece is filled up with silence: all have one size, and so one program serves them.
     length = extractor.n_samples
@@ -143,9 +164,9 @@ def parser_of_recipe() -> argparse.ArgumentParser:
     parser = options_of(__doc__, "whisper", steps=64)
     parser.description += "\n--steps is the largest number of tokens for a piece."
     parser.add_argument("--model", help="a folder, or a name on the hub; random weights without")
-    parser.add_argument("--audio", type=pathlib.Path, help="a WAV file; notes without")
+    parser.add_argument("--audio", type=audio_file, help="a WAV file; notes without")
     parser.add_argument("--language", help='of a multilingual model, as "en"; else it guesses')
-    parser.add_argument("--seconds", type=float, default=60, help="of the notes")
+    parser.add_argument("--seconds", type=positive, default=60, help="of the notes")
     parser.add_argument("--width", type=multiple_of(32), default=256, help="of the random model")
     parser.add_argument("--layers", type=multiple_of(1), default=4, help="of the random model")
     parser.add_argument(
