@@ -88,6 +88,18 @@ def test_tensors_without_memory():
         f(x)
 
 
+@pytest.mark.parametrize("settings", [{}, {"dynamic": True}], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_memory_that_was_freed_before_the_first_call(needs_gradient, settings):
+    """Torch reads it where a tensor is padded, or copied for gradients of gradients."""
+    f = torch.compile(lambda x: x.sin() * x, backend="openxla", **settings)
+    x = torch.ones(3, requires_grad=needs_gradient)
+    x.detach().untyped_storage().resize_(0)
+    for _ in range(2):
+        with pytest.raises(errors.UnsupportedTensor, match="no memory"):
+            f(x)
+
+
 def test_zero_tensors():
     zero = torch._efficientzerotensor((3,))
     torch.testing.assert_close(compiled(lambda x: x.cos())(zero), torch.ones(3))

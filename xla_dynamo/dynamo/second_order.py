@@ -26,6 +26,7 @@ from xla_dynamo.torch_private import (
     base_of,
     function_of,
     is_traceable_wrapper_subclass,
+    is_zero_tensor,
     keeps_graph,
     leave_to_python,
     version_of,
@@ -101,7 +102,11 @@ class SecondOrder:
                 return compiled(*args)
             earlier = {a.grad_fn for a in args if isinstance(a, torch.Tensor)}
             small = enumerate(args) if self._needed else ()
-            before = {i: a.detach().clone() for i, a in small if _is_small(self._examples[i])}
+            before = {
+                i: a.detach().clone()
+                for i, a in small
+                if _is_small(self._examples[i]) and not _is_freed(a)
+            }
             state = self._generator_state()
             results = compiled(*args)
             node = _new_function([*results, *args], earlier)
@@ -316,6 +321,12 @@ def _picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]
 
 def _is_small(example: Any) -> bool:
     return _has_fixed_geometry(example) and example.numel() <= _SMALL
+
+
+def _is_freed(tensor: Tensor) -> bool:
+    """Whether a tensor's memory was given back: the call refuses it, and a copy would read it."""
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not is_zero_tensor(tensor)
+    return plain and tensor.numel() > 0 and not tensor.untyped_storage().nbytes()
 
 
 def _changes(info: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 from xla_dynamo.calls.calls import Call, replayed
 from xla_dynamo.graphs.bucket_choice import Choice
 from xla_dynamo.graphs.dynamic_sizes import TensorSizes
+from xla_dynamo.memory.known_buffers import ready
 from xla_dynamo.memory.restriding import restrided
 from xla_dynamo.programs.lower_bounded import BoundedProgram, DynamicInput, DynamicResult
 
@@ -178,7 +179,11 @@ def _padded(tensor: torch.Tensor, how: _Pad) -> torch.Tensor:
     """A tensor at the bounds, with a smaller one's elements in front.
 
     What stands behind them is never part of a result. It is 0, with which XLA computes fast.
+
+    Raises:
+        UnsupportedTensor: the tensor has no memory, which torch would read all the same.
     """
+    tensor = ready(tensor, tensor.data_ptr(), None)
     with torch.no_grad():
         whole = zeros(how.size, how.stride, tensor.dtype)
         _front(whole.as_strided(how.bounds, how.strides), how.given).copy_(
