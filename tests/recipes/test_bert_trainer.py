@@ -15,7 +15,7 @@ def test_bert_trainer(tmp_path, executables, split_graphs, others_may_warn):
         assert len(losses[name]) == 40
         assert sum(losses[name][-10:]) < 0.6 * sum(losses[name][:10])
         assert accuracies[name] > 0.7
-    assert executables() == 4  # forward, backward, evaluation, and its last batch
+    assert executables() < 8  # of training, evaluation and its last batch, and what is timed
     assert not split_graphs
     assert (tmp_path / "bert_trainer.png").stat().st_size > 10_000
 

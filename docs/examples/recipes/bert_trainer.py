@@ -111,6 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> tuple[dict[str, list[float]]
     else:
         tokenizer = transformers.BertTokenizer().train_new_from_iterator(words, 4000)
         model = small_bert(tokenizer, len(options.packages))
+    # The model would set it at its first call, and be compiled again at the second.
+    model.config.problem_type = "single_label_classification"
     # All examples have one length, so that one executable serves all batches.
     tokens = tokenizer(words, padding="max_length", truncation=True, max_length=LENGTH)
     tokens["labels"] = labels
