@@ -199,7 +199,9 @@ class Profile(contextlib.ContextDecorator):
     def _rows(self, most: int | None = None) -> Iterable[Sequence[str]]:
         whole = sum(line.seconds for line in self.lines) or 1.0
         for line in self.lines[:most]:
-            where = line.where + (f" (fused with {line.fused} others)" if line.fused else "")
+            # A table has no room for whole paths, and would cut their ends off.
+            where = pathlib.Path(line.where).name if line.file else line.where
+            where += f" (fused with {line.fused} others)" if line.fused else ""
             names = ", ".join(line.operators[:_MOST_NAMES])
             names += ", ..." if len(line.operators) > _MOST_NAMES else ""
             yield (
