@@ -2,6 +2,7 @@
 
 import logging
 import math
+import socket
 import threading
 
 import pytest
@@ -276,3 +277,24 @@ except AssertionError as error:
 
 def test_a_test_in_a_process_of_its_own():
     assert run(IN_A_PROCESS).stdout == "0 3 the process of the test ended with the code 1\n"
+
+
+def test_profiles_know_the_programs_of_the_device(tmp_path):
+    x = torch.randn(64, 64).to("xla")
+    (x @ x).cpu()  # compiled, and known by its line
+    with torch.profiler.profile() as outer, xla_dynamo.profile() as p:
+        (x @ x).cpu()
+    assert p.programs == 1
+    assert sum(op.flops for op in p.operations) == 2 * 64**3
+    assert any(e.name.startswith("xla_dynamo: lazy tensors of ") for e in outer.events())
+
+
+def test_a_server_answers_as_xprof_asks():
+    port = surroundings.get_free_tcp_ports()[0]
+    server = profiler.start_server(port)
+    with socket.create_connection(("localhost", port), timeout=10) as caller:
+        # HTTP/2's preface and empty settings, with which each client of gRPC begins.
+        caller.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
+        answer = caller.recv(9)
+    assert answer[3] == 4, "a frame of settings"
+    del server

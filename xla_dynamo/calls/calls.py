@@ -32,6 +32,7 @@ class BoxedGraph:
         chosen_strides: the strides of results, by number, that do not have the traced ones.
         steps: what a call does, for who has buffers already; None where that depends on the sizes
             of the inputs, where torch runs a part of it, and where there is nothing to compute.
+        name: what the graph is called (`graphs.subjects`); "" where nobody said.
     """
 
     def __init__(
@@ -39,7 +40,9 @@ class BoxedGraph:
         call: Call,
         chosen_strides: Strides = MappingProxyType({}),
         steps: Steps | None = None,
+        name: str = "",
     ) -> None:
+        self.name = name
         self.call, self.chosen_strides, self.steps = call, chosen_strides, steps
         # The mark of the boxed convention goes on the function, since the wrapper that Dynamo puts
         # around a backward graph copies the function's __dict__.

@@ -27,6 +27,11 @@ def named(call: Call, name: str) -> Call:
     return named_call
 
 
+def shown_as(name: str) -> contextlib.AbstractContextManager[Any]:
+    """The same for a block."""
+    return torch.profiler.record_function(PREFIX + name) if is_profiling() else _nothing
+
+
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
     """Let torch's profiler show that something is compiled in this block."""

@@ -106,7 +106,9 @@ class CompiledGraph(BoxedGraph):
                 self._meanwhile,
             )
         if self._waits(is_marked):
-            super().__init__(lambda args: self._for(args, self._shardings(args))(args))
+            super().__init__(
+                lambda args: self._for(args, self._shardings(args))(args), name=record.title
+            )
             return
         call, strides, steps = self._compile(
             lambda: static_values(source.gm), dict(request.shardings), "the graph is new", {}
@@ -115,7 +117,7 @@ class CompiledGraph(BoxedGraph):
         # Dynamo compile everything anew.
         if self._may_be_marked and marks.were_ever_there():
             call = self._unless_sharded(call, strides)
-        super().__init__(call, strides, steps)
+        super().__init__(call, strides, steps, record.title)
 
     def _waits(self, is_marked: bool) -> bool:
         """Whether the graph is compiled when it is called, and not before."""

@@ -13,6 +13,7 @@ import torch
 
 from xla_dynamo.backend import compile_torch_graph
 from xla_dynamo.calls.calls import BoxedGraph
+from xla_dynamo.calls.named_calls import shown_as
 from xla_dynamo.errors import ExecutionError
 from xla_dynamo.lazy import (
     auto_sharding,
@@ -74,9 +75,14 @@ class CompiledSlice:
         )
         steps = made[0].steps if len(made) == 1 else None
         self._on_buffers = None if steps is None else steps.on_buffers()
+        self._name = (made[0].name if made else "") or "lazy tensors"
 
     def run(self, part: Slice) -> list[Buffer]:
         """The outputs' buffers. Those of inputs that are replaced are gone."""
+        with shown_as(self._name):
+            return self._run(part)
+
+    def _run(self, part: Slice) -> list[Buffer]:
         if self._on_buffers is None:
             return self._run_with_torch(part)
         placement = self._placement

@@ -49,7 +49,7 @@ class Profile(contextlib.ContextDecorator):
         times: where the wall time went.
         wall: seconds of the block.
         covered: seconds of it in which programs ran.
-        programs: how many runs of programs there were.
+        programs: how many runs of programs there were; each device has its own.
         peaks: the machine's measured peaks; None where nothing ran.
     """
 

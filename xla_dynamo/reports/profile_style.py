@@ -24,7 +24,7 @@ section { background: var(--card); border: 1px solid var(--edge); border-radius:
 .cards b { display: block; font-size: 1.35rem; font-weight: 650; }
 .cards span { color: var(--dim); font-size: .85rem; }
 .two { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; align-items: start; }
-.two { margin: 1rem 0; } .two section { margin: 0; }
+.two { margin: 1rem 0; } .two section { margin: 0; min-width: 0; }
 @media (max-width: 70rem) { .two { grid-template-columns: 1fr; } }
 .bar { display: flex; height: 1.5rem; border-radius: .35rem; overflow: hidden;
   background: var(--edge); }
@@ -76,4 +76,9 @@ svg circle { fill-opacity: .65; stroke: var(--card); } svg rect { stroke: var(--
   stroke-width: .3; }
 svg rect:hover, svg circle:hover { fill-opacity: 1; stroke: var(--text); }
 .wide { overflow-x: auto; } .wide svg { min-width: 60rem; }
+@media (max-width: 44rem) { body { padding: .8rem; } section { padding: .8rem; }
+  .row { grid-template-columns: 1rem 7rem repeat(4, minmax(0, 1fr)); gap: .3rem; }
+  .row .place { grid-row: 2; grid-column: 2 / -1; } .row.head > div:nth-child(3) { display: none; }
+  .inner { margin-left: 0; }
+  .tree .item { grid-template-columns: 1rem minmax(3rem, 1fr) 6rem 6.5rem; gap: .3rem; } }
 """
