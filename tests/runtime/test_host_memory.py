@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from xla_dynamo.runtime.cpu import host_memory
+from xla_dynamo.switches.others import ALLOCATOR
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or host_memory._function("mallopt") is None, reason="not glibc's malloc"
@@ -29,7 +30,8 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 40)
 
 
 def faults(**environment):
-    kept = {k: v for k, v in os.environ.items() if k not in host_memory._VARIABLES}
+    chosen = {switch.name for switch in ALLOCATOR}
+    kept = {k: v for k, v in os.environ.items() if k not in chosen}
     command = [sys.executable, "-c", FAULTS]
     run = subprocess.run(
         command, env={**kept, **environment}, capture_output=True, text=True, check=True
