@@ -6,6 +6,7 @@ Cold: nothing is cached on disk, and Dynamo starts anew.
 import numpy as np
 import pytest
 import scipy.io.wavfile
+import transformers
 
 from docs.examples.recipes import whisper
 
@@ -24,6 +25,24 @@ def test_whisper(tmp_path, executables):
     assert executables() == 2  # the encoder, and the step of the decoder
     for name in ("heard.png", "seconds.png"):
         assert (tmp_path / name).stat().st_size > 5_000
+
+
+@pytest.mark.every(2)
+def test_a_folder_of_weights(tmp_path, capsys):
+    """As of a real model: halves, a tokenizer, and the language is one of its tokens."""
+    model, extractor = whisper.random_model(width=64, layers=1, seconds=2)
+    settings = model.generation_config
+    settings.is_multilingual, settings.no_timestamps_token_id = True, 1_000
+    settings.lang_to_id, settings.task_to_id = {"<|de|>": 1_001}, {"transcribe": 1_002}
+    settings._from_model_config = False  # else transformers does not read them again
+    words = {f"w{number}": number for number in range(2_000)}
+    tokenizer = transformers.WhisperTokenizer(words, [])
+    for part in (model.half(), extractor, tokenizer):
+        part.save_pretrained(tmp_path)
+    arguments = ["--model", str(tmp_path), "--language", "de", "--seconds", "2", "--steps", "4"]
+    tokens = whisper.main([*arguments, "--out", str(tmp_path)])
+    assert tokens["openxla"] == tokens["eager"]
+    assert f"w{tokens['openxla'][0][0]}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "float32"])

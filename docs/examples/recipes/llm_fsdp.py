@@ -83,7 +83,8 @@ def train(_: int, options: argparse.Namespace) -> None:
         state["optimizer"] = optimizer.state_dict()
         manager.save(number + 1, state, force=number + 1 == options.steps)
         if manager.reached_preemption(number + 1):
-            return  # SIGTERM: the checkpoint is there
+            xla_dynamo.master_print(f"a SIGTERM: ends behind step {number + 1}, which is saved")
+            return
 
     weights = {name: tensor.cpu() for name, tensor in whole.state_dict().items()}  # gathers them
     if xla_dynamo.is_master_ordinal():

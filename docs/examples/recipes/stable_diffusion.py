@@ -157,7 +157,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, np.ndarray]:
     options = parser_of_recipe().parse_args(arguments)
     torch.manual_seed(0)
     if options.model:
-        pipeline = diffusers.StableDiffusionPipeline.from_pretrained(options.model)
+        pipeline = diffusers.StableDiffusionPipeline.from_pretrained(
+            options.model, torch_dtype=torch.float32
+        )
     else:
         pipeline = random_pipeline(options.width, options.size)
     pipeline.set_progress_bar_config(disable=True)

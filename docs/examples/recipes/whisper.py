@@ -102,7 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[list[int]]]:
     torch.manual_seed(0)
     tokenizer = None
     if options.model:
-        model = transformers.WhisperForConditionalGeneration.from_pretrained(options.model).eval()
+        # float32, as the audio is: otherwise weights would have the dtype of their files.
+        model = transformers.WhisperForConditionalGeneration.from_pretrained(
+            options.model, dtype=torch.float32
+        ).eval()
         extractor = transformers.WhisperFeatureExtractor.from_pretrained(options.model)
         tokenizer = transformers.WhisperTokenizer.from_pretrained(options.model)
     else:
