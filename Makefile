@@ -90,6 +90,7 @@ docs: $(READY)  ## the generated pages
 # The notice that is switched off tells of other tools for the same files.
 site: $(READY)  ## the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo 'read build/site/index.html; its search needs a server: python3 -m http.server -d build/site'
 
 # A CPU build of torch calls itself 2.13.0+cpu: the pin is the release, whichever build it is.
 constraints:  ## pin anew everything that .venv gets

@@ -80,6 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandFailure(f"serve needs {', '.join(missing)}: {_EXTRA}")
+    folder = arguments.model
+    if folder is not None and not (folder / "config.json").is_file():  # before the slow imports
+        raise CommandFailure(f"{folder} is no folder of a model: it has no config.json")
     options = targets.options_of(arguments)
     from xla_dynamo.errors import XlaDynamoError
     from xla_dynamo.serving.server import Server, Settings
