@@ -56,7 +56,7 @@ def folder_of_images(folder: pathlib.Path, size: int) -> tuple[Dataset, Dataset,
 
 
 def made(name: str, weights: str | None, classes: int) -> nn.Module:
-    """A model of timm with so many classes; what the file has for other classes is left out."""
+    """A model of timm whose last layer, for so many classes, is new; a file gives the others."""
     given: dict[str, Any] = {}
     if weights:
         given = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}}
