@@ -77,6 +77,15 @@ def experts():
 
 
 @pytest.mark.every(3)
+def test_the_cache_of_a_decoder_has_its_own_tokens_alone():
+    model = encoder_decoder()
+    check(model, prompt(length=200), max_new_tokens=8)
+    assert model._previous_max_cache_length == 64, "and no place for the 200 of the encoder"
+    assert (
+        check(model, prompt(), decoder_input_ids=prompt(length=40), max_new_tokens=8).shape[1] == 49
+    )
+
+
 @pytest.mark.parametrize("make", [encoder_decoder, recurrent, experts])
 def test_other_architectures(make):
     torch.manual_seed(0)

@@ -80,7 +80,7 @@ def generate(
     # Else transformers compiles on accelerators alone.
     compiling._compile_all_devices = True
     kwargs["compile_config"] = compiling
-    places = _places(config, inputs, others)
+    places = _places(model, config, inputs, others)
     if config.prompt_lookup_num_tokens or others.get("assistant_model") is not None:
         return _with_drafts(model, inputs, places, config, kwargs)
     # transformers makes a cache of as many places, if they are enough.
@@ -131,9 +131,11 @@ def _check(model: Any, kwargs: Mapping[str, Any]) -> None:
             raise ValueError(_OTHERWISE.format(what=name))
 
 
-def _places(config: Any, inputs: torch.Tensor | None, others: Mapping[str, Any]) -> int:
+def _places(model: Any, config: Any, inputs: torch.Tensor | None, others: Mapping[str, Any]) -> int:
     """How many places a cache has for all tokens that a call may lead to."""
-    prompts = (inputs, others.get("input_ids"), others.get("inputs_embeds"))
+    prompts = [inputs, others.get("input_ids"), others.get("inputs_embeds")]
+    if model.config.is_encoder_decoder:  # those are the encoder's, which are in no growing cache
+        prompts = [others.get("decoder_input_ids"), others.get("decoder_inputs_embeds")]
     length = max(
         (p.shape[1] for p in prompts if isinstance(p, torch.Tensor) and p.dim() > 1), default=1
     )
