@@ -78,7 +78,7 @@ CHAINS = {
 def test_calls_grow_with_the_layers(chain, cold):
     """From n to 2n layers as many calls are added as from 2n to 3n."""
     run, layer = CHAINS[chain]
-    run(layer, 2)  # what is looked up once in a process
+    run(layer, 4)  # what is looked up once in a process
     first, second, third = (calls_of_ours(lambda n=n: run(layer, n)) for n in (4, 8, 12))
     added = {at: (second[at] - first[at], third[at] - second[at]) for at in third}
     more = {at: grew for at, grew in added.items() if grew[1] > grew[0]}

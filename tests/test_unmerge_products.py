@@ -34,7 +34,8 @@ def run(gm, *inputs):
     program = lower(gm, static_values(gm), TARGET, Request())
     placement = placement_of(torch.device("cpu"))
     executable = Executable(program.module, placement)
-    return bind(program, steps_of(program, executable, False, None), placement)(list(inputs))
+    steps = steps_of(program, executable, False, None)
+    return bind(program, steps, placement, "")(list(inputs))
 
 
 # --- random functions --------------------------------------------------------------------------

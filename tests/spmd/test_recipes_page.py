@@ -14,6 +14,7 @@ SECTION = re.search(r"^## Recipes$(.*?)^## ", PAGE.read_text(), re.MULTILINE | r
 SETUP, *EXAMPLES = re.findall(r"^```python\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
 COLLECTIVES = {
     "data_parallel": set(),  # of inference
+    "training": set(),  # the same model, trained
     "fully_sharded": {"all-gather"},
     "tensor_parallel": {"all-reduce"},
     "with_a_plan": {"all-gather", "reduce-scatter"},
